@@ -1,0 +1,65 @@
+# The package is installed, editable, into .venv; one build tree, build/dev, serves it and the C++ tests.
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+JOBS := $(shell nproc)
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
+export CTEST_PARALLEL_LEVEL ?= $(JOBS)
+
+SOURCES = git ls-files --cached --others --exclude-standard --deduplicate --
+CPP = $(SOURCES) '*.h' '*.cpp' '*.cu' '*.cuh'
+
+.PHONY: help build demo test gpu bench lint lint-format lint-tidy lint-python format wheel clean
+.DEFAULT_GOAL := help
+
+help:
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: build ## a simulated arm, aligned: tables and a figure, in seconds
+	@$(VENV)/bin/robocache demo
+
+test: build ## every C++ and Python test that this machine can run
+	@rm -f build/dev/ctest.xml build/dev/pytest.xml; failed=0; \
+	ctest --preset dev --progress || failed=1; \
+	$(PYTHON) -m pytest --junitxml=build/dev/pytest.xml || failed=1; \
+	$(PYTHON) tools/summary.py build/dev/ctest.xml build/dev/pytest.xml || failed=1; \
+	exit $$failed
+
+gpu: ## on a machine with a GPU: tests, compute-sanitizer, profile, benchmark (tools/gpu STEP... for some of them)
+	@tools/gpu
+
+bench: build ## ours beside the peers, as tables
+	@$(PYTHON) -m bench.run
+
+lint: build lint-format lint-tidy lint-python ## clang-format, clang-tidy, ruff, mypy
+
+lint-format:
+	@$(CPP) | xargs -r clang-format --dry-run -Werror
+
+lint-tidy:
+	@$(SOURCES) 'src/*.cpp' | xargs -r -n 1 -P $(JOBS) clang-tidy -p build/dev --quiet
+
+lint-python:
+	@$(VENV)/bin/ruff check --quiet .
+	@$(VENV)/bin/ruff format --check --quiet .
+	@$(VENV)/bin/mypy
+
+format: $(VENV)/.ready
+	@$(CPP) | xargs -r clang-format -i
+	@$(VENV)/bin/ruff check --quiet --fix . ; $(VENV)/bin/ruff format --quiet .
+
+wheel: $(VENV)/.ready ## one wheel for every GPU into dist/, and the proof that it runs with NumPy alone
+	@rm -rf build/wheel && $(PYTHON) -m pip wheel -v . --no-deps --no-build-isolation -w build/wheel \
+	  -C cmake.define.ROBOCACHE_ALL_ARCHITECTURES=ON
+	@tools/check-wheel build/wheel/*.whl
+
+clean: ## everything that was built; keeps .venv
+	@rm -rf build dist python/robocache/_core.* .pytest_cache .hypothesis .mypy_cache .ruff_cache
+
+build: build/dev/.installed
+	@cmake --build build/dev
+
+build/dev/.installed: pyproject.toml $(VENV)/.ready
+	@$(PYTHON) -m pip install -v --no-deps --no-build-isolation -e . && touch $@
+
+$(VENV)/.ready: pyproject.toml tools/setup
+	@tools/setup $(VENV) && touch $@

@@ -1,0 +1,295 @@
+"""python -m bench.run: ours beside torch on the same data, checked before it is timed.
+
+On CUDA: cold (CUDA-graph replay over inputs that rotate past the L2), warm (one input), wall (eager calls back to
+back), wall p99 (single calls), host (until a call returns), floor (fewest bytes over the copy bandwidth measured here).
+On a CPU: wall, and as the floor a memcpy that moves as many bytes. Microseconds per call. The file is written after
+every case, so that a run that is cut short keeps what it has."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from bench import records, timing
+from bench.cases import (
+    ANCHORS,
+    CASES,
+    PEER_TOLERANCE,
+    SMALL_FUSE,
+    TOLERANCE,
+    Call,
+    Case,
+    Inputs,
+    relative_error,
+    select,
+)
+from bench.progress import Progress
+from bench.report import COMPILED, EAGER, OURS, table
+
+
+class Disagreement(Exception):
+    """What is wrong is not timed."""
+
+
+class Bench:
+    """Measures case by case, and holds what it has found."""
+
+    def __init__(self, rc: ModuleType, device: str, effort: timing.Effort, copies: int | None) -> None:
+        self.rc, self.device, self.effort, self.copies = rc, device, effort, copies
+        self.rows: list[records.Row] = []
+        self.failures: list[str] = []
+        self.ours_failed = False
+        self.bandwidth = 0.0
+        self.synchronize: Call = torch.cuda.synchronize if device == "cuda" else lambda: None
+
+    def case(self, case: Case, contenders: Sequence[str], threads: int | None, progress: Progress) -> None:
+        if threads is not None:
+            torch.set_num_threads(threads)
+            self.rc.set_num_threads(threads)
+        first = case.make(self.device)
+        floor_bytes = case.floor_bytes(first)
+        common: records.Row = {"floor_bytes": floor_bytes}
+        sets = [first]
+        if self.device == "cuda":
+            common["floor_us"] = floor_bytes / self.bandwidth * 1e6
+            common["copies"] = self.copies or case.copies(floor_bytes)
+            sets += [case.make(self.device, seed) for seed in range(1, common["copies"])]
+        else:
+            common["floor_us"] = timing.memcpy_us(floor_bytes, self.effort)
+            common["threads"] = threads
+        truth = case.truth(first)
+        for who in contenders:
+            progress.begin(f"{case.title}: {who}")
+            try:
+                row = {"op": case.op, "case": case.name, "who": who} | self._contender(case, who, sets, truth, common)
+            except Exception as error:  # whatever a contender does, the others are measured
+                self.failed(f"{case.title}: {who}", error, who)
+                progress.end(self.failures[-1])
+                if not isinstance(error, Disagreement):
+                    self.synchronize()  # raises where the device is lost, and then nothing after it counts
+                continue
+            self.rows.append({name: _rounded(value) for name, value in row.items()})
+            shown = [f"{name} {row[name + '_us']:.2f}" for name in ("cold", "warm", "wall") if row.get(name + "_us")]
+            shown.append(f"floor {common['floor_us']:.2f}")
+            progress.end(f"{case.title}: {who}: {', '.join(shown)} us, relative error {row['relative_error']:.1e}")
+
+    def failed(self, what: str, error: BaseException, who: str = OURS) -> None:
+        """A peer that fails is told, but is not our failure."""
+        self.failures.append(f"{what}: {_sentence(error)}")
+        self.ours_failed |= who == OURS
+        if not isinstance(error, Disagreement):
+            traceback.print_exception(error, limit=-4, file=sys.stderr)
+        error.__traceback__ = None  # it holds the tensors of every frame
+
+    def _contender(
+        self, case: Case, who: str, sets: Sequence[Inputs], truth: Sequence[torch.Tensor], common: records.Row
+    ) -> records.Row:
+        calls = self._calls(case, who, sets)
+        row = common | {"cold_us": None, "warm_us": None, "wall_us": None, "wall_p99_us": None}
+        row["relative_error"] = self._agreement(case, who, calls[0], truth)
+        if self.device == "cpu":
+            row["wall_us"] = timing.wall(calls[0], self.effort, self.synchronize)
+            row["wall_p99_us"] = timing.tail_on_cpu(calls[0], self.effort, row["wall_us"])
+            row["memcpy_share"] = row["floor_us"] / row["wall_us"]
+            return row
+        row["wall_us"] = timing.wall(calls[0], self.effort, self.synchronize)
+        row["wall_p99_us"] = timing.tail_on_cuda(calls[0], self.effort, row["wall_us"])
+        row["host_us"] = timing.host(calls[0], bursts=60 if who == OURS else 10)
+        if who == OURS and case is SMALL_FUSE:
+            sets[0].targets, targets = sets[0].targets[:, :0], sets[0].targets
+            row["host_no_targets_us"] = timing.host(case.ours(self.rc, sets[0]))  # everything but the launch
+            sets[0].targets = targets
+        try:
+            row["cold_us"] = timing.graph(calls, self.effort)
+            row["warm_us"] = timing.graph([calls[0]] * 8, self.effort)
+        except Exception as error:
+            self.failed(f"{case.title}: {who}: no cold figure, the capture failed", error, who)
+        if who == OURS:
+            self.rc.synchronize()  # data that was found bad on the device is told here
+        return row
+
+    def _calls(self, case: Case, who: str, sets: Sequence[Inputs]) -> list[Call]:
+        if who == OURS:
+            return [case.ours(self.rc, inputs) for inputs in sets]
+        function: Callable[..., Any] | None = None
+        if who == COMPILED:
+            torch._dynamo.reset()  # else the second shape gets slower kernels of dynamic shape
+            function = torch.compile(case.peer, dynamic=False)
+        return [case.peer_call(inputs, function) for inputs in sets]
+
+    def _agreement(self, case: Case, who: str, call: Call, truth: Sequence[torch.Tensor]) -> float:
+        results = case.results(call())
+        if len(results) != len(truth):
+            raise Disagreement(f"{len(results)} results, expected {len(truth)}")
+        worst = 0.0
+        for got, exact in zip(results, truth, strict=True):
+            error = relative_error([got], [exact])
+            bound = TOLERANCE.get(got.dtype, 0.0) if who == OURS else PEER_TOLERANCE
+            if not error <= bound:
+                raise Disagreement(f"disagrees with the float64 truth: relative error {error:.2e}, at most {bound:.0e}")
+            worst = max(worst, error)
+        return worst
+
+
+def _sentence(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text if isinstance(error, Disagreement) else f"{type(error).__name__}: {text.splitlines()[0][:300]}"
+
+
+def _rounded(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return round(value, 1) if value >= 1000 else float(f"{value:.4g}")
+
+
+class Run:
+    """All of it: the machine, the cases, the file, the table."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        device: str,
+        peers: list[str],
+        cases: Sequence[Case],
+        threads: list[int | None],
+    ) -> None:
+        self.options, self.device, self.peers, self.cases, self.threads = options, device, peers, cases, threads
+        self.effort = timing.Effort(options.quick)
+        rc = importlib.import_module("robocache")
+        self.bench = Bench(rc, device, self.effort, options.copies)
+        self.record = records.header(device) | {"robocache": rc.__version__}
+        self.path: Path = options.json or records.RESULTS / f"{self.record['machine']}.json"
+        old = records.load(self.path)
+        self.kept = records.keep_others(old, self.record, "rows", self._measures)
+        self.kernels = records.keep_others(old, self.record, "kernels", lambda entry: False)
+
+    def all(self) -> int:
+        self._machine()
+        with Progress(len(self.threads) * sum(len(self._contenders(case)) for case in self.cases)) as progress:
+            for threads in self.threads:
+                for case in self.cases:
+                    if not self._case(case, threads, progress):
+                        return self._finish()
+        return self._finish()
+
+    def _machine(self) -> None:
+        record = self.record
+        model = record["gpu"] or record["cpu"]
+        print(f"{record['machine']}: {model}, torch {record['torch']}, commit {record['commit']}")
+        if self.device == "cuda":
+            self.bench.bandwidth = timing.copy_bytes_per_s()
+            torch.cuda.empty_cache()
+            record["copy_bytes_per_s"] = round(self.bench.bandwidth)
+            record["empty_kernel_us"] = self._figure("an empty kernel", lambda: timing.empty_kernel_us(self.effort))
+            bandwidth, empty = self.bench.bandwidth / 1e12, record["empty_kernel_us"]
+            print(f"copy {bandwidth:.2f} TB/s, an empty kernel in a graph {empty} us")
+        record["import_ms"] = self._figure("import robocache", timing.import_ms)
+        print(f"import robocache: {record['import_ms']} ms beyond NumPy's own import", flush=True)
+
+    def _figure(self, what: str, measure: Callable[[], float | None]) -> float | None:
+        try:
+            return _rounded(measure())
+        except Exception as error:
+            self.bench.failed(what, error)
+            return None
+
+    def _contenders(self, case: Case) -> list[str]:
+        skipped = COMPILED if self.options.quick and case not in ANCHORS else None
+        return [OURS, *(who for who in self.peers if who != skipped)]
+
+    def _measures(self, row: records.Row) -> bool:
+        """Whether this run makes that row anew. A run of all cases also drops what is no case any more."""
+        cases = {(case.op, case.name): case for case in self.cases}
+        if row.get("threads") not in self.threads:
+            return False
+        case = cases.get((row["op"], row["case"]))
+        return row["who"] in self._contenders(case) if case else not self.options.only
+
+    def _case(self, case: Case, threads: int | None, progress: Progress) -> bool:
+        """False where the device is lost and nothing more can be measured."""
+        alive = True
+        try:
+            self.bench.case(case, self._contenders(case), threads, progress)
+        except Exception as error:
+            self.bench.failed(case.title, error)
+            progress.end(self.bench.failures[-1])
+        gc.collect()
+        if self.device == "cuda":
+            try:
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
+            except RuntimeError as error:
+                self.bench.failed("the device is lost, nothing after that was measured", error)
+                alive = False
+        self._save()
+        return alive
+
+    def _save(self) -> None:
+        rows = [*self.bench.rows, *self.kept]
+        for row in rows:
+            if (row["op"], row["case"], row["who"]) == (SMALL_FUSE.op, SMALL_FUSE.name, OURS) and "host_us" in row:
+                self.record["host_us"] = row["host_us"]
+        whole = self.record | {"rows": rows} | ({"kernels": self.kernels} if self.kernels else {})
+        records.save(self.path, whole, [(case.op, case.name) for case in CASES])
+
+    def _finish(self) -> int:
+        print(f"\n{table(self.bench.rows, self.device)}\n")
+        if self.device == "cuda":
+            print(f"host time of {SMALL_FUSE.title}: {self.record.get('host_us')} us")
+        for failure in self.bench.failures:
+            print(f"FAILED {failure}")
+        print(f"{self.path}: {len(self.bench.rows)} rows measured, {len(self.kept)} kept")
+        return 1 if self.bench.ours_failed else 0
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("bench.run", description="Ours beside torch, timed.")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda where there is one")
+    parser.add_argument("--json", type=Path, help="default: bench/results/<machine>.json")
+    parser.add_argument("--only", metavar="PATTERN", help="cases whose title contains it; * is anything")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats; torch.compile only on ANCHORS.md's rows")
+    parser.add_argument("--peers", default="", help="comma separated, of torch and torch.compile; none: ours alone")
+    parser.add_argument("--threads", default="", help="on a CPU: comma separated; default: all cores")
+    parser.add_argument("--copies", type=int, help="on CUDA: input sets to rotate; default: past the L2")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _arguments(argv)
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        print("bench.run: torch sees no CUDA device; try --device cpu", file=sys.stderr)
+        return 2
+    # torch.compile on a CPU takes minutes to build what it times: only where asked for.
+    peers = options.peers or (f"{EAGER},{COMPILED}" if device == "cuda" else EAGER)
+    chosen = [] if peers == "none" else peers.split(",")
+    if unknown := set(chosen) - {EAGER, COMPILED}:
+        names = ", ".join(sorted(unknown))
+        print(f"bench.run: no peer is named {names}; there are {EAGER} and {COMPILED}", file=sys.stderr)
+        return 2
+    if importlib.util.find_spec("robocache") is None:
+        print("bench.run: robocache is not installed in this Python; `make bench` installs it", file=sys.stderr)
+        return 2
+    cases = select(options.only)
+    if not cases:
+        print(f"bench.run: no case matches {options.only!r}; the titles are:", file=sys.stderr)
+        print("\n".join(f"  {case.title}" for case in CASES), file=sys.stderr)
+        return 2
+    threads = [int(count) for count in options.threads.split(",") if count] or [os.cpu_count() or 1]
+    rounds: list[int | None] = [None] if device == "cuda" else list(threads)
+    return Run(options, device, chosen, cases, rounds).all()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""python -m bench.table: the README's tables, from bench/results/*.json. `--check` exits 1 where they are not those."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import records
+from bench.report import Group, groups, number, pair
+
+BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+
+
+def tables(results: Sequence[records.Row]) -> str:
+    """Machines with a GPU first, each by name."""
+    ordered = sorted(results, key=lambda record: (record["gpu"] is None, record["machine"]))
+    return "\n\n".join(gpu_table(record) if record["gpu"] else cpu_table(record) for record in ordered)
+
+
+def gpu_table(record: records.Row) -> str:
+    bandwidth = record["copy_bytes_per_s"] / 1e12
+    empty = record.get("empty_kernel_us")
+    lines = [
+        f"**{record['gpu']}**, driver {record['driver']}, CUDA {record['cuda']}, torch {record['torch']}, "
+        f"commit `{record['commit']}`. Microseconds per call, cold / wall. Cold: CUDA-graph replay over inputs that "
+        "rotate past the L2. Wall: eager calls back to back. Floor: the fewest bytes over the copy bandwidth, "
+        f"{bandwidth:.2f} TB/s" + (f"; an empty kernel takes {empty:.2f} us." if empty else "."),
+        "",
+        "| case | floor | RoboCache | torch | torch.compile | faster than torch.compile |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for op, case, _, group in groups(record["rows"]):
+        floor = next(row["floor_us"] for row in group if row)
+        lines.append(_line(f"{op} {case}", f"{floor:.1f}", *map(pair, group), _speedup(group)))
+    if record.get("host_us"):
+        lines += [
+            "",
+            f"Host time of a call with 7 tensors, launch included: {record['host_us']:.1f} us. {_import(record)}",
+        ]
+    return "\n".join(lines).rstrip()
+
+
+def cpu_table(record: records.Row) -> str:
+    lines = [
+        f"**{record['cpu']}**, {record['cores']} cores, torch {record['torch']}, commit `{record['commit']}`. "
+        "Microseconds per call, wall, with the same threads. Of memcpy: the time of a memcpy that moves the floor's "
+        "bytes, over ours.",
+        "",
+        "| case | threads | RoboCache | torch | faster than torch | of memcpy |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for op, case, threads, (ours, eager, _) in groups(record["rows"]):
+        walls = ["-" if row is None else number(row["wall_us"]) for row in (ours, eager)]
+        factor = f"{eager['wall_us'] / ours['wall_us']:.1f}x" if ours and eager else "-"
+        share = f"{ours['memcpy_share']:.0%}" if ours else "-"
+        lines.append(_line(f"{op} {case}", str(threads), *walls, factor, share))
+    return "\n".join([*lines, "", _import(record)]).rstrip()
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _speedup(group: Group) -> str:
+    ours, _, compiled = group
+    factors = []
+    for name in ("cold_us", "wall_us"):
+        both = ours and compiled and ours.get(name) and compiled.get(name)
+        factors.append(f"{compiled[name] / ours[name]:.1f}x" if both and ours and compiled else "-")
+    return " / ".join(factors)
+
+
+def _import(record: records.Row) -> str:
+    return f"`import robocache`: {record['import_ms']:.0f} ms beyond NumPy's." if record.get("import_ms") else ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("bench.table", description="The README's tables from bench/results/*.json.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where the README differs")
+    parser.add_argument("--readme", type=Path, default=records.ROOT / "README.md")
+    parser.add_argument("--results", type=Path, default=records.RESULTS)
+    options = parser.parse_args(argv)
+    results = [json.loads(path.read_text()) for path in sorted(options.results.glob("*.json"))]
+    if not results:
+        print(f"bench.table: {options.results} has no results", file=sys.stderr)
+        return 1
+    text = options.readme.read_text()
+    pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+    if len(pattern.findall(text)) != 1:
+        print(f"bench.table: {options.readme} needs one place between {BEGIN} and {END}", file=sys.stderr)
+        return 1
+    wanted = f"{BEGIN}\n{tables(results)}\n{END}"
+    filled = pattern.sub(lambda _: wanted, text)
+    if options.check:
+        if filled != text:
+            print(
+                f"bench.table: {options.readme} is not what the results give; run python -m bench.table",
+                file=sys.stderr,
+            )
+        return int(filled != text)
+    options.readme.write_text(filled)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""How long a call takes. Medians, in microseconds unless the name says otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+Call = Callable[[], Any]
+
+
+@contextlib.contextmanager
+def quiet_collector() -> Iterator[None]:
+    """No garbage collection in between: what one case left behind is no cost of the next."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+class Effort:
+    """How long to measure for: seconds per figure."""
+
+    def __init__(self, quick: bool = False) -> None:
+        self.budget = 0.05 if quick else 0.3
+
+    def repeats(self, estimate_us: float, least: int, most: int) -> int:
+        return max(least, min(most, int(self.budget * 1e6 / max(estimate_us, 0.1))))
+
+
+# ---- both kinds of device
+
+
+def wall(call: Call, effort: Effort, synchronize: Call) -> float:
+    """Eager calls back to back, what a user waits: the median over repeats of the time per call."""
+    call()
+    synchronize()
+    begin = time.perf_counter()
+    call()
+    synchronize()
+    estimate = (time.perf_counter() - begin) * 1e6
+    repeats = effort.repeats(estimate, 3, 15)
+    calls = max(1, min(500, int(effort.budget * 1e6 / repeats / max(estimate, 0.1))))
+    times = []
+    with quiet_collector():
+        for _ in range(min(calls, 20)):
+            call()
+        synchronize()
+        for _ in range(repeats):
+            begin = time.perf_counter()
+            for _ in range(calls):
+                call()
+            synchronize()
+            times.append((time.perf_counter() - begin) / calls * 1e6)
+    return statistics.median(times)
+
+
+def tail_on_cpu(call: Call, effort: Effort, estimate_us: float) -> float:
+    times = []
+    with quiet_collector():
+        for _ in range(effort.repeats(estimate_us, 10, 300)):
+            begin = time.perf_counter()
+            call()
+            times.append((time.perf_counter() - begin) * 1e6)
+    return percentile(times, 0.99)
+
+
+# ---- CUDA
+
+
+def graph(calls: Sequence[Call], effort: Effort, most: int = 30) -> float:
+    """Device time of one call: replays of one CUDA graph that holds all of them."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            for call in calls[:16]:  # enough to compile, to fill the allocator and to load every kernel
+                call()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        outputs = [call() for call in calls]  # kept, so that each call writes memory of its own
+    replay = _events(captured.replay)
+    replay()
+    estimate = replay()
+    times = [replay() / len(calls) for _ in range(effort.repeats(estimate, 5, most))]
+    del outputs, captured
+    return statistics.median(times)
+
+
+def tail_on_cuda(call: Call, effort: Effort, estimate_us: float) -> float:
+    """The 99th percentile of single calls between two events: what the host takes to enqueue one counts, too."""
+    measured = _events(call)
+    with quiet_collector():
+        for _ in range(10):
+            measured()
+        return percentile([measured() for _ in range(effort.repeats(estimate_us, 50, 300))], 0.99)
+
+
+def _events(call: Call) -> Callable[[], float]:
+    def measured() -> float:
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e3
+
+    return measured
+
+
+def host(call: Call, bursts: int = 60, burst: int = 32) -> float:
+    """What the host spends in a call until it returns. A burst stays far below the 1,024 launches a queue holds."""
+    times = []
+    with quiet_collector():
+        for _ in range(bursts):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(burst):
+                call()
+            times.append((time.perf_counter() - begin) / burst * 1e6)
+    torch.cuda.synchronize()
+    return statistics.median(times)
+
+
+def copy_bytes_per_s() -> float:
+    """A device-to-device copy of 4 GiB, bytes read and bytes written."""
+    source = torch.empty(1 << 30, dtype=torch.float32, device="cuda").normal_()
+    target = torch.empty_like(source)
+    measured = _events(lambda: target.copy_(source))
+    for _ in range(3):
+        measured()
+    return 2 * source.nbytes / (statistics.median(measured() for _ in range(10)) * 1e-6)
+
+
+def empty_kernel_us(effort: Effort) -> float | None:
+    """A kernel that does nothing, in a graph: what no launch is faster than. None without CuPy to compile it."""
+    try:
+        import cupy
+    except ImportError:
+        return None
+    kernel = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing")
+
+    def launch() -> None:
+        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+            kernel((1,), (32,), ())
+
+    return graph([launch] * 50, effort)
+
+
+# ---- CPU
+
+
+def memcpy_us(total_bytes: int, effort: Effort) -> float:
+    """A copy that moves as many bytes, half read and half written, with torch's threads."""
+    source = torch.randint(0, 1 << 30, (max(1, total_bytes // 8),), dtype=torch.int32)
+    target = torch.empty_like(source)
+    return wall(lambda: target.copy_(source), effort, lambda: None)
+
+
+# ---- import
+
+
+IMPORT = """
+import time, numpy, sys
+begin = time.perf_counter()
+import robocache
+print((time.perf_counter() - begin) * 1e3, "torch" in sys.modules)
+"""
+
+
+def import_ms(runs: int = 7) -> float:
+    """`import robocache` where NumPy is imported already."""
+    times = []
+    for _ in range(runs):
+        child = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, timeout=60, check=True)
+        milliseconds, has_torch = child.stdout.split()
+        if has_torch == "True":
+            raise RuntimeError("import robocache imports torch")
+        times.append(float(milliseconds))
+    return statistics.median(times)

@@ -1,0 +1,73 @@
+# How every target here is compiled, and how an op's files become one library.
+
+# cpu.cpp is compiled once for each of these, best first. All of them have a hardware fma.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(ROBOCACHE_SIMD_TARGETS avx512 avx2)
+  set(simd_flags_avx512 -march=skylake-avx512)
+  set(simd_flags_avx2 -march=haswell)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set(ROBOCACHE_SIMD_TARGETS neon)
+endif()
+list(TRANSFORM ROBOCACHE_SIMD_TARGETS REPLACE "(.+)" "X(\\1)" OUTPUT_VARIABLE ROBOCACHE_SIMD_LIST)
+list(JOIN ROBOCACHE_SIMD_LIST " " ROBOCACHE_SIMD_LIST)
+
+find_path(HIGHWAY_INCLUDE_DIR hwy/highway.h REQUIRED DOC "Highway, used header-only (Debian: libhwy-dev)")
+
+# Equal bits everywhere: nothing may contract a * b + c, on the host or on the device.
+set(host_flags -ffp-contract=off -Wall -Wextra)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND host_flags -Wno-restrict)  # GCC 12 warns of every "text" + std::string (its bug 105651)
+endif()
+list(JOIN host_flags "," nvcc_host_flags)
+
+function(robocache_compile_options target)
+  target_compile_options(${target} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CXX>:${host_flags}>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;--expt-relaxed-constexpr;-Xcompiler=${nvcc_host_flags}>")
+  if(ROBOCACHE_WERROR)
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-Werror> $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
+  endif()
+  target_include_directories(${target} PRIVATE
+    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
+endfunction()
+
+# Objects, not sources of robocache itself: so its link language stays C++, and whoever links it needs no nvcc.
+function(robocache_add_objects target)
+  add_library(${target} OBJECT ${ARGN})
+  robocache_compile_options(${target})
+  target_sources(robocache PRIVATE $<TARGET_OBJECTS:${target}>)
+endfunction()
+
+function(robocache_add_cuda name)
+  if(ROBOCACHE_WITH_CUDA AND ARGN)
+    robocache_add_objects(robocache_${name}_cuda ${ARGN})
+    if(ROBOCACHE_ALL_ARCHITECTURES)
+      target_compile_options(robocache_${name}_cuda PRIVATE --threads=0)
+    endif()
+  endif()
+endfunction()
+
+# src/ops/<op>/: cpu.cpp once per SIMD target, every *.cu with CUDA, every other *.cpp plain. Any of them may be absent.
+function(robocache_add_op op)
+  set(folder ${PROJECT_SOURCE_DIR}/src/ops/${op})
+  file(GLOB plain CONFIGURE_DEPENDS ${folder}/*.cpp)
+  file(GLOB cuda CONFIGURE_DEPENDS ${folder}/*.cu)
+  list(REMOVE_ITEM plain ${folder}/cpu.cpp)
+  target_sources(robocache PRIVATE ${plain})
+  robocache_add_cuda(${op} ${cuda})
+
+  file(GLOB simd CONFIGURE_DEPENDS ${folder}/cpu.cpp)
+  if(simd)
+    foreach(simd_target IN LISTS ROBOCACHE_SIMD_TARGETS)
+      set(objects robocache_${op}_${simd_target})
+      robocache_add_objects(${objects} ${simd})
+      target_compile_options(${objects} PRIVATE ${simd_flags_${simd_target}})
+      target_include_directories(${objects} SYSTEM PRIVATE ${HIGHWAY_INCLUDE_DIR})
+      # Header-only: its debug assertions would need the library.
+      target_compile_definitions(${objects} PRIVATE ROBOCACHE_SIMD_TARGET=${simd_target} HWY_COMPILE_ONLY_STATIC
+                                                    HWY_IS_DEBUG_BUILD=0)
+      set_property(GLOBAL APPEND PROPERTY ROBOCACHE_SIMD_OBJECTS $<TARGET_OBJECTS:${objects}>)
+    endforeach()
+  endif()
+endfunction()

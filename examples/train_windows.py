@@ -1,0 +1,53 @@
+"""Training windows out of packed episodes, with torch: python examples/train_windows.py
+
+Eight episodes of different lengths lie one after the other in one tensor. A batch is 256 random moments; for each, what
+the robot knew in the last steps and what it did in the next ones. Nothing is padded and no window is copied: `rows`
+says which episode a window reads.
+"""
+
+import torch
+
+import robocache as rc
+
+BATCH, HISTORY, HORIZON, RATE = 256, 2, 16, 50.0
+SECOND = 1_000_000_000
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.manual_seed(0)
+
+
+def packed(rate: int, channels: int, seconds: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """values [N, channels], times [N], offsets [episodes + 1]: a stream of all episodes, each on its own clock."""
+    lengths = torch.tensor([rate * length for length in seconds])
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    times = torch.cat(
+        [episode * 3600 * SECOND + torch.arange(n) * SECOND // rate for episode, n in enumerate(lengths.tolist())]
+    )
+    values = torch.sin((times.remainder(3600 * SECOND).double() * 1e-9)[:, None] * torch.arange(1, channels + 1))
+    return values.float().to(device), times.to(device), offsets.to(device)
+
+
+seconds = [20, 31, 8, 12, 45, 27, 16, 22]
+joints, joint_times, joint_offsets = packed(500, 7, seconds)
+features, feature_times, feature_offsets = packed(30, 64, seconds)
+
+episode = torch.randint(len(seconds), (BATCH,), device=device)
+length = torch.tensor(seconds, device=device)[episode] * SECOND
+moment = episode * 3600 * SECOND + (torch.rand(BATCH, device=device, dtype=torch.float64) * length).long()
+
+streams = {
+    "joints": rc.Stream(joints, joint_times, offsets=joint_offsets, rows=episode),
+    "camera": rc.Stream(features, feature_times, offsets=feature_offsets, rows=episode, latency=0.03, causal=True),
+}
+window = rc.Timeline.around(moment, history=HISTORY, horizon=HORIZON, rate=RATE)
+batch = rc.fuse(streams, window)
+
+observed, future = batch.values[:, : HISTORY + 1], batch.values[:, HISTORY + 1 :, batch.columns["joints"]]
+usable = batch.valid[:, : HISTORY + 1].all(dim=(1, 2))
+print(f"observed {tuple(observed.shape)}, to predict {tuple(future.shape)} on {batch.values.device}")
+print(f"{int(usable.sum())} of {BATCH} windows have their whole history; the others begin before their episode does")
+
+policy = torch.nn.Linear(observed[0].numel(), future[0].numel(), device=device)
+loss = torch.nn.functional.mse_loss(policy(observed[usable].flatten(1)), future[usable].flatten(1))
+loss.backward()
+print(f"one step of a linear policy: loss {loss.item():.3f}")

@@ -1,0 +1,13 @@
+// RoboCache: what robots record, turned into what policies train on and run on. This header includes the rest.
+#pragma once
+
+#include <robocache/align.h>
+#include <robocache/context.h>
+#include <robocache/error.h>
+#include <robocache/tensor.h>
+
+namespace robocache {
+
+const char* version() noexcept;  // "0.1.0"
+
+}  // namespace robocache

@@ -1,0 +1,52 @@
+"""RoboCache: what robots record, turned into what policies train on and run on.
+
+Streams go in at the rate each sensor had; aligned tensors come out, on the device they are on.
+
+    import robocache as rc
+
+    streams = {"wrist": rc.Stream(frames, t_camera),
+               "pose": rc.Stream(pose, t_pose, method=[("linear", 0, 3), ("slerp", 3, 7)], latency=0.008),
+               "gripper": rc.Stream(gripper, t_gripper, method="hold", max_gap=0.5)}
+    aligned = rc.align(streams, rc.Timeline.over(streams, rate=50), causal=True)
+    aligned["pose"].values, aligned["pose"].valid, aligned["pose"].age
+
+torch tensors (CPU and CUDA), NumPy, CuPy and JAX arrays go in, and the same kind comes out. Times are nanoseconds where
+they are integers and seconds where they are floats. What each method computes, to the bit, is in docs/semantics.md.
+"""
+
+from robocache._align import Aligned, Fused, Stream, Timeline, align, fuse, resample
+from robocache._core import (
+    CudaError,
+    FileError,
+    backends,
+    num_threads,
+    set_num_threads,
+    set_simd_target,
+    simd_target,
+    simd_targets,
+    synchronize,
+    version,
+)
+
+__version__: str = version()
+del version
+
+__all__ = [
+    "Aligned",
+    "CudaError",
+    "FileError",
+    "Fused",
+    "Stream",
+    "Timeline",
+    "__version__",
+    "align",
+    "backends",
+    "fuse",
+    "num_threads",
+    "resample",
+    "set_num_threads",
+    "set_simd_target",
+    "simd_target",
+    "simd_targets",
+    "synchronize",
+]

@@ -1,0 +1,145 @@
+"""`robocache doctor`: what runs on this machine and why the rest does not, ready to paste into an issue."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import robocache as rc
+from robocache import _core
+
+PACKAGES = ("numpy", "torch", "jax", "cupy", "scipy", "nanobind", "typer", "rich", "matplotlib")
+CPU_FEATURES = ("fma", "avx2", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "asimd", "fphp", "sve")
+GPU_FIELDS = ("name", "compute_cap", "memory.total", "driver_version")
+
+
+def examine() -> dict[str, Any]:
+    """The whole report. Reads files and versions only, imports no framework, and needs no GPU."""
+    return {
+        "robocache": _core.build_info(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "system": {"os": operating_system(), "kernel": platform.release(), "glibc": platform.libc_ver()[1] or None},
+        "cpu": {
+            **processor(),
+            "simd_targets": list(rc.simd_targets()),
+            "simd_target": rc.simd_target(),
+            "threads": rc.num_threads(),
+        },
+        "gpus": graphics_cards(),
+        "packages": {name: found for name in PACKAGES if (found := package_version(name))},
+        "backends": backends(),
+        "environment": {name: value for name, value in sorted(os.environ.items()) if relevant(name)},
+    }
+
+
+def backends() -> dict[str, dict[str, Any]]:
+    found = {name: {"works": works, "detail": detail} for name, works, detail in rc.backends()}
+    torch = package_version("torch")  # its backend is Python over torch, so whether it works is whether torch is there
+    detail = (
+        f"torch {torch}, on any of its devices: close to the others, not equal" if torch else "torch is not installed"
+    )
+    return found | {"torch": {"works": torch is not None, "detail": detail}}
+
+
+def operating_system() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    except OSError:
+        return platform.platform()
+
+
+def processor() -> dict[str, Any]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text, re.MULTILINE)
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
+    present = set(flags[1].split()) if flags else set()
+    return {
+        "model": model[1].strip() if model else platform.processor() or platform.machine(),
+        "architecture": platform.machine(),
+        "cores": os.cpu_count(),
+        "features": [name for name in CPU_FEATURES if name in present],
+    }
+
+
+def graphics_cards() -> list[dict[str, str]]:
+    """What nvidia-smi says: it is there with every driver, also where our kernels cannot run."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    query = [program, f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    cards = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines()]
+    return [dict(zip(GPU_FIELDS, card, strict=True)) for card in cards if len(card) == len(GPU_FIELDS)]
+
+
+def package_version(name: str) -> str | None:
+    names = (name, "cupy-cuda13x", "cupy-cuda12x") if name == "cupy" else (name,)
+    for candidate in names:
+        try:
+            return version(candidate)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def relevant(variable: str) -> bool:
+    return variable.startswith("ROBOCACHE_") or variable == "CUDA_VISIBLE_DEVICES"
+
+
+def lines(report: dict[str, Any]) -> list[str]:
+    """The report as text. Plain on purpose: boxes and colours do not survive a paste."""
+    build, system, cpu = report["robocache"], report["system"], report["cpu"]
+    found = [
+        ("RoboCache", f"{build['version']}, commit {build['commit']}"),
+        ("build", "; ".join(parts(build))),
+        ("Python", report["python"]),
+        ("system", f"{system['os']}, kernel {system['kernel']}, glibc {system['glibc'] or 'none'}"),
+        ("CPU", f"{cpu['model']}, {cpu['cores']} cores, {' '.join(cpu['features']) or cpu['architecture']}"),
+        ("SIMD", f"{cpu['simd_target']} in use; runs here: {spoken(cpu['simd_targets'])}; {cpu['threads']} threads"),
+    ]
+    for number, card in enumerate(report["gpus"]):
+        name, capability, memory, driver = (card[field] for field in GPU_FIELDS)
+        found.append((f"GPU {number}", f"{name}, compute capability {capability}, {memory}, driver {driver}"))
+    if not report["gpus"]:
+        found.append(("GPU", "none that nvidia-smi shows"))
+    found.append(("packages", ", ".join(f"{name} {number}" for name, number in report["packages"].items())))
+    found.extend((name, value) for name, value in report["environment"].items())
+    found.extend(
+        (f"backend {name}", f"{'works' if backend['works'] else 'not here'}: {backend['detail']}")
+        for name, backend in report["backends"].items()
+    )
+    width = max(len(name) for name, _ in found)
+    return [f"{name.ljust(width)}  {text}" for name, text in found]
+
+
+def parts(build: dict[str, Any]) -> list[str]:
+    architectures = spoken(build["cuda_architectures"].split(";"))
+    toolkit = "" if build["cuda"] is True else f" {build['cuda']}"
+    cuda = f"CUDA{toolkit} for {architectures}" if build["cuda"] else "no CUDA kernels"
+    return [cuda, f"SIMD {spoken(build['simd_targets'])}", f"compiler {build['compiler']}"]
+
+
+def spoken(names: list[str]) -> str:
+    return " ".join(names) or "none"
+
+
+def main(as_json: bool = False) -> None:
+    report = examine()
+    print(json.dumps(report, indent=2) if as_json else "\n".join(lines(report)))
+
+
+if __name__ == "__main__":
+    main()

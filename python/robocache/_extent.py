@@ -1,0 +1,131 @@
+"""Where streams overlap: the first and last stamps of each, read on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache import _core
+
+if TYPE_CHECKING:
+    from robocache._align import Stream
+
+Stamps = NDArray[np.int64]
+
+
+def overlap(streams: Sequence[Stream[Any]], rate: float) -> tuple[Any, int]:
+    """The start (nanoseconds; an array like the streams' own where there are rows) and the count of a Timeline."""
+    if len(streams) == 0:
+        raise ValueError("Timeline.over: there are no streams")
+    if not rate > 0:
+        raise ValueError(f"Timeline.over: rate is {rate}; it must be a positive number of hertz")
+    start = end = np.int64(0) * np.zeros((), np.int64)
+    filled: Any = np.ones((), bool)
+    for position, stream in enumerate(streams):
+        where = f'Timeline.over: stream "{stream.name or position}": '
+        first, last, any_sample = extent(where, stream)
+        if start.ndim == 1 and first.ndim == 1 and len(start) != len(first):
+            raise ValueError(f"{where}{len(first)} rows, but an earlier stream has {len(start)}")
+        start = first if position == 0 else np.maximum(start, first)
+        end = last if position == 0 else np.minimum(end, last)
+        filled = filled & any_sample
+    count = steps(np.where(filled, end - start, -1), rate)
+    if start.ndim == 0:
+        return int(start), count
+    return like(streams[0].times, start), count
+
+
+def extent(where: str, stream: Stream[Any]) -> tuple[Stamps, Stamps, NDArray[np.bool_]]:
+    """First and last stamp without latency, and whether there is any; [] or, of a stream with rows, [B]."""
+    times = stream.times
+    rank = len(times.shape)
+    if rank not in (1, 2) or (stream.offsets is not None and rank != 1):
+        raise ValueError(f"{where}times have {rank} dimensions; expected [S], [B, S], or [N] with offsets")
+    if stream.offsets is not None:
+        bounds = on_host(stream.offsets).astype(np.int64)
+        begin, end = bounds[:-1], bounds[1:]
+        flat = nanoseconds(where, times)
+        if np.any(begin < 0) or np.any(end < begin) or np.any(end > len(flat)):
+            raise ValueError(f"{where}offsets must not decrease, and lie within the {len(flat)} samples")
+    elif rank == 2 and stream.lengths is not None:
+        lengths = on_host(stream.lengths).astype(np.int64)
+        if lengths.shape != times.shape[:1] or np.any(lengths < 0) or np.any(lengths > times.shape[1]):
+            raise ValueError(f"{where}lengths must be [{times.shape[0]}], each from 0 to {times.shape[1]}")
+        flat = nanoseconds(where, times).reshape(-1)
+        begin = np.arange(times.shape[0], dtype=np.int64) * times.shape[1]
+        end = begin + lengths
+    else:  # only the ends are read
+        samples = times.shape[-1]
+        ends = [nanoseconds(where, times[..., k : k + 1]) for k in (0, max(samples - 1, 0))]
+        flat = np.stack(ends, axis=-1).reshape(-1)
+        begin = 2 * np.arange(times.shape[0] if rank == 2 else 1, dtype=np.int64)
+        end = begin + (2 if samples > 0 else 0)
+        if rank == 1:
+            begin, end = begin[0], end[0]
+    filled = np.asarray(end > begin)
+    padded = np.append(flat, np.int64(0))  # so that an empty row has an entry to read
+    latency = _core.nanoseconds(where + "latency", stream.latency)
+    first = np.where(filled, padded[np.minimum(begin, len(flat))] - latency, np.int64(0))
+    last = np.where(filled, padded[np.maximum(end, 1) - 1] - latency, np.int64(0))
+    if stream.rows is not None:
+        rows = on_host(stream.rows).astype(np.int64)
+        if first.ndim == 0 or np.any(rows < 0) or np.any(rows >= len(first)):
+            raise ValueError(f"{where}rows must name rows of the stream, which has {first.size}")
+        first, last, filled = first[rows], last[rows], filled[rows]
+    return first, last, filled
+
+
+def steps(spans: Stamps, rate: float) -> int:
+    """How many steps of the timeline lie within the longest span; the last at or before its end."""
+    longest = int(spans.max(initial=-1))
+    if longest < 0:
+        return 0
+    count = int(np.floor(longest * rate / 1e9)) + 1
+    while count > 1 and np.rint((count - 1) * 1e9 / rate) > longest:  # the product above was rounded up
+        count -= 1
+    return count
+
+
+def nanoseconds(where: str, times: Any) -> Stamps:
+    stamps = on_host(times)
+    if stamps.dtype.kind == "f":
+        if not np.all(np.isfinite(stamps)):
+            raise ValueError(f"{where}times are not finite")
+        return np.rint(stamps.astype(np.float64) * 1e9).astype(np.int64)
+    if stamps.dtype != np.int64:
+        raise TypeError(
+            f"{where}times are {stamps.dtype}; they must be int64 nanoseconds, or float64 or float32 seconds"
+            + (" (JAX has int64 with jax_enable_x64)" if "jax" in type(times).__module__ else "")
+        )
+    return stamps
+
+
+def on_host(array: Any) -> NDArray[Any]:
+    if hasattr(array, "detach"):  # torch
+        array = array.detach().cpu()
+    elif hasattr(array, "__cuda_array_interface__") and hasattr(array, "get"):  # CuPy
+        array = array.get()
+    return np.asarray(array)
+
+
+def like(times: Any, starts: Stamps) -> Any:
+    """The starts as an array of the same kind, on the same device."""
+    library = type(times).__module__.partition(".")[0]
+    if hasattr(times, "detach"):
+        import torch
+
+        return torch.from_numpy(starts).to(times.device)
+    if library == "cupy":
+        import cupy
+
+        with times.device:
+            return cupy.asarray(starts)
+    if library in ("jax", "jaxlib"):
+        import jax
+
+        wide = bool(jax.config.jax_enable_x64)
+        return jax.device_put(starts if wide else (starts / 1e9).astype(np.float32), times.device)
+    return starts

@@ -1,0 +1,139 @@
+"""torch: gradients, torch.compile, and every device that has no kernels of ours.
+
+The engine serves plain tensors by itself and never comes here. _align.py calls these functions where it cannot, and
+each call takes the first of these ways that fits:
+1. traced (Dynamo, export, fake, meta or other tensors without memory): `torch.ops.robocache.align`, one operator for
+   resample, align and fuse, with a gradient, and a fake that follows symbolic sizes. Run for real, it goes 2 or 4.
+2. backend="torch", a device that is neither cpu nor cuda, CUDA without usable kernels: the portable backend, whose
+   gradients are torch's own.
+3. gradients: an autograd.Function around the engine's forward and backward.
+4. the engine.
+No way waits for the device (the portable backend's bins do). Gradients reach `values` only, and have none themselves.
+
+`out=` is written by a copy at the end, and takes no part in gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _torch_run
+from ._align import Aligned, Fused, Stream
+from ._torch_call import channel_count, pack
+from ._torch_ops import Alignment, is_plain, is_wrapped
+
+
+def resample(stream: Stream[Any], targets: Any, options: Mapping[str, Any], out: Tensor | None) -> Tensor:
+    refuse_gradient_into("resample", [stream], out)
+    values = run("resample", [None], [stream], targets, options, None)[0]
+    return values if out is None else written("resample", out, values)
+
+
+def align(
+    names: Sequence[str | None], streams: Sequence[Stream[Any]], targets: Any, options: Mapping[str, Any]
+) -> list[Aligned[Any]]:
+    made = run("align", names, streams, targets, options, None)
+    return [Aligned(made[k], made[k + 1], made[k + 2], made[k + 3]) for k in range(0, len(made), 4)]
+
+
+def fuse(
+    names: Sequence[str | None],
+    streams: Sequence[Stream[Any]],
+    targets: Any,
+    options: Mapping[str, Any],
+    dtype: Any,
+    out: Tensor | None,
+) -> Fused[Any]:
+    refuse_gradient_into("fuse", streams, out)
+    values, valid, age = run("fuse", names, streams, targets, options, fused_dtype(names, streams, dtype, out))
+    if out is not None:
+        values = written("fuse", out, values)
+    columns: dict[str | int, slice] = {}
+    first = 0
+    for k, stream in enumerate(streams):
+        name = names[k]
+        width = channel_count(stream.values, stream.times)
+        columns[k if name is None else name] = slice(first, first + width)
+        first = first + width
+    return Fused(values, valid, age, columns)
+
+
+def run(
+    operation: str,
+    names: Sequence[str | None],
+    streams: Sequence[Stream[Any]],
+    targets: Any,
+    options: Mapping[str, Any],
+    dtype: torch.dtype | None,
+) -> list[Tensor]:
+    """The outputs one after the other: values; or values, valid, age, index of each stream; or values, valid, age."""
+    tensors, call = pack(operation, names, streams, targets, options, dtype)
+    if torch.compiler.is_compiling() or not all(is_plain(tensor) or is_wrapped(tensor) for tensor in tensors):
+        return list(torch.ops.robocache.align(tensors, *call))
+    wants_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if wants_gradient and not _torch_run.uses_portable(call, tensors[0].device):
+        return list(Alignment.apply(call, *tensors))
+    return _torch_run.run(tensors, call)
+
+
+def refuse_gradient_into(operation: str, streams: Sequence[Stream[Any]], out: Tensor | None) -> None:
+    if out is None or not torch.is_grad_enabled():
+        return
+    if out.requires_grad:
+        raise ValueError(f"{operation}: out requires grad, and nothing can be written into it; pass .detach()")
+    if any(stream.values.requires_grad for stream in streams):
+        raise ValueError(
+            f"{operation}: out takes no part in gradients, and values require grad; leave out away, "
+            "or call under torch.no_grad()"
+        )
+
+
+def written(operation: str, out: Tensor, values: Tensor) -> Tensor:
+    if out.shape != values.shape:
+        raise ValueError(f"{operation}: out has shape {list(out.shape)}; expected {list(values.shape)}")
+    if out.dtype != values.dtype:
+        raise TypeError(f"{operation}: out is {dtype_name(out.dtype)}; expected {dtype_name(values.dtype)}")
+    if out.device != values.device:
+        raise ValueError(
+            f"{operation}: out is on {out.device} and the first stream's values on {values.device}; "
+            "all must be on one device"
+        )
+    out.copy_(values)
+    return out
+
+
+def fused_dtype(
+    names: Sequence[str | None], streams: Sequence[Stream[Any]], dtype: Any, out: Tensor | None
+) -> torch.dtype:
+    if dtype is not None:
+        return torch_dtype(dtype)
+    if out is not None:
+        return out.dtype
+    first = streams[0].values.dtype
+    for k, stream in enumerate(streams):
+        here = stream.values.dtype
+        if here != first:
+            raise TypeError(
+                f'fuse: stream "{names[k] or k}": values are {dtype_name(here)}, and the first stream\'s '
+                f"{dtype_name(first)}; say dtype= for the fused tensor"
+            )
+    return first
+
+
+def torch_dtype(dtype: Any) -> torch.dtype:
+    """torch.float32, "float32", numpy.float32 or numpy.dtype("float32")."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    name = dtype if isinstance(dtype, str) else str(getattr(dtype, "name", None) or getattr(dtype, "__name__", ""))
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise TypeError(f"fuse: dtype is {dtype!r}; expected a dtype that torch has, such as torch.float32")
+    return found
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,275 @@
+"""A call as an operator's arguments: its tensors, and the `Call`, which is constant while tensors change.
+
+Dynamo traces `pack`, so it is plain: strings, integers that may be symbolic, lists.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fnmatch
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ._align import Stream, Timeline
+
+OPTIONAL = ("arrivals", "lengths", "offsets", "rows")
+LIST, TIMELINE, TIMELINES = 0, 1, 2  # the targets: a list, a timeline from one start, from a start for each row
+NO_MAX_GAP = 2**63 - 1
+
+
+class Call(NamedTuple):
+    operation: str  # resample, align or fuse
+    present: Sequence[int]  # for each stream a bit for each of OPTIONAL that it has; then what the targets are
+    words: Sequence[str]  # for each stream: name, method, edge, causal, on_nan
+    numbers: Sequence[int]  # for each stream: latency, max_gap; of a timeline: start, first, count
+    rate: float  # of a timeline
+    dtype: torch.dtype | None  # of fused values
+    check: bool
+    backend: str | None
+
+
+SCHEMA = (
+    "Tensor[] tensors, str operation, int[] present, str[] words, SymInt[] numbers, float rate, ScalarType? dtype, "
+    "bool check, str? backend"
+)
+
+
+class Words(NamedTuple):
+    """The words of one stream. `method` is "linear", or "linear 0 3,slerp 3 7"."""
+
+    name: str
+    method: str
+    edge: str
+    causal: str
+    on_nan: str
+
+
+def words_of(call: Call, k: int) -> Words:
+    return Words(*call.words[k * len(Words._fields) : (k + 1) * len(Words._fields)])
+
+
+# ---- from what the user gave
+
+
+def pack(
+    operation: str,
+    names: Sequence[str | None],
+    streams: Sequence[Stream[Any]],
+    targets: Any,
+    options: Mapping[str, Any],
+    dtype: torch.dtype | None,
+) -> tuple[list[Tensor], Call]:
+    tensors: list[Tensor] = []
+    present: list[int] = []
+    words: list[str] = []
+    numbers: list[int] = []
+    for k, stream in enumerate(streams):
+        where = f"{operation}: "
+        if names[k] or len(streams) > 1:
+            where = f'{operation}: stream "{names[k] or k}": '
+        tensors += [tensor(where, "values", stream.values), tensor(where, "times", stream.times)]
+        mask = 0
+        for bit, array in enumerate((stream.arrivals, stream.lengths, stream.offsets, stream.rows)):
+            if array is not None:
+                tensors.append(tensor(where, OPTIONAL[bit], array))
+                mask |= 1 << bit
+        present.append(mask)
+        causal = options["causal"] if stream.causal is None else stream.causal
+        words += [
+            names[k] or "",
+            method_word(where, stream),
+            options["edge"] if stream.edge is None else stream.edge,
+            "true" if causal else "false",
+            options["on_nan"] if stream.on_nan is None else stream.on_nan,
+        ]
+        numbers.append(duration(where, "latency", stream.latency))
+        numbers.append(NO_MAX_GAP if stream.max_gap is None else duration(where, "max_gap", stream.max_gap))
+    rate = 0.0
+    if not isinstance(targets, Timeline):
+        tensors.append(tensor(f"{operation}: ", "targets", targets))
+        present.append(LIST)
+    else:
+        rate = float(targets.rate)
+        start = targets.start
+        if isinstance(start, Tensor):
+            tensors.append(start)
+            numbers += [0, targets.first, targets.count]
+            present.append(TIMELINES)
+        else:
+            numbers += [round(start * 1e9) if isinstance(start, float) else start, targets.first, targets.count]
+            present.append(TIMELINE)
+    check, backend = bool(options["check"]), options["backend"]
+    return tensors, Call(operation, present, words, numbers, rate, dtype, check, backend)
+
+
+def tensor(where: str, what: str, array: Any) -> Tensor:
+    if not isinstance(array, Tensor):
+        raise TypeError(
+            f"{where}{what} is a {type(array).__name__}; torch tensors and other arrays do not mix in one call"
+        )
+    return array
+
+
+def method_word(where: str, stream: Stream[Any]) -> str:
+    method = stream.method
+    if method is None:
+        return "linear" if stream.values.is_floating_point() else "hold"
+    if isinstance(method, str):
+        return method
+    ranges = named_ranges(where, method, stream.channels) if isinstance(method, Mapping) else method
+    return ",".join([f"{name} {begin} {end}" for name, begin, end in ranges])
+
+
+# Names are constant, and Dynamo warns about the cache inside fnmatch.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator, unused-ignore]
+def named_ranges(where: str, methods: Mapping[str, str], channels: Sequence[str] | None) -> list[tuple[str, int, int]]:
+    if channels is None:
+        raise ValueError(f"{where}method is a dict of patterns, and the stream has no channels for them to match")
+    ranges = []
+    for k, channel in enumerate(channels):
+        found = [method for pattern, method in methods.items() if fnmatch.fnmatchcase(channel, pattern)]
+        if not found:
+            raise ValueError(f'{where}no pattern of method matches channel "{channel}"')
+        ranges.append((found[0], k, k + 1))
+    return ranges
+
+
+def duration(where: str, what: str, value: Any) -> int:
+    """Nanoseconds: a float is seconds, an int is nanoseconds."""
+    if isinstance(value, datetime.timedelta):
+        return (value.days * 86400 + value.seconds) * 10**9 + value.microseconds * 1000
+    if isinstance(value, float):
+        if not -math.inf < value < math.inf:  # Dynamo traces no math.isfinite
+            raise ValueError(f"{where}{what} = {value} s; it must be finite and within 2^62 ns")
+        return round(value * 1e9)
+    if not isinstance(value, int | torch.SymInt):  # NumPy's scalars
+        if type(value).__name__ == "timedelta64":
+            return int(value.astype("timedelta64[ns]").astype("int64"))
+        value = value.item() if hasattr(value, "item") else value
+        if isinstance(value, float):
+            return duration(where, what, value)
+    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
+        raise TypeError(
+            f"{where}{what} is {value!r}; expected seconds as a float, nanoseconds as an int, or a timedelta"
+        )
+    if -1000 < value < 0 or 0 < value < 1000:
+        raise ValueError(
+            f"{where}{what} = {value} is {value} ns, since an int is nanoseconds; write a float for seconds: {value}.0"
+        )
+    return int(value)
+
+
+# ---- and back
+
+Arrays = dict[str, Tensor]
+
+
+class Unpacked(NamedTuple):
+    streams: list[Arrays]
+    times: Tensor | None  # the list of targets, or a timeline's starts
+    start: int
+    first: int
+    steps: int  # how many targets
+    rows: int | None  # B, or None where nothing has a batch dimension
+
+
+def unpack(tensors: Sequence[Tensor], call: Call) -> Unpacked:
+    """Compares no sizes, so that symbolic ones stay symbolic."""
+    streams = []
+    k = 0
+    for mask in call.present[:-1]:
+        arrays = {"values": tensors[k], "times": tensors[k + 1]}
+        k += 2
+        for bit, name in enumerate(OPTIONAL):
+            if mask >> bit & 1:
+                arrays[name] = tensors[k]
+                k += 1
+        streams.append(arrays)
+    kind = call.present[-1]
+    times = None if kind == TIMELINE else tensors[k]
+    start, first, count = call.numbers[-3:] if kind != LIST else (0, 0, 0)
+    if kind == LIST and times is not None and times.ndim > 0:
+        count = times.shape[-1]
+    return Unpacked(streams, times, start, first, count, batch_rows(streams, times, kind))
+
+
+def batch_rows(streams: Sequence[Arrays], times: Tensor | None, kind: int) -> int | None:
+    if times is not None and times.ndim == (2 if kind == LIST else 1):
+        return times.shape[0]
+    for arrays in streams:
+        if "rows" in arrays:
+            return arrays["rows"].shape[0]
+        if "offsets" in arrays:
+            return arrays["offsets"].shape[0] - 1
+        if arrays["times"].ndim == 2:
+            return arrays["times"].shape[0]
+    return None
+
+
+def value_positions(call: Call) -> list[int]:
+    """Where the values of each stream are among the tensors."""
+    positions = []
+    k = 0
+    for mask in call.present[:-1]:
+        positions.append(k)
+        k += 2 + bin(mask).count("1")
+    return positions
+
+
+def channel_count(values: Tensor, times: Tensor) -> int:
+    return math.prod(values.shape[times.ndim :])
+
+
+def output_shape(unpacked: Unpacked, k: int) -> list[int]:
+    """Of the values that stream k becomes."""
+    values, times = unpacked.streams[k]["values"], unpacked.streams[k]["times"]
+    lead = [unpacked.steps] if unpacked.rows is None else [unpacked.rows, unpacked.steps]
+    return [*lead, *values.shape[times.ndim :]]
+
+
+def method_ranges(word: str, channels: int) -> list[tuple[str, int, int]]:
+    if " " not in word:
+        return [(word, 0, channels)]
+    parts = [part.rsplit(" ", 2) for part in word.split(",")]
+    return [(method, int(begin), int(end)) for method, begin, end in parts]
+
+
+def bind(tensors: Sequence[Tensor], call: Call) -> tuple[list[Stream[Any]], Any]:
+    """Streams and targets as the engine takes them. The options of the call are in each stream."""
+    unpacked = unpack(tensors, call)
+    streams = []
+    for k, arrays in enumerate(unpacked.streams):
+        words, max_gap = words_of(call, k), call.numbers[2 * k + 1]
+        streams.append(
+            Stream(
+                arrays["values"],
+                arrays["times"],
+                **{name: arrays.get(name) for name in OPTIONAL},
+                method=method_ranges(words.method, 0) if " " in words.method else words.method,
+                latency=engine_duration(call.numbers[2 * k]),
+                max_gap=None if max_gap == NO_MAX_GAP else engine_duration(max_gap),
+                edge=words.edge,
+                causal=words.causal == "true",
+                on_nan=words.on_nan,
+                name=words.name or None,
+            )
+        )
+    if call.present[-1] == LIST:
+        return streams, unpacked.times
+    start = unpacked.start if unpacked.times is None else unpacked.times
+    return streams, timeline(start, call.rate, unpacked.steps, unpacked.first)
+
+
+def engine_duration(ns: int) -> int | float:
+    """The engine refuses a few nanoseconds as an int, because a person who writes that means seconds."""
+    return ns * 1e-9 if -1000 < ns < 1000 else ns
+
+
+def timeline(start: Any, rate: float, count: int, first: int) -> Timeline:
+    line = Timeline(start, rate=rate, count=count)
+    line.first = first
+    return line

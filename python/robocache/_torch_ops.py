@@ -1,0 +1,140 @@
+"""What torch knows a call by: the autograd.Function of eager calls, and the operators of traced ones.
+
+Importing this registers the operators. Dynamo runs an import inside a traced function for real, so that the first call
+may be a compiled one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _torch_run
+from ._torch_call import SCHEMA, Call, channel_count, output_shape, unpack, value_positions
+
+PLAIN = (Tensor, torch.nn.Parameter)
+# By torch.func, which unwraps for an autograd.Function and not for an operator with a gradient.
+is_wrapped = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", lambda tensor: False)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """It has memory of its own."""
+    return type(tensor) in PLAIN and tensor.device.type != "meta" and not is_wrapped(tensor)
+
+
+class Alignment(torch.autograd.Function):
+    """The tensors come one by one, because autograd looks into no list."""
+
+    @staticmethod
+    def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(_torch_run.run([tensor.detach() for tensor in tensors], call))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.call = inputs[0]
+        ctx.save_for_backward(*inputs[1:])
+        ctx.mark_non_differentiable(*[part for part in output if not part.is_floating_point()])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return None, *input_gradients(ctx.saved_tensors, ctx.call, ctx.needs_input_grad[1:], gradients)
+
+
+def input_gradients(
+    tensors: Sequence[Tensor], call: Call, needed: Sequence[bool], gradients: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """One for each tensor: None but for the values that need one."""
+    positions = value_positions(call)
+    wanted: list[int] = []
+    parts: list[Tensor] = []
+    first = 0
+    for k, position in enumerate(positions):
+        values, times = tensors[position], tensors[position + 1]
+        width = channel_count(values, times)
+        part = gradients[4 * k if call.operation == "align" else 0]
+        if part is not None and needed[position]:
+            if call.operation == "fuse":
+                part = part.narrow(-1, first, width)
+                part = part.reshape([*part.shape[:-1], *values.shape[times.ndim :]])
+            wanted.append(k)
+            parts.append(part.resolve_neg())
+        first = first + width
+    found: list[Tensor | None] = [None] * len(tensors)
+    if wanted:
+        if torch.compiler.is_compiling() or not all(is_plain(tensor) for tensor in (*tensors, *parts)):
+            made = torch.ops.robocache.align_backward(tensors, *call, wanted, parts)
+        else:
+            made = _torch_run.run_backward(tensors, call, wanted, parts)
+        for k, gradient in zip(wanted, made, strict=True):
+            found[positions[k]] = gradient
+    return found
+
+
+# ---- operators
+
+
+def align(tensors: Sequence[Tensor], *call: Any) -> list[Tensor]:
+    return _torch_run.run(tensors, Call(*call))
+
+
+def align_fake(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
+    call = Call(*arguments)
+    unpacked = unpack(tensors, call)
+    like = tensors[0]
+    lead = [unpacked.steps] if unpacked.rows is None else [unpacked.rows, unpacked.steps]
+    if call.operation == "fuse":
+        width = sum(channel_count(arrays["values"], arrays["times"]) for arrays in unpacked.streams)
+        marks = [*lead, len(unpacked.streams)]
+        return [
+            like.new_empty([*lead, width], dtype=call.dtype),
+            like.new_empty(marks, dtype=torch.bool),
+            like.new_empty(marks, dtype=torch.int64),
+        ]
+    made = []
+    for k, arrays in enumerate(unpacked.streams):
+        made.append(arrays["values"].new_empty(output_shape(unpacked, k)))
+        if call.operation == "align":
+            made += [like.new_empty(lead, dtype=kind) for kind in (torch.bool, torch.int64, torch.int64)]
+    return made
+
+
+def align_backward(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
+    *call, wanted, gradients = arguments
+    return _torch_run.run_backward(tensors, Call(*call), wanted, gradients)
+
+
+def align_backward_fake(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
+    *call, wanted, _ = arguments
+    positions = value_positions(Call(*call))
+    return [tensors[positions[k]].new_empty(tensors[positions[k]].shape) for k in wanted]
+
+
+def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
+    tensors, *call = inputs
+    ctx.call = Call(*call)
+    ctx.needed = [tensor.requires_grad for tensor in tensors]
+    ctx.save_for_backward(*tensors)
+
+
+def differentiate(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    found = input_gradients(ctx.saved_tensors, ctx.call, ctx.needed, gradients)
+    return found, *[None] * len(Call._fields)
+
+
+# The backward has no gradient: AOTAutograd refuses a second derivative by itself. And without an autograd kernel of its
+# own it may use autograd inside, as the portable backend does.
+library = torch.library.Library("robocache", "FRAGMENT")
+library.define(f"align({SCHEMA}) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
+library.define(
+    f"align_backward({SCHEMA}, int[] wanted, Tensor[] gradients) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,)
+)
+library.impl("align", align, "CompositeExplicitAutograd")
+library.impl("align_backward", align_backward, "CompositeExplicitAutograd")
+torch.library.register_fake("robocache::align", align_fake, lib=library)
+torch.library.register_fake("robocache::align_backward", align_backward_fake, lib=library)
+torch.library.register_autograd("robocache::align", differentiate, setup_context=keep_for_backward, lib=library)

@@ -1,0 +1,366 @@
+// resample, align, fuse and align_backward: arrays in, one call of the library, arrays out.
+#include "align.h"
+
+#include <robocache/align.h>
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "argument.h"
+#include "core/cuda_memory.h"
+#include "errors.h"
+#include "options.h"
+#include "output.h"
+#include "stream.h"
+#include "torch_tensor.h"
+
+namespace nb = nanobind;
+
+namespace robocache::python {
+
+namespace {
+
+// Host work of more elements than this is worth letting other Python threads run; fewer take less than the switch.
+constexpr std::int64_t large_work = 1 << 14;
+
+nb::object not_implemented() { return nb::borrow(Py_NotImplemented); }
+
+// What the four calls share.
+struct Call {
+  Call(const char* operation, nb::handle backend)
+      : where{operation, {}, -1}, choice(parse_backend(where, backend.ptr())), arrays(choice.any()) {}
+
+  // backend="torch" is the torch layer's, for tensors.
+  bool for_torch(PyObject* values) const {
+    if (!choice.torch) return false;
+    const ArrayType type = array_type(values);
+    if (type.library != Library::torch) {
+      fail(ErrorKind::type, where, "backend torch takes torch tensors, and values is ",
+           type.library == Library::none ? "none" : name_of(type.library));
+    }
+    return true;
+  }
+
+  void parse_options(nb::handle edge, nb::handle causal, nb::handle on_nan, nb::handle check) {
+    options.edge = parse_edge(where, edge.ptr());
+    options.causal = parse_flag(where, "causal", causal.ptr());
+    options.on_nan = parse_on_nan(where, on_nan.ptr());
+    options.check = parse_flag(where, "check", check.ptr());
+  }
+
+  bool view_streams(nb::handle sequence, nb::handle names) {
+    members = nb::steal(PySequence_Tuple(sequence.ptr()));
+    if (!members.is_valid()) throw nb::python_error();
+    const Py_ssize_t count = PyTuple_Size(members.ptr());
+    if (PyTuple_Size(names.ptr()) != count) fail(ErrorKind::value, where, "as many names as streams are needed");
+    streams.resize(static_cast<std::size_t>(count));
+    for (Py_ssize_t k = 0; k < count; ++k) {
+      if (!view_stream(stream_at(k, count, names), PyTuple_GetItem(members.ptr(), k), arrays,
+                       streams[static_cast<std::size_t>(k)])) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  Where stream_at(Py_ssize_t k, Py_ssize_t count, nb::handle names) const {
+    Where here = where;
+    PyObject* const name = PyTuple_GetItem(names.ptr(), k);
+    if (name != Py_None) {
+      Py_ssize_t length = 0;
+      const char* const text = PyUnicode_AsUTF8AndSize(name, &length);
+      if (text == nullptr) {
+        PyErr_Clear();
+        fail(ErrorKind::type, where, "a stream is named ", describe(name), "; expected a str");
+      }
+      here.stream = {text, static_cast<std::size_t>(length)};
+    }
+    if (count > 1) here.position = k;
+    return here;
+  }
+
+  // The library's call, on the stream that the arrays' library uses now.
+  template <class F>
+  void run(std::int64_t work, Workspace workspace, const F& call) {
+    const Context context{choice.backend, arrays.current_stream(where), workspace};
+    if (arrays.device().kind == DeviceKind::cpu && work > large_work) {
+      const nb::gil_scoped_release released;
+      call(context);
+    } else {
+      call(context);
+    }
+    // JAX may free or reuse its inputs in the order of a stream that it does not tell, so nothing may be pending.
+    if (arrays.type().library == Library::jax && arrays.device().kind == DeviceKind::cuda) {
+      cuda_synchronize(arrays.device().index, nullptr);
+    }
+  }
+
+  std::int64_t stamps() const {
+    std::int64_t count = 0;
+    for (const Stream& stream : streams) count += stream.times.size();
+    return count;
+  }
+
+  // Leading dimensions of every output: rows, where there are any, and targets.
+  std::size_t leading(const Batch& batch, std::int64_t* shape) const {
+    std::size_t rank = 0;
+    if (batch.rows) shape[rank++] = *batch.rows;
+    shape[rank++] = batch.targets;
+    return rank;
+  }
+
+  // JAX without x64 would cut int64 outputs to 32 bits.
+  void check_wide_integers() const {
+    if (arrays.type().library != Library::jax) return;
+    if (nb::cast<bool>(nb::module_::import_("jax").attr("config").attr("jax_enable_x64"))) return;
+    fail(ErrorKind::type, where, "ages and indices are int64, which JAX has only with jax_enable_x64; turn it on, or use resample");
+  }
+
+  Where where;
+  BackendChoice choice;
+  Arrays arrays;
+  AlignOptions options;
+  nb::object members;
+  std::vector<Stream> streams;
+  std::optional<Targets> targets;
+};
+
+// out= must be what would have been returned; its shape and device are checked by the library.
+void view_out(Call& call, nb::handle out, DType dtype, TensorView& view) {
+  if (!call.arrays.view(call.where, "out", out.ptr(), Role::output, view)) {
+    fail(ErrorKind::type, call.where, "out gives no access to its memory");
+  }
+  if (view.dtype != dtype) {
+    fail(ErrorKind::type, call.where, "out is ", name_of(view.dtype), "; expected ", name_of(dtype));
+  }
+}
+
+void written(const Call& call, nb::handle out) {
+  if (call.arrays.type().library == Library::torch) torch_tensor::increment_version(out.ptr());
+}
+
+int leading_rank(const Stream& stream) { return stream.offsets ? 1 : stream.times.rank; }
+
+std::int64_t width_of(const Stream& stream) {
+  std::int64_t width = 1;
+  for (int k = leading_rank(stream); k < stream.values.rank; ++k) width *= stream.values.shape[static_cast<std::size_t>(k)];
+  return width;
+}
+
+// [B, T, ...]: the leading dimensions, then the stream's trailing ones.
+std::size_t values_shape(const Call& call, const Batch& batch, const Stream& stream, std::int64_t* shape) {
+  std::size_t rank = call.leading(batch, shape);
+  for (int k = leading_rank(stream); k < stream.values.rank; ++k) {
+    if (rank == max_rank) fail(ErrorKind::value, call.where, "the output would have more than ", max_rank, " dimensions");
+    shape[rank++] = stream.values.shape[static_cast<std::size_t>(k)];
+  }
+  return rank;
+}
+
+// The dtype that all streams have, if they agree.
+std::optional<DType> common_dtype(const std::vector<Stream>& streams) {
+  for (const Stream& stream : streams) {
+    if (stream.values.dtype != streams[0].values.dtype) return std::nullopt;
+  }
+  return streams[0].values.dtype;
+}
+
+[[noreturn]] void fail_mixed_dtypes(const Call& call, nb::handle names) {
+  const auto count = static_cast<Py_ssize_t>(call.streams.size());
+  for (Py_ssize_t k = 1; k < count; ++k) {
+    const DType first = call.streams[0].values.dtype;
+    const DType here = call.streams[static_cast<std::size_t>(k)].values.dtype;
+    if (here != first) {
+      fail(ErrorKind::type, call.stream_at(k, count, names), "values are ", name_of(here), ", and the first stream's ",
+           name_of(first), "; say dtype= for the fused tensor");
+    }
+  }
+  fail(ErrorKind::type, call.where, "say dtype=");
+}
+
+nb::object resample(Argument values, Argument times, Argument targets, Argument method, Argument edge,
+                    Argument max_gap, Argument latency, Argument causal, Argument lengths, Argument offsets,
+                    Argument rows, Argument on_nan, Argument check, Argument out, Argument backend) {
+  Call call("resample", backend);
+  const Where& where = call.where;
+  call.parse_options(edge, causal, on_nan, check);
+  const Methods methods = parse_methods(where, method.ptr());
+  Stream& stream = call.streams.emplace_back();
+  stream.max_gap = parse_max_gap(where, max_gap.ptr());
+  stream.latency = parse_duration(where, "latency", latency.ptr());
+  if (call.for_torch(values.ptr())) return not_implemented();
+  Arrays& arrays = call.arrays;
+  if (!arrays.view(where, "values", values.ptr(), Role::values, stream.values) ||
+      !arrays.view(where, "times", times.ptr(), Role::stamps, stream.times) ||
+      (!lengths.is_none() && !arrays.view(where, "lengths", lengths.ptr(), Role::integers, stream.lengths)) ||
+      (!offsets.is_none() && !arrays.view(where, "offsets", offsets.ptr(), Role::integers, stream.offsets)) ||
+      (!rows.is_none() && !arrays.view(where, "rows", rows.ptr(), Role::integers, stream.rows)) ||
+      !view_targets(where, targets.ptr(), arrays, call.targets)) {
+    return not_implemented();
+  }
+  set_methods(where, methods, stream);
+  const Batch shape_of_call = batch(where.operation, call.streams, *call.targets);
+  Aligned output;
+  Outputs outputs(where, arrays, 1);
+  if (out.is_none()) {
+    std::int64_t shape[max_rank];
+    const std::size_t rank = values_shape(call, shape_of_call, stream, shape);
+    output.values = outputs.add(stream.values.dtype, {shape, rank});
+  } else {
+    view_out(call, out, stream.values.dtype, output.values);
+  }
+  call.run(call.stamps() + output.values.size(), {},
+           [&](const Context& context) { robocache::resample(context, stream, *call.targets, call.options, output); });
+  if (out.is_none()) return outputs.take();
+  written(call, out);
+  return nb::borrow(out);
+}
+
+nb::object align(Argument streams, Argument names, Argument targets, Argument edge, Argument causal,
+                 Argument on_nan, Argument check, Argument backend) {
+  Call call("align", backend);
+  call.parse_options(edge, causal, on_nan, check);
+  if (call.choice.torch) return not_implemented();
+  if (!call.view_streams(streams, names) || !view_targets(call.where, targets.ptr(), call.arrays, call.targets)) {
+    return not_implemented();
+  }
+  const Batch shape_of_call = batch(call.where.operation, call.streams, *call.targets);
+  call.check_wide_integers();
+  const std::size_t count = call.streams.size();
+  Outputs outputs(call.where, call.arrays, 4 * count);
+  std::vector<Aligned> aligned(count);
+  std::int64_t work = call.stamps();
+  for (std::size_t k = 0; k < count; ++k) {
+    std::int64_t shape[max_rank];
+    const std::size_t rank = values_shape(call, shape_of_call, call.streams[k], shape);
+    const std::size_t lead = call.leading(shape_of_call, shape);
+    aligned[k].values = outputs.add(call.streams[k].values.dtype, {shape, rank});
+    aligned[k].valid = outputs.add(DType::boolean, {shape, lead});
+    aligned[k].age = outputs.add(DType::i64, {shape, lead});
+    aligned[k].index = outputs.add(DType::i64, {shape, lead});
+    work += aligned[k].values.size();
+  }
+  call.run(work, {}, [&](const Context& context) {
+    robocache::align(context, call.streams, *call.targets, call.options, aligned);
+  });
+  nb::list result;
+  for (std::size_t k = 0; k < count; ++k) {
+    nb::object parts[4];
+    for (nb::object& part : parts) part = outputs.take();
+    result.append(nb::make_tuple(parts[0], parts[1], parts[2], parts[3]));
+  }
+  return result;
+}
+
+nb::object fuse(Argument streams, Argument names, Argument targets, Argument edge, Argument causal,
+                Argument on_nan, Argument check, Argument backend, Argument dtype, Argument out) {
+  Call call("fuse", backend);
+  call.parse_options(edge, causal, on_nan, check);
+  std::optional<DType> wanted = parse_dtype(call.where, dtype.ptr());
+  if (call.choice.torch) return not_implemented();
+  if (!call.view_streams(streams, names) || !view_targets(call.where, targets.ptr(), call.arrays, call.targets)) {
+    return not_implemented();
+  }
+  const Batch shape_of_call = batch(call.where.operation, call.streams, *call.targets);
+  call.check_wide_integers();
+  const std::size_t count = call.streams.size();
+  if (!wanted) wanted = common_dtype(call.streams);
+  if (!wanted) fail_mixed_dtypes(call, names);
+  std::int64_t shape[3];
+  const std::size_t lead = call.leading(shape_of_call, shape);
+  std::int64_t& last = shape[lead];
+  last = 0;
+  nb::object widths = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
+  for (std::size_t k = 0; k < count; ++k) {
+    const std::int64_t width = width_of(call.streams[k]);
+    PyTuple_SetItem(widths.ptr(), static_cast<Py_ssize_t>(k), PyLong_FromLongLong(width));
+    last += width;
+  }
+  Aligned fused;
+  Outputs outputs(call.where, call.arrays, 3);
+  if (out.is_none()) {
+    fused.values = outputs.add(*wanted, {shape, lead + 1});
+  } else {
+    view_out(call, out, *wanted, fused.values);
+  }
+  last = static_cast<std::int64_t>(count);
+  fused.valid = outputs.add(DType::boolean, {shape, lead + 1});
+  fused.age = outputs.add(DType::i64, {shape, lead + 1});
+  call.run(call.stamps() + fused.values.size(), {}, [&](const Context& context) {
+    robocache::fuse(context, call.streams, *call.targets, call.options, fused);
+  });
+  nb::object values;
+  if (out.is_none()) {
+    values = outputs.take();
+  } else {
+    written(call, out);
+    values = nb::borrow(out);
+  }
+  const nb::object valid = outputs.take();
+  const nb::object age = outputs.take();
+  return nb::steal(PyTuple_Pack(4, values.ptr(), valid.ptr(), age.ptr(), widths.ptr()));
+}
+
+nb::object align_backward(Argument streams, Argument names, Argument targets, Argument edge, Argument causal,
+                          Argument on_nan, Argument backend, Argument output_gradients) {
+  Call call("align_backward", backend);
+  call.parse_options(edge, causal, on_nan, nb::handle(Py_False));  // the forward has checked the data
+  if (!call.view_streams(streams, names) || !view_targets(call.where, targets.ptr(), call.arrays, call.targets)) {
+    return not_implemented();
+  }
+  const nb::object given = nb::steal(PySequence_Tuple(output_gradients.ptr()));
+  if (!given.is_valid()) throw nb::python_error();
+  const std::size_t count = call.streams.size();
+  if (PyTuple_Size(given.ptr()) != static_cast<Py_ssize_t>(count)) {
+    fail(ErrorKind::value, call.where, "as many output gradients as streams are needed");
+  }
+  Outputs outputs(call.where, call.arrays, count);
+  std::vector<TensorView> from(count), into(count);
+  std::int64_t work = call.stamps();
+  for (std::size_t k = 0; k < count; ++k) {
+    PyObject* const gradient = PyTuple_GetItem(given.ptr(), static_cast<Py_ssize_t>(k));
+    if (!call.arrays.view(call.where, "an output gradient", gradient, Role::integers, from[k])) return not_implemented();
+    const TensorView& values = call.streams[k].values;
+    into[k] = outputs.add(values.dtype, {values.shape.data(), static_cast<std::size_t>(values.rank)});
+    work += from[k].size();
+  }
+  Workspace workspace;
+  if (call.arrays.type().api != nullptr && call.arrays.device().kind == DeviceKind::cuda) {
+    workspace = {Outputs::allocate_scratch, &outputs};
+  }
+  call.run(work, workspace, [&](const Context& context) {
+    robocache::align_backward(context, call.streams, *call.targets, call.options, from, into);
+  });
+  nb::list result;
+  for (std::size_t k = 0; k < count; ++k) result.append(outputs.take());
+  return result;
+}
+
+}  // namespace
+
+void bind_align(nb::module_& m) {
+  m.def("resample", &resample,
+        nb::sig("def resample(values: typing.Any, times: typing.Any, targets: typing.Any, method: typing.Any, edge: str, "
+                "max_gap: typing.Any, latency: typing.Any, causal: bool, lengths: typing.Any, offsets: typing.Any, "
+                "rows: typing.Any, on_nan: str, check: bool, out: typing.Any, backend: str | None, /) -> typing.Any"),
+        "robocache.resample, or NotImplemented where robocache._torch must serve the call.");
+  m.def("align", &align,
+        nb::sig("def align(streams: typing.Sequence[typing.Any], names: tuple[str | None, ...], targets: typing.Any, "
+                "edge: str, causal: bool, on_nan: str, check: bool, backend: str | None, /) "
+                "-> list[tuple[typing.Any, typing.Any, typing.Any, typing.Any]] | types.NotImplementedType"),
+        "(values, valid, age, index) for each stream, or NotImplemented where robocache._torch must serve the call.");
+  m.def("fuse", &fuse,
+        nb::sig("def fuse(streams: typing.Sequence[typing.Any], names: tuple[str | None, ...], targets: typing.Any, "
+                "edge: str, causal: bool, on_nan: str, check: bool, backend: str | None, dtype: typing.Any, "
+                "out: typing.Any, /) "
+                "-> tuple[typing.Any, typing.Any, typing.Any, tuple[int, ...]] | types.NotImplementedType"),
+        "(values, valid, age, channels of each stream), or NotImplemented where robocache._torch must serve the call.");
+  m.def("align_backward", &align_backward,
+        nb::sig("def align_backward(streams: typing.Sequence[typing.Any], names: tuple[str | None, ...], "
+                "targets: typing.Any, edge: str, causal: bool, on_nan: str, backend: str | None, "
+                "output_gradients: typing.Sequence[typing.Any], /) -> list[typing.Any] | types.NotImplementedType"),
+        "d loss / d values of each stream from d loss / d aligned values.");
+}
+
+}  // namespace robocache::python

@@ -1,0 +1,86 @@
+#include "exported.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+#include "core/cuda_memory.h"
+#include "tensor.h"
+
+namespace nb = nanobind;
+
+namespace robocache::python {
+
+namespace {
+
+constexpr std::size_t host_alignment = 64;  // what JAX needs to take memory over without a copy
+
+std::size_t bytes_of(DType dtype, std::span<const std::int64_t> shape) {
+  std::size_t bytes = static_cast<std::size_t>(size_of(dtype));
+  for (const std::int64_t size : shape) bytes *= static_cast<std::size_t>(size);
+  return std::max(host_alignment, (bytes + host_alignment - 1) / host_alignment * host_alignment);
+}
+
+}  // namespace
+
+struct Exported::Block {
+  Block(Device on, std::size_t bytes) : device(on) {
+    data = device.kind == DeviceKind::cpu ? std::aligned_alloc(host_alignment, bytes)
+                                          : cuda_allocate(device.index, bytes, nullptr);
+    if (data == nullptr) throw std::bad_alloc();
+  }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  ~Block() {
+    if (device.kind == DeviceKind::cpu) {
+      std::free(data);
+    } else {
+      cuda_free(device.index, data, nullptr);
+    }
+  }
+  Device device;
+  void* data = nullptr;
+};
+
+Exported::Exported(DType dtype, Device device, std::span<const std::int64_t> shape)
+    : block_(std::make_shared<Block>(device, bytes_of(dtype, shape))), dtype_(dtype), shape_(shape.begin(), shape.end()) {}
+
+void* Exported::data() const { return block_->data; }
+
+nb::tuple Exported::dlpack_device() const {
+  const dlpack::Device device = python::dlpack_device(block_->device);
+  return nb::make_tuple(device.type, device.index);
+}
+
+// The consumer's stream needs no attention: whoever makes an Exported has waited for what writes it.
+nb::capsule Exported::dlpack(const nb::kwargs&) const {
+  struct Managed {
+    dlpack::ManagedTensor header{};
+    std::shared_ptr<Block> block;
+    std::vector<std::int64_t> shape;
+  };
+  auto managed = std::make_unique<Managed>();
+  managed->block = block_;
+  managed->shape = shape_;
+  managed->header.tensor = {block_->data, python::dlpack_device(block_->device), static_cast<std::int32_t>(shape_.size()),
+                            dlpack_type(dtype_), managed->shape.data(), nullptr, 0};
+  managed->header.owner = managed.get();
+  managed->header.deleter = [](dlpack::ManagedTensor* self) { delete static_cast<Managed*>(self->owner); };
+  PyObject* const capsule = PyCapsule_New(&managed->header, "dltensor", [](PyObject* unused) {
+    if (PyCapsule_IsValid(unused, "dltensor") == 0) return;  // a consumer has renamed and taken it
+    auto* const header = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(unused, "dltensor"));
+    header->deleter(header);
+  });
+  if (capsule == nullptr) throw nb::python_error();
+  managed.release();
+  return nb::steal<nb::capsule>(capsule);
+}
+
+void bind_exported(nb::module_& m) {
+  nb::class_<Exported>(m, "Exported", "Memory on its way to another library.")
+      .def("__dlpack__", &Exported::dlpack, nb::sig("def __dlpack__(self, **kwargs: object) -> object"))
+      .def("__dlpack_device__", &Exported::dlpack_device, nb::sig("def __dlpack_device__(self) -> tuple[int, int]"));
+}
+
+}  // namespace robocache::python

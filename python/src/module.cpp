@@ -1,0 +1,67 @@
+// robocache._core: the C++ library as Python sees it.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+#include <robocache/robocache.h>
+
+#include <tuple>
+
+#include "align.h"
+#include "errors.h"
+#include "exported.h"
+#include "options.h"
+#include "robocache_config.h"
+
+namespace nb = nanobind;
+
+namespace robocache::python {
+
+namespace {
+
+std::vector<std::tuple<std::string, bool, std::string>> list_backends() {
+  std::vector<std::tuple<std::string, bool, std::string>> list;
+  for (const BackendInfo& backend : backends()) list.emplace_back(backend.name, backend.available, backend.description);
+  return list;
+}
+
+nb::dict build_info() {
+#define ROBOCACHE_NAME(target) #target,
+  const std::vector<std::string> simd{ROBOCACHE_SIMD_TARGETS(ROBOCACHE_NAME)};
+#undef ROBOCACHE_NAME
+  nb::dict info;
+  info["version"] = ROBOCACHE_VERSION;
+  info["commit"] = ROBOCACHE_COMMIT;
+  info["cuda"] = ROBOCACHE_WITH_CUDA != 0;
+  info["cuda_architectures"] = ROBOCACHE_CUDA_ARCHITECTURES;
+  info["simd_targets"] = nb::cast(simd);
+  info["compiler"] = __VERSION__;
+  return info;
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  bind_errors(m);
+  bind_exported(m);
+  bind_align(m);
+  bind_options(m);
+  m.def("backends", &list_backends, "(name, available, description) of each backend; never fails where there is no GPU.");
+  m.def("simd_targets", &simd_targets, "The SIMD targets that are compiled in and run on this CPU, best first.");
+  m.def("simd_target", &simd_target, "The one in use; \"none\" where the cpu backend runs the reference code.");
+  m.def("set_simd_target", &set_simd_target, nb::arg("name"), "For tests: every target gives the same bits.");
+  m.def("num_threads", &num_threads, "Host threads that the cpu backend uses.");
+  m.def("set_num_threads", &set_num_threads, nb::arg("threads"));
+  m.def(
+      "synchronize",
+      [] {
+        const nb::gil_scoped_release released;
+        synchronize();
+      },
+      "Waits for all CUDA work and raises what a data check on the GPU found.");
+  m.def("version", &version);
+  m.def("build_info", &build_info, "What this build is: version, commit, CUDA architectures, SIMD targets, compiler.",
+        nb::sig("def build_info() -> dict[str, typing.Any]"));
+}
+
+}  // namespace robocache::python

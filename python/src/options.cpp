@@ -1,0 +1,287 @@
+#include "options.h"
+
+#include <array>
+#include <cmath>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace nb = nanobind;
+
+namespace robocache::python {
+
+namespace {
+
+// A word of the interface and what it means. Literals in Python code are interned, so comparing addresses finds a word
+// almost always; `object` is the interned string.
+template <class T>
+struct Word {
+  const char* text;
+  T value;
+  PyObject* object = nullptr;
+};
+
+template <class T, std::size_t count>
+std::optional<T> find(std::array<Word<T>, count>& words, PyObject* object) {
+  for (Word<T>& word : words) {
+    if (word.object == object && object != nullptr) return word.value;
+  }
+  if (PyUnicode_Check(object) == 0) return std::nullopt;
+  for (Word<T>& word : words) {
+    if (word.object == nullptr) word.object = PyUnicode_InternFromString(word.text);
+    if (PyUnicode_CompareWithASCIIString(object, word.text) == 0) return word.value;
+  }
+  return std::nullopt;
+}
+
+template <class T, std::size_t count>
+std::string list_of(const std::array<Word<T>, count>& words) {
+  std::string text;
+  for (std::size_t k = 0; k < count; ++k) {
+    text += k == 0 ? "" : k + 1 == count ? " or " : ", ";
+    text += words[k].text;
+  }
+  return text;
+}
+
+template <class T, std::size_t count>
+T parse_word(std::array<Word<T>, count>& words, const Where& where, const char* argument, PyObject* object) {
+  const std::optional<T> found = find(words, object);
+  if (!found) {
+    fail(PyUnicode_Check(object) != 0 ? ErrorKind::value : ErrorKind::type, where, argument, " is ", describe(object),
+         "; expected ", list_of(words));
+  }
+  return *found;
+}
+
+std::array<Word<Edge>, 3> edges{{{"clamp", Edge::clamp}, {"nan", Edge::nan}, {"zero", Edge::zero}}};
+std::array<Word<OnNan>, 2> on_nans{{{"propagate", OnNan::propagate}, {"skip", OnNan::skip}}};
+std::array<Word<Method>, 11> methods{{{"linear", Method::linear},
+                                      {"hold", Method::hold},
+                                      {"nearest", Method::nearest},
+                                      {"slerp", Method::slerp},
+                                      {"angle", Method::angle},
+                                      {"angle_degrees", Method::angle_degrees},
+                                      {"cubic", Method::cubic},
+                                      {"mean", Method::mean},
+                                      {"max", Method::max},
+                                      {"min", Method::min},
+                                      {"last", Method::last}}};
+std::array<Word<BackendChoice>, 4> backend_names{{{"reference", {Backend::reference}},
+                                                  {"cpu", {Backend::cpu}},
+                                                  {"cuda", {Backend::cuda}},
+                                                  {"torch", {Backend::automatic, true}}}};
+
+constexpr double time_limit = 0x1p62;  // |t| must be below
+
+bool is_numpy_scalar(PyObject* object, std::string_view name) {
+  const std::string type = type_name(object);
+  return type.starts_with("numpy.") && type.substr(6).starts_with(name);
+}
+
+std::int64_t nanoseconds(const Where& where, const char* argument, double seconds) {
+  const double ns = std::rint(seconds * 1e9);
+  if (!(ns > -time_limit && ns < time_limit)) {
+    fail(ErrorKind::value, where, argument, " = ", std::to_string(seconds), " s; it must be finite and within 2^62 ns");
+  }
+  return static_cast<std::int64_t>(ns);
+}
+
+std::int64_t nanoseconds(const Where& where, const char* argument, PyObject* integer) {
+  const long long ns = PyLong_AsLongLong(integer);
+  if (ns == -1 && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    fail(ErrorKind::value, where, argument, " = ", describe(integer), " ns; it must be within 2^62 ns");
+  }
+  return ns;
+}
+
+// An int of Python or NumPy; no bool and no array.
+nb::object as_integer(PyObject* object) {
+  if (PyLong_Check(object) != 0 && PyBool_Check(object) == 0) return nb::borrow(object);
+  if (is_numpy_scalar(object, "int") || is_numpy_scalar(object, "uint")) return nb::steal(PyNumber_Index(object));
+  return {};
+}
+
+std::optional<double> as_float(PyObject* object) {
+  if (PyFloat_Check(object) != 0) return PyFloat_AsDouble(object);
+  if (is_numpy_scalar(object, "float")) return PyFloat_AsDouble(object);
+  return std::nullopt;
+}
+
+// The first pattern that matches a channel wins; neighbours with the same method share a range.
+Methods match_patterns(const Where& where, PyObject* patterns, PyObject* channels) {
+  if (channels == Py_None) {
+    fail(ErrorKind::value, where, "method is a dict of patterns, and there are no channels for them to match");
+  }
+  const nb::object match = nb::module_::import_("fnmatch").attr("fnmatchcase");
+  const nb::object items = nb::steal(PyMapping_Items(patterns));
+  const nb::object names = nb::steal(PySequence_Tuple(channels));
+  if (!items.is_valid() || !names.is_valid()) throw nb::python_error();
+  Methods result;
+  std::int64_t channel = 0;
+  for (const nb::handle name : nb::borrow<nb::tuple>(names)) {
+    std::optional<Method> method;
+    for (const nb::handle item : nb::borrow<nb::list>(items)) {
+      if (!nb::cast<bool>(match(name, item[0]))) continue;
+      method = parse_word(methods, where, "method", nb::object(item[1]).ptr());
+      break;
+    }
+    if (!method) fail(ErrorKind::value, where, "no pattern of method matches channel ", describe(name.ptr()));
+    if (!result.ranges.empty() && result.ranges.back().method == *method) {
+      result.ranges.back().end = channel + 1;
+    } else {
+      result.ranges.push_back({*method, channel, channel + 1});
+    }
+    ++channel;
+  }
+  if (result.ranges.empty()) result.whole = Method::hold;  // no channels: nothing to compute
+  return result;
+}
+
+}  // namespace
+
+Edge parse_edge(const Where& where, PyObject* object) { return parse_word(edges, where, "edge", object); }
+
+OnNan parse_on_nan(const Where& where, PyObject* object) { return parse_word(on_nans, where, "on_nan", object); }
+
+BackendChoice parse_backend(const Where& where, PyObject* object) {
+  if (object == Py_None) return {};
+  return parse_word(backend_names, where, "backend", object);
+}
+
+bool parse_flag(const Where& where, const char* argument, PyObject* object) {
+  if (object == Py_False) return false;
+  if (object == Py_True) return true;
+  if (is_numpy_scalar(object, "bool")) return PyObject_IsTrue(object) == 1;
+  fail(ErrorKind::type, where, argument, " is ", describe(object), "; expected True or False");
+}
+
+std::int64_t parse_duration(const Where& where, const char* argument, PyObject* object) {
+  if (const std::optional<double> seconds = as_float(object)) return nanoseconds(where, argument, *seconds);
+  if (const nb::object integer = as_integer(object); integer.is_valid()) {
+    const std::int64_t ns = nanoseconds(where, argument, integer.ptr());
+    if (ns != 0 && ns > -1000 && ns < 1000) {
+      fail(ErrorKind::value, where, argument, " = ", ns, " is ", ns,
+           " ns, since an int is nanoseconds; write a float for seconds: ", ns, ".0");
+    }
+    return ns;
+  }
+  const std::string type = type_name(object);
+  if (type == "numpy.timedelta64") {
+    const nb::object ns = nb::handle(object).attr("astype")("timedelta64[ns]").attr("astype")("int64");
+    return nanoseconds(where, argument, nb::object(nb::int_(ns)).ptr());
+  }
+  static PyObject* const timedelta = nb::object(nb::module_::import_("datetime").attr("timedelta")).release().ptr();
+  if (PyObject_IsInstance(object, timedelta) != 1) {
+    fail(ErrorKind::type, where, argument, " is ", describe(object),
+         "; expected seconds as a float, nanoseconds as an int, or a timedelta");
+  }
+  const nb::handle delta(object);
+  const nb::object seconds = delta.attr("days") * nb::int_(86400) + delta.attr("seconds");
+  const nb::object microseconds = seconds * nb::int_(1000000) + delta.attr("microseconds");
+  return nanoseconds(where, argument, nb::object(microseconds * nb::int_(1000)).ptr());
+}
+
+std::int64_t parse_max_gap(const Where& where, PyObject* object) {
+  if (object == Py_None) return no_max_gap;
+  const std::int64_t gap = parse_duration(where, "max_gap", object);
+  if (gap < 0) fail(ErrorKind::value, where, "max_gap = ", describe(object), " is negative");
+  return gap;
+}
+
+std::optional<std::int64_t> parse_time(const Where& where, const char* argument, PyObject* object) {
+  if (const nb::object integer = as_integer(object); integer.is_valid()) return nanoseconds(where, argument, integer.ptr());
+  if (const std::optional<double> seconds = as_float(object)) return nanoseconds(where, argument, *seconds);
+  return std::nullopt;
+}
+
+std::int64_t parse_integer(const Where& where, const char* argument, PyObject* object) {
+  const nb::object integer = as_integer(object);
+  if (!integer.is_valid()) fail(ErrorKind::type, where, argument, " is ", describe(object), "; expected an int");
+  const long long value = PyLong_AsLongLong(integer.ptr());
+  if (value == -1 && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    fail(ErrorKind::value, where, argument, " = ", describe(object), " does not fit 64 bits");
+  }
+  return value;
+}
+
+Methods parse_methods(const Where& where, PyObject* object, PyObject* channels) {
+  Methods result;
+  if (object == Py_None) return result;
+  if (PyUnicode_Check(object) != 0) {
+    result.whole = parse_word(methods, where, "method", object);
+    return result;
+  }
+  if (PyDict_Check(object) != 0) return match_patterns(where, object, channels);
+  if (PyTuple_Check(object) == 0 && PyList_Check(object) == 0) {
+    fail(ErrorKind::type, where, "method is ", describe(object),
+         "; expected a name, a list of (name, begin, end), or a dict of patterns where channels are named");
+  }
+  const nb::object items = nb::steal(PySequence_Tuple(object));
+  const Py_ssize_t count = PyTuple_Size(items.ptr());
+  if (count == 0) fail(ErrorKind::value, where, "method is an empty list");
+  for (Py_ssize_t k = 0; k < count; ++k) {
+    const nb::object item = nb::borrow(PyTuple_GetItem(items.ptr(), k));
+    if ((PyTuple_Check(item.ptr()) == 0 && PyList_Check(item.ptr()) == 0) || PySequence_Size(item.ptr()) != 3) {
+      fail(ErrorKind::type, where, "method[", k, "] is ", describe(item.ptr()), "; expected (name, begin, end)");
+    }
+    const nb::object parts = nb::steal(PySequence_Tuple(item.ptr()));
+    MethodRange range;
+    range.method = parse_word(methods, where, "method", PyTuple_GetItem(parts.ptr(), 0));
+    range.begin = parse_integer(where, "a method's first channel", PyTuple_GetItem(parts.ptr(), 1));
+    range.end = parse_integer(where, "a method's last channel", PyTuple_GetItem(parts.ptr(), 2));
+    result.ranges.push_back(range);
+  }
+  return result;
+}
+
+std::optional<DType> parse_dtype(const Where& where, PyObject* object) {
+  if (object == Py_None) return std::nullopt;
+  // Few dtypes are used again and again; each entry holds its object.
+  struct Entry {
+    PyObject* object = nullptr;
+    DType dtype = DType::f32;
+  };
+  static std::array<Entry, 8> seen{};
+  static std::size_t next = 0;
+  for (const Entry& entry : seen) {
+    if (entry.object == object) return entry.dtype;
+  }
+  std::string name;
+  if (PyUnicode_Check(object) != 0) {
+    name = nb::cast<std::string>(nb::handle(object));
+  } else if (type_name(object) == "torch.dtype") {
+    name = nb::cast<std::string>(nb::str(nb::handle(object))).substr(std::string_view("torch.").size());
+  } else {
+    const nb::object dtype = nb::steal(PyObject_CallMethod(nb::module_::import_("numpy").ptr(), "dtype", "O", object));
+    if (dtype.is_valid()) {
+      name = nb::cast<std::string>(dtype.attr("name"));
+    } else {
+      PyErr_Clear();
+    }
+  }
+  for (int k = 0; k <= static_cast<int>(DType::f64); ++k) {
+    const auto dtype = static_cast<DType>(k);
+    if (name != name_of(dtype)) continue;
+    PyObject* const evicted = seen[next].object;
+    Py_INCREF(object);
+    seen[next] = {object, dtype};
+    next = (next + 1) % seen.size();
+    Py_XDECREF(evicted);
+    return dtype;
+  }
+  fail(ErrorKind::type, where, "dtype is ", describe(object),
+       "; expected a float, integer or bool dtype of 8 to 64 bits, such as \"float32\"");
+}
+
+void bind_options(nb::module_& m) {
+  m.def(
+      "nanoseconds",
+      [](const char* what, nb::handle duration) { return parse_duration({}, what, duration.ptr()); },
+      nb::arg("what"), nb::arg("duration"), "A duration (seconds as a float, nanoseconds as an int, a timedelta) in nanoseconds.",
+      nb::sig("def nanoseconds(what: str, duration: typing.Any) -> int"));
+}
+
+}  // namespace robocache::python

@@ -1,0 +1,49 @@
+// The words and numbers of a call: methods, edges, durations, dtypes, and the options of a Stream.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <robocache/align.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "errors.h"
+
+namespace robocache::python {
+
+Edge parse_edge(const Where& where, PyObject* object);
+OnNan parse_on_nan(const Where& where, PyObject* object);
+bool parse_flag(const Where& where, const char* argument, PyObject* object);
+
+// None is automatic. "torch" is no backend of the library: the torch layer serves it.
+struct BackendChoice {
+  Backend backend = Backend::automatic;
+  bool torch = false;
+  bool any() const { return backend == Backend::automatic && !torch; }
+};
+BackendChoice parse_backend(const Where& where, PyObject* object);
+
+// A float is seconds, an int is nanoseconds, a timedelta is itself.
+std::int64_t parse_duration(const Where& where, const char* argument, PyObject* object);
+std::int64_t parse_max_gap(const Where& where, PyObject* object);  // None: no_max_gap
+
+// A number (int, float, or a NumPy scalar) as a time in nanoseconds; nothing where it is something else.
+std::optional<std::int64_t> parse_time(const Where& where, const char* argument, PyObject* object);
+
+// A whole number, such as a count or a channel.
+std::int64_t parse_integer(const Where& where, const char* argument, PyObject* object);
+
+// None, a name, a sequence of (name, begin, end), or a dict from patterns of fnmatch, over the names in `channels`.
+struct Methods {
+  std::optional<Method> whole;  // for all channels
+  std::vector<MethodRange> ranges;
+};
+Methods parse_methods(const Where& where, PyObject* object, PyObject* channels = Py_None);
+
+// "float32", numpy.float32, numpy.dtype, torch.float32; None is nothing.
+std::optional<DType> parse_dtype(const Where& where, PyObject* object);
+
+void bind_options(nanobind::module_& m);
+
+}  // namespace robocache::python

@@ -1,0 +1,168 @@
+#include "output.h"
+
+#include <string_view>
+#include <utility>
+
+#include "exported.h"
+
+namespace nb = nanobind;
+
+namespace robocache::python {
+
+namespace {
+
+nb::object shape_tuple(std::span<const std::int64_t> shape) {
+  nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
+  for (std::size_t k = 0; k < shape.size(); ++k) {
+    PyTuple_SetItem(tuple.ptr(), static_cast<Py_ssize_t>(k), PyLong_FromLongLong(shape[k]));
+  }
+  return tuple;
+}
+
+// numpy.empty and the dtypes, looked up once.
+struct NumPy {
+  PyObject* empty = nullptr;
+  PyObject* dtypes[static_cast<int>(DType::f64) + 1] = {};
+
+  NumPy() {
+    const nb::module_ numpy = nb::module_::import_("numpy");
+    empty = numpy.attr("empty").inc_ref().ptr();
+    for (int k = 0; k <= static_cast<int>(DType::f64); ++k) {
+      const auto dtype = static_cast<DType>(k);
+      // Memory for bfloat16 is asked for as uint16: only ml_dtypes has the type, and only who has it can ask.
+      dtypes[k] = numpy.attr("dtype")(name_of(dtype == DType::bf16 ? DType::u16 : dtype)).inc_ref().ptr();
+    }
+  }
+};
+const NumPy& numpy() {
+  static const NumPy instance;
+  return instance;
+}
+
+nb::object torch_empty(const Arrays& arrays, DType dtype, std::span<const std::int64_t> shape) {
+  const nb::module_ torch = nb::module_::import_("torch");
+  return torch.attr("empty")(shape_tuple(shape), nb::arg("dtype") = torch.attr(name_of(dtype)),
+                             nb::arg("device") = nb::handle(arrays.first()).attr("device"));
+}
+
+nb::object cupy_empty(const Arrays& arrays, DType dtype, std::span<const std::int64_t> shape) {
+  const nb::module_ cupy = nb::module_::import_("cupy");
+  const nb::object device = cupy.attr("cuda").attr("Device")(arrays.device().index);
+  const nb::object name = dtype == DType::bf16 ? nb::object(nb::module_::import_("ml_dtypes").attr("bfloat16"))
+                                               : nb::object(nb::str(name_of(dtype)));
+  device.attr("__enter__")();
+  nb::object array = nb::steal(PyObject_CallMethod(cupy.ptr(), "empty", "OO", shape_tuple(shape).ptr(), name.ptr()));
+  nb::object failure;
+  if (!array.is_valid()) failure = nb::steal(nb::python_error().value().inc_ref().ptr());
+  device.attr("__exit__")(nb::none(), nb::none(), nb::none());
+  if (failure.is_valid()) {
+    PyErr_SetObject(failure.type().ptr(), failure.ptr());
+    throw nb::python_error();
+  }
+  return array;
+}
+
+// The exchange API names the exception's type. Called from the other library's code: nothing may be thrown here.
+void set_error(void*, const char* kind, const char* message) {
+  const bool memory = std::string_view(kind == nullptr ? "" : kind) == "MemoryError";
+  PyErr_SetString(memory ? PyExc_MemoryError : PyExc_RuntimeError, message);
+}
+
+}  // namespace
+
+Outputs::Outputs(const Where& where, const Arrays& arrays, std::size_t count) : where_(where), arrays_(arrays) {
+  outputs_.reserve(count);
+}
+
+Outputs::~Outputs() {
+  for (const Output& output : outputs_) {
+    if (output.managed != nullptr && output.managed->deleter != nullptr) output.managed->deleter(output.managed);
+  }
+  for (dlpack::ManagedTensorVersioned* tensor : scratch_) {
+    if (tensor->deleter != nullptr) tensor->deleter(tensor);
+  }
+}
+
+TensorView Outputs::add(DType dtype, std::span<const std::int64_t> shape) {
+  Output output;
+  output.dtype = dtype;
+  void* data = nullptr;
+  if (arrays_.type().library == Library::numpy) {
+    data = add_numpy(output, shape);
+  } else if (arrays_.type().library == Library::jax) {
+    data = add_owned(output, shape);
+  } else if (arrays_.type().api != nullptr) {
+    output.managed = allocate(dtype, shape);
+    data = static_cast<char*>(output.managed->tensor.data) + output.managed->tensor.byte_offset;
+  } else if (arrays_.type().library == Library::torch) {
+    data = add_viewed(output, torch_empty(arrays_, dtype, shape));
+  } else {
+    data = add_viewed(output, cupy_empty(arrays_, dtype, shape));
+  }
+  outputs_.push_back(std::move(output));
+  return TensorView::contiguous(data, dtype, shape, arrays_.device());
+}
+
+dlpack::ManagedTensorVersioned* Outputs::allocate(DType dtype, std::span<const std::int64_t> shape) {
+  dlpack::Tensor prototype{};
+  prototype.device = dlpack_device(arrays_.device());
+  prototype.rank = static_cast<std::int32_t>(shape.size());
+  prototype.dtype = dlpack_type(dtype);
+  prototype.shape = const_cast<std::int64_t*>(shape.data());
+  dlpack::ManagedTensorVersioned* managed = nullptr;
+  if (arrays_.type().api->allocate(&prototype, &managed, nullptr, set_error) != 0 || managed == nullptr) {
+    if (PyErr_Occurred() == nullptr) PyErr_NoMemory();
+    throw nb::python_error();
+  }
+  return managed;
+}
+
+void* Outputs::add_numpy(Output& output, std::span<const std::int64_t> shape) {
+  const nb::object size = shape_tuple(shape);
+  PyObject* arguments[] = {size.ptr(), numpy().dtypes[static_cast<int>(output.dtype)]};
+  output.array = nb::steal(PyObject_Vectorcall(numpy().empty, arguments, 2, nullptr));
+  if (!output.array.is_valid()) throw nb::python_error();
+  return add_viewed(output, output.array);
+}
+
+void* Outputs::add_viewed(Output& output, nb::object array) {
+  TensorView view;
+  if (!views_.view(where_, "the output", array.ptr(), Role::output, view)) {
+    fail(ErrorKind::type, where_, "no memory could be had from the arrays' library");
+  }
+  output.array = std::move(array);
+  return view.data;
+}
+
+void* Outputs::add_owned(Output& output, std::span<const std::int64_t> shape) {
+  Exported exported(output.dtype, arrays_.device(), shape);
+  void* const data = exported.data();
+  output.array = nb::cast(std::move(exported));
+  return data;
+}
+
+nb::object Outputs::take() {
+  Output& output = outputs_[taken_++];
+  if (output.managed != nullptr) {
+    void* array = nullptr;
+    // Takes the tensor over, also where it fails.
+    if (arrays_.type().api->to_array(std::exchange(output.managed, nullptr), &array) != 0) throw nb::python_error();
+    return nb::steal(static_cast<PyObject*>(array));
+  }
+  if (arrays_.type().library == Library::jax) {
+    return nb::module_::import_("jax.dlpack").attr("from_dlpack")(output.array);
+  }
+  if (arrays_.type().library == Library::numpy && output.dtype == DType::bf16) {
+    return output.array.attr("view")(nb::module_::import_("ml_dtypes").attr("bfloat16"));
+  }
+  return std::move(output.array);
+}
+
+void* Outputs::allocate_scratch(void* self, std::size_t bytes) {
+  auto& outputs = *static_cast<Outputs*>(self);
+  const std::int64_t shape[] = {static_cast<std::int64_t>(bytes)};
+  outputs.scratch_.push_back(outputs.allocate(DType::u8, shape));
+  return outputs.scratch_.back()->tensor.data;
+}
+
+}  // namespace robocache::python

@@ -1,0 +1,209 @@
+#include "stream.h"
+
+#include <array>
+#include <memory>
+
+#include "options.h"
+
+namespace nb = nanobind;
+
+namespace robocache::python {
+
+namespace {
+
+// A slot of a Python class, read through its descriptor: a third of the cost of a lookup by name.
+class Slot {
+ public:
+  Slot(const nb::object& type, const char* name)
+      : descriptor_(nb::object(type.attr(name)).release().ptr()),
+        get_(reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(descriptor_), Py_tp_descr_get))) {}
+
+  nb::object operator()(PyObject* object) const {
+    nb::object value = nb::steal(get_(descriptor_, object, reinterpret_cast<PyObject*>(Py_TYPE(object))));
+    if (!value.is_valid()) throw nb::python_error();
+    return value;
+  }
+
+ private:
+  PyObject* descriptor_;
+  descrgetfunc get_;
+};
+
+nb::object class_named(const char* name) { return nb::module_::import_("robocache._align").attr(name); }
+
+struct StreamClass {
+  nb::object type = class_named("Stream");
+  Slot values{type, "_values"}, times{type, "_times"}, method{type, "_method"}, latency{type, "_latency"},
+      arrivals{type, "_arrivals"}, max_gap{type, "_max_gap"}, edge{type, "_edge"}, causal{type, "_causal"},
+      on_nan{type, "_on_nan"}, lengths{type, "_lengths"}, offsets{type, "_offsets"}, rows{type, "_rows"},
+      channels{type, "_channels"}, spec{type, "_spec"};
+};
+const StreamClass& stream_class() {
+  static const StreamClass& instance = *new StreamClass;  // never destroyed: the interpreter may be gone before
+  return instance;
+}
+
+struct TimelineClass {
+  nb::object type = class_named("Timeline");
+  Slot start{type, "start"}, rate{type, "rate"}, count{type, "count"}, first{type, "first"};
+};
+const TimelineClass& timeline_class() {
+  static const TimelineClass& instance = *new TimelineClass;
+  return instance;
+}
+
+bool is_a(PyObject* object, const nb::object& type) {
+  return PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(type.ptr())) != 0;
+}
+
+// A Stream's options, parsed; in the Stream's slot _spec, inside a capsule.
+struct Spec {
+  Methods methods;
+  std::int64_t latency = 0, max_gap = no_max_gap;
+  std::optional<Edge> edge;
+  std::optional<bool> causal;
+  std::optional<OnNan> on_nan;
+  bool arrivals = false, lengths = false, offsets = false, rows = false;  // which of these arrays it has
+  Py_ssize_t channel_names = -1;
+};
+constexpr const char* spec_name = "robocache.spec";
+
+std::unique_ptr<Spec> parse_spec(const Where& where, PyObject* object) {
+  const StreamClass& c = stream_class();
+  auto spec = std::make_unique<Spec>();
+  spec->methods = parse_methods(where, c.method(object).ptr(), c.channels(object).ptr());
+  spec->latency = parse_duration(where, "latency", c.latency(object).ptr());
+  spec->max_gap = parse_max_gap(where, c.max_gap(object).ptr());
+  if (const nb::object edge = c.edge(object); !edge.is_none()) spec->edge = parse_edge(where, edge.ptr());
+  if (const nb::object causal = c.causal(object); !causal.is_none()) spec->causal = parse_flag(where, "causal", causal.ptr());
+  if (const nb::object on_nan = c.on_nan(object); !on_nan.is_none()) spec->on_nan = parse_on_nan(where, on_nan.ptr());
+  spec->arrivals = !c.arrivals(object).is_none();
+  spec->lengths = !c.lengths(object).is_none();
+  spec->offsets = !c.offsets(object).is_none();
+  spec->rows = !c.rows(object).is_none();
+  if (const nb::object channels = c.channels(object); !channels.is_none()) {
+    spec->channel_names = PyObject_Size(channels.ptr());
+    if (spec->channel_names < 0) throw nb::python_error();
+  }
+  return spec;
+}
+
+const Spec& spec_of(const Where& where, PyObject* object) {
+  const nb::object cached = stream_class().spec(object);
+  if (!cached.is_none()) {
+    const auto* spec = static_cast<const Spec*>(PyCapsule_GetPointer(cached.ptr(), spec_name));
+    if (spec == nullptr) throw nb::python_error();
+    return *spec;  // the Stream keeps the capsule
+  }
+  std::unique_ptr<Spec> spec = parse_spec(where, object);
+  const nb::object capsule = nb::steal(PyCapsule_New(spec.get(), spec_name, [](PyObject* dying) {
+    delete static_cast<Spec*>(PyCapsule_GetPointer(dying, spec_name));
+  }));
+  if (!capsule.is_valid()) throw nb::python_error();
+  const Spec& result = *spec.release();
+  if (PyObject_SetAttrString(object, "_spec", capsule.ptr()) != 0) throw nb::python_error();
+  return result;
+}
+
+std::int64_t channel_count(const Stream& stream) {
+  const int lead = stream.offsets ? 1 : stream.times.rank;
+  std::int64_t count = 1;
+  for (int k = lead; k < stream.values.rank; ++k) count *= stream.values.shape[static_cast<std::size_t>(k)];
+  return count;
+}
+
+double parse_rate(const Where& where, PyObject* object) {
+  if (PyBool_Check(object) == 0 && PyNumber_Check(object) != 0) {
+    const double rate = PyFloat_AsDouble(object);
+    if (rate != -1.0 || PyErr_Occurred() == nullptr) return rate;
+    PyErr_Clear();
+  }
+  fail(ErrorKind::type, where, "the timeline's rate is ", describe(object), "; expected a number of hertz");
+}
+
+bool view_timeline(const Where& where, PyObject* object, Arrays& arrays, Timeline& line) {
+  const TimelineClass& c = timeline_class();
+  line.rate = parse_rate(where, c.rate(object).ptr());
+  line.count = parse_integer(where, "the timeline's count", c.count(object).ptr());
+  line.first = parse_integer(where, "the timeline's first step", c.first(object).ptr());
+  const nb::object start = c.start(object);
+  constexpr const char* name = "the timeline's start";
+  if (const std::optional<std::int64_t> time = parse_time(where, name, start.ptr())) {
+    line.start = *time;
+    return true;
+  }
+  if (array_type(start.ptr()).library == Library::none) {
+    fail(ErrorKind::type, where, name, " is ", describe(start.ptr()),
+         "; expected nanoseconds as an int, seconds as a float, or an array with one start for each row");
+  }
+  if (!arrays.view(where, name, start.ptr(), Role::stamps, line.starts)) return false;
+  if (line.starts.rank == 0 && line.starts.device.kind == DeviceKind::cpu) {  // times[0] of a tensor
+    const nb::object number = start.attr("item")();
+    line.start = parse_time(where, name, number.ptr()).value_or(0);
+    line.starts = {};
+  }
+  return true;
+}
+
+}  // namespace
+
+void set_methods(const Where&, const Methods& methods, Stream& stream) {
+  if (methods.whole) {
+    stream.methods.assign(1, {*methods.whole, 0, channel_count(stream)});
+  } else {
+    stream.methods = methods.ranges;
+  }
+}
+
+bool view_stream(const Where& where, PyObject* object, Arrays& arrays, Stream& stream) {
+  const StreamClass& c = stream_class();
+  if (!is_a(object, c.type)) {
+    fail(ErrorKind::type, where, "expected a robocache.Stream, not ", describe(object));
+  }
+  const Spec& spec = spec_of(where, object);
+  stream.name = where.stream;
+  stream.latency = spec.latency;
+  stream.max_gap = spec.max_gap;
+  stream.edge = spec.edge;
+  stream.causal = spec.causal;
+  stream.on_nan = spec.on_nan;
+  if (!arrays.view(where, "values", c.values(object).ptr(), Role::values, stream.values) ||
+      !arrays.view(where, "times", c.times(object).ptr(), Role::stamps, stream.times) ||
+      (spec.arrivals && !arrays.view(where, "arrivals", c.arrivals(object).ptr(), Role::stamps, stream.arrivals)) ||
+      (spec.lengths && !arrays.view(where, "lengths", c.lengths(object).ptr(), Role::integers, stream.lengths)) ||
+      (spec.offsets && !arrays.view(where, "offsets", c.offsets(object).ptr(), Role::integers, stream.offsets)) ||
+      (spec.rows && !arrays.view(where, "rows", c.rows(object).ptr(), Role::integers, stream.rows))) {
+    return false;
+  }
+  set_methods(where, spec.methods, stream);
+  if (spec.channel_names >= 0 && stream.values.rank >= stream.times.rank &&
+      channel_count(stream) != spec.channel_names) {
+    fail(ErrorKind::value, where, "channels has ", spec.channel_names, " names, and the values have ",
+         channel_count(stream), " channels");
+  }
+  return true;
+}
+
+bool view_targets(const Where& where, PyObject* object, Arrays& arrays, std::optional<Targets>& targets) {
+  if (is_a(object, timeline_class().type)) {
+    Timeline line;
+    if (!view_timeline(where, object, arrays, line)) return false;
+    targets.emplace(line);
+    return true;
+  }
+  nb::object array = nb::borrow(object);
+  if (PyList_Check(object) != 0 || PyTuple_Check(object) != 0) {
+    if (arrays.type().library != Library::numpy) {
+      fail(ErrorKind::type, where, "targets is a ", type_name(object), ", but values is ", name_of(arrays.type().library),
+           "; pass the same kind, or a Timeline");
+    }
+    array = nb::module_::import_("numpy").attr("asarray")(array);
+    arrays.keep(array);
+  }
+  TensorView view;
+  if (!arrays.view(where, "targets", array.ptr(), Role::stamps, view)) return false;
+  targets.emplace(view);
+  return true;
+}
+
+}  // namespace robocache::python

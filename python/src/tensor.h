@@ -1,0 +1,67 @@
+// Arrays of any library, seen as TensorViews for the length of one call.
+//
+// How the memory is reached, the first that the type has: DLPack's exchange API (torch: about 50 ns an array), the
+// buffer protocol (NumPy), __dlpack__ (JAX, CuPy, older torch).
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <robocache/tensor.h>
+
+#include <vector>
+
+#include "errors.h"
+#include "libraries.h"
+
+namespace robocache::python {
+
+enum class Role : std::uint8_t {
+  values,  // a torch tensor that requires grad is the torch layer's
+  stamps,
+  integers,
+  output,  // will be written
+};
+
+class Arrays {
+ public:
+  // A torch tensor where none of our backends runs goes to the torch layer, unless the caller asked for one by name.
+  explicit Arrays(bool any_backend) : any_backend_(any_backend) {}
+  Arrays(const Arrays&) = delete;
+  Arrays& operator=(const Arrays&) = delete;
+  ~Arrays();
+
+  // Fills `view`, valid as long as this object. False where the torch layer must serve the call. The first array of a
+  // call decides which library all of them must be from.
+  [[nodiscard]] bool view(const Where& where, const char* argument, PyObject* array, Role role, TensorView& view);
+
+  // The library, type and device of the first array.
+  const ArrayType& type() const { return type_; }
+  PyObject* first() const { return first_; }
+  Device device() const { return device_; }
+
+  // The stream that the library queues its work on now; nullptr for arrays in host memory.
+  void* current_stream(const Where& where) const;
+
+  // Keeps something alive as long as the views.
+  void keep(nanobind::object object) { objects_.push_back(std::move(object)); }
+
+ private:
+  bool view_exchange(const Where& where, const char* argument, PyObject* array, const ArrayType& type, TensorView& view);
+  void view_buffer(const Where& where, const char* argument, PyObject* array, bool writable, TensorView& view);
+  bool view_dlpack(const Where& where, const char* argument, PyObject* array, bool writable, TensorView& view);
+  bool fill(const Where& where, const char* argument, PyObject* array, const dlpack::Tensor& tensor, TensorView& view);
+
+  bool any_backend_;
+  ArrayType type_;
+  PyObject* first_ = nullptr;
+  const char* first_argument_ = "";
+  Device device_;
+  std::vector<nanobind::object> objects_;
+  std::vector<Py_buffer> buffers_;
+  std::vector<dlpack::ManagedTensorVersioned*> managed_;
+};
+
+// The array as it is told to other libraries.
+dlpack::DataType dlpack_type(DType dtype);
+dlpack::Device dlpack_device(Device device);
+
+}  // namespace robocache::python

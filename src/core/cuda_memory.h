@@ -1,0 +1,15 @@
+// Memory and order on a GPU, for arrays whose framework has no allocator that we may call (JAX). Each throws Error(cuda)
+// or, in a build without CUDA, Error(unavailable).
+#pragma once
+
+#include <cstddef>
+
+namespace robocache {
+
+void* cuda_allocate(int device, std::size_t bytes, void* stream);
+void cuda_free(int device, void* data, void* stream) noexcept;
+// `later` waits for all that `earlier` has been given so far.
+void cuda_wait(int device, void* later, void* earlier);
+void cuda_synchronize(int device, void* stream);
+
+}  // namespace robocache

@@ -1,0 +1,181 @@
+#include <robocache/context.h>
+#include <robocache/error.h>
+
+#include <atomic>
+#include <mutex>
+#include <new>
+
+#include "core/cuda.h"
+#include "core/cuda_memory.h"
+#include "core/text.h"
+
+namespace robocache {
+namespace {
+
+constexpr int max_devices = 64;
+std::atomic<FaultBox*> boxes[max_devices];
+std::mutex boxes_mutex;
+
+std::string version_text(int version) { return concat(version / 1000, ".", version % 1000 / 10); }
+
+CudaStatus find_status() {
+  int driver = 0;
+  int devices = 0;
+  cudaDriverGetVersion(&driver);
+  if (driver == 0) return {false, "no NVIDIA driver was found"};
+  const cudaError_t code = cudaGetDeviceCount(&devices);
+  if (code == cudaErrorInsufficientDriver || driver / 1000 < CUDART_VERSION / 1000) {
+    return {false, concat("the NVIDIA driver supports CUDA ", version_text(driver), " and this build needs ",
+                          version_text(CUDART_VERSION / 1000 * 1000), "; update the driver")};
+  }
+  if (code != cudaSuccess) return {false, cudaGetErrorString(code)};
+  if (devices == 0) return {false, "no NVIDIA GPU was found"};
+  CudaStatus status{true, ""};
+  for (int k = 0; k < devices; ++k) {
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, k) != cudaSuccess) continue;
+    if (k > 0) status.description += "; ";
+    status.description += concat(properties.name, " (sm_", properties.major, properties.minor, ")");
+  }
+  status.description += concat(", driver for CUDA ", version_text(driver));
+  return status;
+}
+
+bool is_sticky(cudaError_t code) {
+  switch (code) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Calls that a capture in another stream forbids by default are fine here: they touch no stream that is captured.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+FaultBox* make_box(int device) {
+  const std::scoped_lock lock(boxes_mutex);
+  if (FaultBox* const box = boxes[device].load()) return box;
+  const CudaStatus& status = cuda_status();
+  if (!status.available) throw Error(ErrorKind::unavailable, "the cuda backend cannot run: " + status.description);
+  const RelaxedCapture relaxed;
+  const CudaDevice current(device);
+  void* memory = nullptr;
+  cuda_check(cudaHostAlloc(&memory, sizeof(FaultBox), cudaHostAllocMapped | cudaHostAllocPortable),
+             "allocating host memory");
+  auto* const box = new (memory) FaultBox{};
+  boxes[device].store(box);
+  return box;
+}
+
+// Lets the launch that filled the box end, so that its other threads cannot fill it again, and empties it.
+Fault empty(FaultBox* box) {
+  const RelaxedCapture relaxed;
+  cudaDeviceSynchronize();
+  const Fault fault = box->fault;
+  *static_cast<volatile int*>(&box->ready) = 0;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  *static_cast<volatile int*>(&box->taken) = 0;
+  return fault;
+}
+
+bool is_ready(const FaultBox* box) {
+  return *static_cast<const volatile int*>(&box->ready) != 0;
+}
+
+}  // namespace
+
+const CudaStatus& cuda_status() {
+  static const CudaStatus status = find_status();
+  return status;
+}
+
+void cuda_check(cudaError_t code, const char* doing) {
+  if (code == cudaSuccess) return;
+  static std::atomic<bool> said{false};
+  if (is_sticky(code)) {
+    if (said.exchange(true)) {
+      throw Error(ErrorKind::cuda, concat(doing, ": CUDA cannot be used any more in this process, see the first error"));
+    }
+    throw Error(ErrorKind::cuda, concat("fatal: ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ") while ",
+                                        doing, ". A kernel, maybe of another library, broke the CUDA context; restart the process"));
+  }
+  throw Error(ErrorKind::cuda, concat(cudaGetErrorString(code), " (", cudaGetErrorName(code), ") while ", doing));
+}
+
+CudaDevice::CudaDevice(int device) {
+  cudaGetDevice(&before_);
+  changed_ = before_ != device;
+  if (changed_) cuda_check(cudaSetDevice(device), "choosing the device");
+}
+CudaDevice::~CudaDevice() {
+  if (changed_) cudaSetDevice(before_);
+}
+
+FaultBox* cuda_fault_box(int device) {
+  if (device < 0 || device >= max_devices) throw Error(ErrorKind::value, concat("there is no device cuda:", device));
+  FaultBox* box = boxes[device].load(std::memory_order_acquire);
+  if (box == nullptr) box = make_box(device);
+  if (is_ready(box)) {
+    const CudaDevice current(device);
+    throw Error(ErrorKind::value, describe(empty(box)) + " (found on the GPU, in an earlier call)");
+  }
+  return box;
+}
+
+void cuda_synchronize_all() {
+  for (int device = 0; device < max_devices; ++device) {
+    FaultBox* const box = boxes[device].load();
+    if (box == nullptr) continue;
+    const CudaDevice current(device);
+    cuda_check(cudaDeviceSynchronize(), "waiting for the device");
+    if (is_ready(box)) throw Error(ErrorKind::value, describe(empty(box)));
+  }
+}
+
+void* cuda_allocate(int device, std::size_t bytes, void* stream) {
+  const CudaDevice current(device);
+  void* data = nullptr;
+  cuda_check(cudaMallocAsync(&data, bytes == 0 ? 1 : bytes, static_cast<cudaStream_t>(stream)), "allocating memory");
+  return data;
+}
+void cuda_free(int device, void* data, void* stream) noexcept {
+  try {
+    const CudaDevice current(device);
+    cudaFreeAsync(data, static_cast<cudaStream_t>(stream));
+  } catch (const Error&) {  // a device that is gone has freed it
+  }
+}
+void cuda_wait(int device, void* later, void* earlier) {
+  const CudaDevice current(device);
+  cudaEvent_t event = nullptr;
+  cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+  cudaError_t code = cudaEventRecord(event, static_cast<cudaStream_t>(earlier));
+  if (code == cudaSuccess) code = cudaStreamWaitEvent(static_cast<cudaStream_t>(later), event, 0);
+  cudaEventDestroy(event);
+  cuda_check(code, "ordering two streams");
+}
+void cuda_synchronize(int device, void* stream) {
+  const CudaDevice current(device);
+  cuda_check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "waiting for the stream");
+}
+
+}  // namespace robocache

@@ -1,0 +1,24 @@
+// What stands in for the CUDA parts in a build without nvcc.
+#include <robocache/error.h>
+
+#include "core/cuda.h"
+#include "core/cuda_memory.h"
+
+namespace robocache {
+namespace {
+constexpr const char* reason = "this build has no CUDA kernels (it was made without nvcc)";
+}  // namespace
+
+void refuse_cuda() { throw Error(ErrorKind::unavailable, std::string("the cuda backend cannot run: ") + reason); }
+
+const CudaStatus& cuda_status() {
+  static const CudaStatus status{false, reason};
+  return status;
+}
+void cuda_synchronize_all() {}
+void* cuda_allocate(int, std::size_t, void*) { refuse_cuda(); }
+void cuda_free(int, void*, void*) noexcept {}
+void cuda_wait(int, void*, void*) { refuse_cuda(); }
+void cuda_synchronize(int, void*) { refuse_cuda(); }
+
+}  // namespace robocache

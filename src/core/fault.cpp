@@ -1,0 +1,119 @@
+#include "core/fault.h"
+
+#include <charconv>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+
+namespace robocache {
+namespace {
+
+struct Names {
+  std::mutex mutex;
+  std::deque<std::string> list;  // elements never move
+  std::map<std::string_view, std::uint32_t> numbers;
+};
+Names& names() {
+  static Names* const all = [] {
+    auto* const fresh = new Names;  // outlives every thread
+    fresh->list.emplace_back();     // number 0: no name
+    return fresh;
+  }();
+  return *all;
+}
+
+std::string number(DType dtype, std::int64_t raw) {
+  if (dtype == DType::i64) return std::to_string(raw);
+  double seconds = 0;
+  std::memcpy(&seconds, &raw, sizeof seconds);
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, seconds).ptr;
+  return std::string(text, end) + " s";
+}
+
+}  // namespace
+
+std::uint32_t intern(std::string_view name) {
+  Names& all = names();
+  const std::scoped_lock lock(all.mutex);
+  if (const auto found = all.numbers.find(name); found != all.numbers.end()) return found->second;
+  all.list.emplace_back(name);
+  const auto number = static_cast<std::uint32_t>(all.list.size() - 1);
+  all.numbers.emplace(all.list.back(), number);
+  return number;
+}
+
+const char* name_of(Operation operation) noexcept {
+  switch (operation) {
+    case Operation::resample:
+      return "resample";
+    case Operation::align:
+      return "align";
+    case Operation::fuse:
+      return "fuse";
+    case Operation::align_backward:
+      return "align_backward";
+  }
+  return "";
+}
+
+std::string describe(const Fault& fault) {
+  std::string name;
+  {
+    Names& all = names();
+    const std::scoped_lock lock(all.mutex);
+    if (fault.name < all.list.size()) name = all.list[fault.name];
+  }
+  std::string prefix = std::string(name_of(fault.operation)) + ": ";
+  if (!name.empty()) prefix += "stream \"" + name + "\": ";
+  const auto element = [&](const char* array, std::int64_t index) {
+    const std::string row = fault.row >= 0 ? "[" + std::to_string(fault.row) + "]" : "";
+    return array + row + "[" + std::to_string(index) + "]";
+  };
+  const std::string value = number(fault.dtype, fault.value);
+  const std::string other = number(fault.dtype, fault.other);
+  const auto assigned = [&](const char* array) { return element(array, fault.index) + " = " + value; };
+  const char* const usable = " is not a time: it must be a number below 2^62 ns (146 years)";
+  const char* const precise =
+      " is too large for float32: its step there is over a millisecond; give float64 seconds or int64 nanoseconds";
+  switch (fault.code) {
+    case FaultCode::none:
+      return "";
+    case FaultCode::times_decrease:
+      return prefix + assigned("times") + " is before " + element("times", fault.index - 1) + " = " + other +
+             "; times must not decrease";
+    case FaultCode::time_unusable:
+      return prefix + assigned("times") + usable;
+    case FaultCode::arrival_unusable:
+      return prefix + assigned("arrivals") + usable;
+    case FaultCode::float32_too_far:
+      return prefix + assigned("times") + precise;
+    case FaultCode::arrival_float32_too_far:
+      return prefix + assigned("arrivals") + precise;
+    case FaultCode::targets_decrease:
+      return prefix + assigned("targets") + " is before " + element("targets", fault.index - 1) + " = " + other +
+             "; targets must not decrease for mean, max, min and last";
+    case FaultCode::target_unusable:
+      return prefix + assigned("targets") + usable;
+    case FaultCode::target_float32_too_far:
+      return prefix + assigned("targets") + precise;
+    case FaultCode::start_unusable:
+      return prefix + "the timeline's " + assigned("start") + usable;
+    case FaultCode::start_float32_too_far:
+      return prefix + "the timeline's " + assigned("start") + precise;
+    case FaultCode::length_outside:
+      return prefix + assigned("lengths") + " is outside 0.." + other + ", the samples that a row has room for";
+    case FaultCode::offset_outside:
+      return prefix + assigned("offsets") + " is outside 0.." + other + ", the number of packed samples";
+    case FaultCode::offsets_decrease:
+      return prefix + assigned("offsets") + " is below " + element("offsets", fault.index - 1) + " = " + other +
+             "; offsets must not decrease";
+    case FaultCode::row_outside:
+      return prefix + assigned("rows") + " is outside 0.." + other + ", the rows that the stream has";
+  }
+  return prefix;
+}
+
+}  // namespace robocache

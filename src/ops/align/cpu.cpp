@@ -1,0 +1,412 @@
+// SIMD and threads: the same bits as reference. Targets are located in blocks, then each method range writes its part of
+// the block. Runs of channels that lie side by side go through the vector code of cpu_rows.h; everything else is what
+// reference does, element by element.
+//
+// Compiled once for each SIMD target. Nothing here may be shared with code for a narrower CPU: all of it is in an
+// unnamed namespace or in one named after the target.
+#include "core/parallel.h"
+#include "ops/align/cpu_rows.h"
+#include "ops/align/range.h"
+
+namespace robocache::align_op {
+inline namespace ROBOCACHE_SIMD_TARGET {
+namespace {
+
+constexpr std::int64_t piece_bytes =
+    64 << 10;                       // of values read and written: below this, threads cost more than they give
+constexpr std::int64_t block = 64;  // targets that are located before they are written
+constexpr std::int64_t prefetch_bytes = 512;
+constexpr std::int64_t channel_block = 256;  // channels of a bin that are reduced in one pass over its samples
+
+// ---- where targets fall --------------------------------------------------------------------------------------------
+
+// Stamps as they nearly always are.
+struct DenseStamps {
+  const std::int64_t* data;
+  std::int64_t operator()(std::int64_t k) const { return data[k]; }
+};
+
+// upper_bound(at, 0, count, key), from a guess: targets mostly come in order, so the answer is mostly a little ahead.
+template <class At>
+std::int64_t upper_bound_near(const At& at, std::int64_t count, std::int64_t key, std::int64_t guess) {
+  std::int64_t step = 8;
+  if (guess == 0 || at(guess - 1) <= key) {
+    std::int64_t low = guess;
+    for (const std::int64_t near = low + 4 * step; low + step <= count && low < near; low += step) {
+      std::int64_t ahead = 0;  // all eight, because a branch on each stamp would be mispredicted
+      for (std::int64_t k = 0; k < 8; ++k) ahead += at(low + k) <= key ? 1 : 0;
+      if (ahead < 8) return low + ahead;
+    }
+    for (; low + step <= count; low += step, step *= 2) {
+      if (at(low + step - 1) > key) return upper_bound(at, low, low + step - 1, key);
+    }
+    return upper_bound(at, low, count, key);
+  }
+  std::int64_t high = guess - 1;  // sample high is beyond
+  for (; high > step; high -= step, step *= 2) {
+    if (at(high - step) <= key) return upper_bound(at, high - step + 1, high, key);
+  }
+  return upper_bound(at, 0, high, key);
+}
+
+// Targets that were located, and what is found out about them.
+struct Block {
+  std::int64_t row, first, count;  // output row, first target
+  Target targets[block];
+  bool valid[block];
+  std::int64_t index[block];
+};
+
+// Asks for the samples about sample i before they are read: with the block located first, the misses overlap. Longer
+// samples are found by the hardware, once their first lines have been.
+struct Prefetch {
+  const char* data;  // of sample 0
+  std::int64_t sample_bytes, bytes;
+  void operator()(std::int64_t i) const {
+    const char* const from = data + (i < 0 ? 0 : i) * sample_bytes;
+    for (std::int64_t k = 0; k < bytes; k += 64) __builtin_prefetch(from + k);
+  }
+};
+
+// Locates the targets of a block. `position` is the guess, for this call and the next.
+template <class At>
+void locate_block(const StreamPlan& s, const TargetPlan& targets, const At& at, const StampsAt& arrival_at,
+                  std::int64_t count, std::int64_t& position, const Prefetch& prefetch, Block& here) {
+  for (std::int64_t k = 0; k < here.count; ++k) {
+    const std::int64_t before = position;
+    const std::int64_t tau = target(targets, here.row, here.first + k);
+    position = upper_bound_near(at, count, search_key(s, tau), before);
+    Target& found = here.targets[k];
+    found.tau = tau;
+    found.found = locate(s, at, arrival_at, count, position, tau);
+    prefetch(found.found.i);
+    if (s.bins) {
+      const std::int64_t key = shifted_target(s, previous_target(targets, here.row, here.first + k));
+      found.bin = {upper_bound_near(at, position, key, before < position ? before : position), position};
+    }
+    here.valid[k] = true;
+  }
+}
+
+// ---- runs of channels ------------------------------------------------------------------------------------------------
+
+bool side_by_side(const Channels& channels) { return channels.rank == 0 || channels.stride[channels.rank - 1] == 1; }
+bool one_run(const Channels& channels) { return channels.rank == 0 || (channels.rank == 1 && channels.stride[0] == 1); }
+std::int64_t run_end(const Channels& channels, std::int64_t d, std::int64_t end) {
+  if (channels.rank <= 1) return end;
+  const std::int64_t inner = channels.size[channels.rank - 1];
+  const std::int64_t next = (d / inner + 1) * inner;
+  return next < end ? next : end;
+}
+
+// Calls f(Type<O>{}), O the type of the output, where there is vector code from T to that; false where not.
+template <class T, class F>
+bool with_vector_code(DType out_dtype, const F& f) {
+  bool done = false;
+  const auto use = [&](auto type) {
+    if constexpr (in_one_width<T, typename decltype(type)::type>) {
+      f(type);
+      done = true;
+    }
+  };
+  if (out_dtype == DType::f16) use(Type<f16>{});
+  if (out_dtype == DType::bf16) use(Type<bf16>{});
+  if (out_dtype == DType::f32) use(Type<float>{});
+  if (out_dtype == DType::f64) use(Type<double>{});
+  return done;
+}
+
+// One range of one target.
+template <class T>
+struct Writer {
+  const StreamPlan& s;
+  const Range& range;
+  const Samples<T>& samples;
+  const StampsAt& at;
+  const StampsAt& arrival_at;
+  const Target& here;
+  const Verdict& verdict;
+  std::int64_t out;  // of the target, in elements from s.out
+
+  void write() const {
+    if (!side_by_side(s.channels) || !side_by_side(s.out_channels) || !write_runs()) write_scalars();
+  }
+
+ private:
+  const T* sample(std::int64_t k, std::int64_t d) const {
+    return samples.data + k * s.sample_stride + channel_offset(s.channels, d);
+  }
+  template <class O>
+  O* output(std::int64_t d) const {
+    return static_cast<O*>(s.out) + out + channel_offset(s.out_channels, d);
+  }
+
+  // f(d, n) for runs of n channels from d that lie side by side in the stream and in the output.
+  template <class F>
+  void over_runs(const F& f) const {
+    for (std::int64_t d = range.begin; d < range.end;) {
+      const std::int64_t end = run_end(s.out_channels, d, run_end(s.channels, d, range.end));
+      f(d, end - d);
+      d = end;
+    }
+  }
+
+  __attribute__((noinline)) void write_scalars() const {
+    const std::int64_t step = range.method == Method::slerp ? 4 : 1;
+    for (std::int64_t d = range.begin; d < range.end; d += step) {
+      write_channel(s, samples, range, at, arrival_at, here, verdict, d, out);
+    }
+  }
+
+  // False where there is no vector code for what is asked.
+  bool write_runs() const {
+    if (verdict.source >= 0) return copy(verdict.source);
+    if (!verdict.valid) return false;
+    if (range.method == Method::last) return copy(picked(s, samples, range, at, arrival_at, here, range.begin));
+    if (range.method == Method::max || range.method == Method::min) return write_winners();
+    if constexpr (is_float_type<T>) {
+      if (range.method == Method::linear) return write_linear();
+      if (range.method == Method::mean) return write_means();
+      if (s.out_dtype != s.dtype) return false;
+      using C = compute_t<T>;
+      if (range.method == Method::cubic) {
+        over_runs([&](std::int64_t d, std::int64_t n) {
+          cubic_row(sample(verdict.cubic.p, d), sample(here.found.i, d), sample(here.found.j, d),
+                    sample(verdict.cubic.q, d), verdict.cubic.steps, output<T>(d), n);
+        });
+        return true;
+      }
+      if (range.method == Method::angle || range.method == Method::angle_degrees) {
+        over_runs([&](std::int64_t d, std::int64_t n) {
+          angle_row(sample(here.found.i, d), sample(here.found.j, d), static_cast<C>(weight(here.found)),
+                    full_turn<C>(range.method), output<T>(d), n);
+        });
+        return true;
+      }
+    }
+    return false;
+  }
+
+  bool copy(std::int64_t k) const {
+    if (s.out_dtype == s.dtype) {
+      over_runs([&](std::int64_t d, std::int64_t n) {
+        std::memcpy(output<T>(d), sample(k, d), static_cast<std::size_t>(n) * sizeof(T));
+      });
+      return true;
+    }
+    return with_vector_code<T>(s.out_dtype, [&](auto type) {
+      using O = typename decltype(type)::type;
+      if constexpr (!std::is_same_v<O, double>) {
+        over_runs([&](std::int64_t d, std::int64_t n) { convert_row(sample(k, d), output<O>(d), n); });
+      }
+    });
+  }
+
+  bool write_linear() const {
+    return with_vector_code<T>(s.out_dtype, [&](auto type) {
+      using O = typename decltype(type)::type;
+      const auto w = static_cast<compute_t<T>>(weight(here.found));
+      over_runs([&](std::int64_t d, std::int64_t n) {
+        linear_row(sample(here.found.i, d), sample(here.found.j, d), w, output<O>(d), n);
+      });
+    });
+  }
+
+  bool counts_here(std::int64_t k) const { return (!s.causal && s.on_nan == OnNan::propagate) || counts_if_asked(k); }
+  __attribute__((noinline)) bool counts_if_asked(std::int64_t k) const {
+    return counts(s, samples, range, at, arrival_at, k, here.tau);
+  }
+
+  // Both go sample by sample over a block of channels, so that memory is read in the order it lies in.
+  bool write_means() const {
+    over_runs([&](std::int64_t d, std::int64_t n) {
+      for (std::int64_t k = 0; k < n; k += channel_block) {
+        write_means(d + k, n - k < channel_block ? n - k : channel_block);
+      }
+    });
+    return true;
+  }
+  void write_means(std::int64_t d, std::int64_t n) const {
+    double sums[channel_block];
+    double partial[channel_block];
+    for (std::int64_t c = 0; c < n; ++c) sums[c] = -0.0;
+    std::int64_t counted = 0;
+    for (std::int64_t chunk = here.bin.begin; chunk < here.bin.end; chunk += mean_chunk) {
+      const std::int64_t end = chunk + mean_chunk < here.bin.end ? chunk + mean_chunk : here.bin.end;
+      for (std::int64_t c = 0; c < n; ++c) partial[c] = -0.0;
+      for (std::int64_t k = chunk; k < end; ++k) {
+        if (!counts_here(k)) continue;
+        add_row(sample(k, d), partial, n);
+        ++counted;
+      }
+      for (std::int64_t c = 0; c < n; ++c) sums[c] += partial[c];
+    }
+    const std::int64_t offset = out + channel_offset(s.out_channels, d);
+    for (std::int64_t c = 0; c < n; ++c) {
+      store_as(s.out_dtype, s.out, offset + c, sums[c] / static_cast<double>(counted));
+    }
+  }
+
+  bool write_winners() const {
+    over_runs([&](std::int64_t d, std::int64_t n) {
+      for (std::int64_t k = 0; k < n; k += channel_block) {
+        write_winners(d + k, n - k < channel_block ? n - k : channel_block);
+      }
+    });
+    return true;
+  }
+  void write_winners(std::int64_t d, std::int64_t n) const {
+    T winners[channel_block];
+    std::int64_t k = here.bin.begin;
+    while (!counts_here(k)) ++k;  // there is one: the range is valid
+    std::memcpy(winners, sample(k, d), static_cast<std::size_t>(n) * sizeof(T));
+    for (++k; k < here.bin.end; ++k) {
+      if (!counts_here(k)) continue;
+      if (range.method == Method::max) {
+        compete_row<true>(sample(k, d), winners, n);
+      } else {
+        compete_row<false>(sample(k, d), winners, n);
+      }
+    }
+    const std::int64_t offset = out + channel_offset(s.out_channels, d);
+    for (std::int64_t c = 0; c < n; ++c) store_copy(s, offset + c, winners[c]);
+  }
+};
+
+// ---- tasks -----------------------------------------------------------------------------------------------------------
+
+// Targets [begin, end) of output rows [row_begin, row_end) of a stream.
+struct Task {
+  std::int64_t row_begin, row_end, begin, end;
+};
+
+template <class T>
+struct RowRun {
+  const StreamPlan& s;
+  const Samples<T>& samples;
+  const StampsAt& at;
+  const StampsAt& arrival_at;
+  std::int64_t count;  // samples of the row
+
+  std::int64_t out(const Block& here, std::int64_t k) const {
+    return here.row * s.out_row_stride + (here.first + k) * s.out_target_stride;
+  }
+
+  void write_target(const Range& range, bool first_range, std::int64_t k, Block& here) const {
+    const Verdict verdict = judge(s, samples, range, at, arrival_at, count, here.targets[k]);
+    here.valid[k] = here.valid[k] && verdict.valid;
+    if (first_range) here.index[k] = verdict.index;
+    if (s.out == nullptr) return;
+    Writer<T>{s, range, samples, at, arrival_at, here.targets[k], verdict, out(here, k)}.write();
+  }
+
+  void write_range(const Range& range, bool first_range, Block& here) const {
+    if constexpr (is_float_type<T>) {
+      if (range.method == Method::linear && s.on_nan == OnNan::propagate && s.out != nullptr && one_run(s.channels) &&
+          one_run(s.out_channels) && write_linear(range, first_range, here)) {
+        return;
+      }
+    }
+    for (std::int64_t k = 0; k < here.count; ++k) write_target(range, first_range, k, here);
+  }
+
+  // What most calls are: nothing to judge about a target that lies between two samples, and nothing to look up.
+  bool write_linear(const Range& range, bool first_range, Block& here) const {
+    return with_vector_code<T>(s.out_dtype, [&](auto type) {
+      using O = typename decltype(type)::type;
+      const T* const from = samples.data + range.begin;
+      O* const to = static_cast<O*>(s.out) + out(here, 0) + range.begin;
+      for (std::int64_t k = 0; k < here.count; ++k) {
+        const Location& found = here.targets[k].found;
+        const auto w = static_cast<compute_t<T>>(weight(found));
+        if (found.place != Place::between || copied_sample(Method::linear, found, w) >= 0) {
+          write_target(range, first_range, k, here);
+          continue;
+        }
+        if (first_range) here.index[k] = found.i;
+        linear_row(from + found.i * s.sample_stride, from + found.j * s.sample_stride, w, to + k * s.out_target_stride,
+                   range.end - range.begin);
+      }
+    });
+  }
+};
+
+template <class T>
+void run_task(const Plan& plan, const StreamPlan& s, const Task& task) {
+  Block here;
+  for (std::int64_t b = task.row_begin; b < task.row_end; ++b) {
+    const Row row = row_of(s, b);
+    const StampsAt at{&s.times, row.times_offset};
+    const StampsAt arrival_at{&s.arrivals, row.arrivals_offset};
+    const Samples<T> samples(s, row);
+    const RowRun<T> run{s, samples, at, arrival_at, row.count};
+    const std::int64_t sample_bytes = s.sample_stride * std::int64_t{sizeof(T)};
+    const Prefetch prefetch{reinterpret_cast<const char*>(samples.data), sample_bytes,
+                            clamp_to(2 * sample_bytes, 0, prefetch_bytes)};
+    std::int64_t position = 0;
+    for (std::int64_t t = task.begin; t < task.end; t += block) {
+      here.row = b;
+      here.first = t;
+      here.count = task.end - t < block ? task.end - t : block;
+      if (s.times.dtype == DType::i64 && s.times.stride == 1) {
+        const DenseStamps dense{static_cast<const std::int64_t*>(s.times.data) + row.times_offset};
+        locate_block(s, plan.targets, dense, arrival_at, row.count, position, prefetch, here);
+      } else {
+        locate_block(s, plan.targets, at, arrival_at, row.count, position, prefetch, here);
+      }
+      for (std::int32_t r = 0; r < s.range_count; ++r) {
+        run.write_range(plan.ranges[static_cast<std::size_t>(s.first_range + r)], r == 0, here);
+      }
+      for (std::int64_t k = 0; k < here.count; ++k) {
+        write_marks(s, b, t + k, here.valid[k], age_of(here.targets[k].found), here.index[k]);
+      }
+    }
+  }
+}
+
+// How the work of a stream is cut: rows one after the other where a row is less than a piece, else parts of a row.
+struct Cut {
+  std::int64_t targets_per_task = 1, tasks_per_row = 1, rows_per_task = 1, tasks = 0;
+};
+Cut cut(const StreamPlan& s, const TargetPlan& targets) {
+  Cut cut;
+  if (targets.rows == 0 || targets.count == 0) return cut;
+  const std::int64_t samples_per_target = s.bins && s.segments > 0 ? 2 + s.samples / targets.count : 2;
+  const std::int64_t bytes =
+      s.channel_count * (samples_per_target * size_of(s.dtype) + size_of(s.out_dtype)) + std::int64_t{sizeof(Target)};
+  cut.targets_per_task = clamp_to(piece_bytes / bytes, 1, targets.count);
+  cut.tasks_per_row = (targets.count - 1) / cut.targets_per_task + 1;
+  if (cut.tasks_per_row == 1) cut.rows_per_task = clamp_to(piece_bytes / (bytes * targets.count), 1, targets.rows);
+  cut.tasks = ((targets.rows - 1) / cut.rows_per_task + 1) * cut.tasks_per_row;
+  return cut;
+}
+
+}  // namespace
+
+void run_target(const Plan& plan) {
+  Cut cuts[max_streams];
+  std::int64_t tasks = 0;
+  for (std::size_t k = 0; k < plan.streams.size(); ++k) {
+    cuts[k] = cut(plan.streams[k], plan.targets);
+    tasks += cuts[k].tasks;
+  }
+  parallel_for(tasks, 1, [&](std::int64_t begin, std::int64_t end) {
+    std::size_t stream = 0;
+    std::int64_t before = 0;  // tasks of the streams before
+    for (std::int64_t k = begin; k < end; ++k) {
+      while (k - before >= cuts[stream].tasks) before += cuts[stream++].tasks;
+      const Cut& c = cuts[stream];
+      const std::int64_t group = (k - before) / c.tasks_per_row;
+      const std::int64_t part = (k - before) % c.tasks_per_row;
+      Task task{group * c.rows_per_task, (group + 1) * c.rows_per_task, part * c.targets_per_task,
+                (part + 1) * c.targets_per_task};
+      if (task.row_end > plan.targets.rows) task.row_end = plan.targets.rows;
+      if (task.end > plan.targets.count) task.end = plan.targets.count;
+      const StreamPlan& s = plan.streams[stream];
+      with_type(s.dtype, [&](auto type) { run_task<typename decltype(type)::type>(plan, s, task); });
+    }
+  });
+}
+
+}  // namespace ROBOCACHE_SIMD_TARGET
+}  // namespace robocache::align_op

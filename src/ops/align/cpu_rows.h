@@ -1,0 +1,200 @@
+// What kernel.h says of one channel, for a run of channels that lie side by side in memory, as wide as the target's
+// vectors are. Highway, dispatched at compile time: this header belongs to cpu.cpp alone.
+#pragma once
+
+// GCC's -march=haswell leaves AES out, which Highway would otherwise ask of AVX2. Nothing here uses it.
+#define HWY_DISABLE_PCLMUL_AES
+#include <hwy/highway.h>
+
+#include "core/element.h"
+#include "ops/align/kernel.h"
+
+static_assert(HWY_NATIVE_FMA && !HWY_HAVE_SCALABLE, "a SIMD target needs a hardware fma and vectors of a known width");
+
+namespace robocache::align_op {
+inline namespace ROBOCACHE_SIMD_TARGET {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Calls f(tag, k) for vectors of C at channels k of [k, n): full ones, then halves of them down to single channels.
+template <class C, std::size_t lanes = HWY_LANES(C), class F>
+HWY_INLINE void over_channels(std::int64_t n, const F& f, std::int64_t k = 0) {
+  constexpr auto step = static_cast<std::int64_t>(lanes);
+  for (; k + step <= n; k += step) f(hn::CappedTag<C, lanes>(), k);
+  if constexpr (lanes > 1) over_channels<C, lanes / 2>(n, f, k);
+}
+
+// ---- elements from memory to the type they are computed in, and back ----------------------------------------------
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const float* from) {
+  if constexpr (std::is_same_v<hn::TFromD<D>, double>) {
+    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, D>(), from));
+  } else {
+    return hn::LoadU(d, from);
+  }
+}
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const double* from) {
+  return hn::LoadU(d, from);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const bf16* from) {
+  if constexpr (std::is_same_v<hn::TFromD<D>, double>) {
+    return hn::PromoteTo(d, load(hn::Rebind<float, D>(), from));
+  } else {
+    const hn::Rebind<std::uint16_t, D> narrow_bits;
+    const hn::Rebind<std::uint32_t, D> bits;
+    const auto loaded = hn::LoadU(narrow_bits, reinterpret_cast<const std::uint16_t*>(from));
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(bits, loaded)));
+  }
+}
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const f16* from) {
+  if constexpr (std::is_same_v<hn::TFromD<D>, double>) {
+    return hn::PromoteTo(d, load(hn::Rebind<float, D>(), from));
+  } else {
+    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), reinterpret_cast<const hwy::float16_t*>(from)));
+  }
+}
+
+// As narrow(): rounded once, NaN canonical.
+template <class D>
+HWY_INLINE hn::Vec<D> canonical_vector(D d, hn::Vec<D> x) {
+  return hn::IfThenElse(hn::IsNaN(x), hn::Set(d, quiet_nan<hn::TFromD<D>>()), x);
+}
+template <class D>
+HWY_INLINE void store(D d, hn::Vec<D> x, hn::TFromD<D>* to) {
+  hn::StoreU(canonical_vector(d, x), d, to);
+}
+template <class D>
+HWY_INLINE void store(D d, hn::Vec<D> x, f16* to) {
+  const hn::Rebind<hwy::float16_t, D> half;
+  hn::StoreU(hn::DemoteTo(half, canonical_vector(d, x)), half, reinterpret_cast<hwy::float16_t*>(to));
+}
+template <class D>
+HWY_INLINE void store(D d, hn::Vec<D> x, bf16* to) {
+  const hn::Rebind<std::uint16_t, D> half;
+  const hn::Rebind<std::int32_t, D> signed_bits;
+  const hn::Rebind<std::uint32_t, D> whole;
+  const auto bits = hn::BitCast(whole, canonical_vector(d, x));
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(whole, 1u));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(whole, 0x7fffu))));
+  hn::StoreU(hn::DemoteTo(half, hn::BitCast(signed_bits, rounded)), half, reinterpret_cast<std::uint16_t*>(to));
+}
+
+// ---- methods -----------------------------------------------------------------------------------------------------
+
+// Floats that a float holds: the pairs that convert_row and linear_row take are those, and double to double.
+template <class T>
+inline constexpr bool fits_float = std::is_same_v<T, f16> || std::is_same_v<T, bf16> || std::is_same_v<T, float>;
+template <class T, class O>
+inline constexpr bool in_one_width = (fits_float<T> && fits_float<O>) ||
+                                     (std::is_same_v<T, double> && std::is_same_v<O, T>);
+
+template <class T, class O>
+HWY_INLINE void convert_row(const T* from, O* to, std::int64_t n) {
+  over_channels<float>(n, [=](auto d, std::int64_t k) HWY_ATTR { store(d, load(d, from + k), to + k); });
+}
+
+// 0 < w < 1
+template <class T, class O, class C = compute_t<T>>
+HWY_INLINE void linear_row(const T* from_a, const T* from_b, C w, O* to, std::int64_t n) {
+  over_channels<C>(n, [=](auto d, std::int64_t k) HWY_ATTR {
+    const auto a = load(d, from_a + k);
+    const auto b = load(d, from_b + k);
+    const auto share = hn::Set(d, w);
+    store(d, hn::MulAdd(share, b, hn::NegMulAdd(share, a, a)), to + k);
+  });
+}
+
+template <class T, class C = compute_t<T>>
+HWY_INLINE void angle_row(const T* from_a, const T* from_b, C w, C turn, T* to, std::int64_t n) {
+  over_channels<C>(n, [=](auto d, std::int64_t k) HWY_ATTR {
+    const auto a = load(d, from_a + k);
+    const auto x = hn::Sub(load(d, from_b + k), a);
+    const auto period = hn::Set(d, turn);
+    const auto turns = hn::Floor(hn::Div(hn::Add(x, hn::Set(d, turn / C(2))), period));
+    store(d, hn::MulAdd(hn::Set(d, w), hn::Sub(x, hn::Mul(period, turns)), a), to + k);
+  });
+}
+
+template <class T, class C = compute_t<T>>
+HWY_INLINE void cubic_row(const T* from_p, const T* from_a, const T* from_b, const T* from_q, const Cubic& steps, T* to,
+                          std::int64_t n) {
+  const auto before = static_cast<C>(steps.before);
+  const auto across = static_cast<C>(steps.across);
+  const auto after = static_cast<C>(steps.after);
+  over_channels<C>(n, [=](auto d, std::int64_t k) HWY_ATTR {
+    const auto a = load(d, from_a + k);
+    const auto b = load(d, from_b + k);
+    const auto into = hn::MulAdd(hn::Set(d, after), hn::Sub(load(d, from_q + k), b), a);
+    const auto along = hn::MulAdd(hn::Set(d, across), hn::Sub(b, a), into);
+    store(d, hn::MulAdd(hn::Set(d, before), hn::Sub(a, load(d, from_p + k)), along), to + k);
+  });
+}
+
+template <class T>
+HWY_INLINE void add_row(const T* from, double* sums, std::int64_t n) {
+  over_channels<double>(n, [=](auto d, std::int64_t k) HWY_ATTR {
+    hn::StoreU(hn::Add(hn::LoadU(d, sums + k), load(d, from + k)), d, sums + k);
+  });
+}
+
+// What max and min compare: integers as they are; floats as the integers that their bits are, negative ones turned round,
+// so that -0 < +0, and a NaN beyond all. The order is that of wins(): widening keeps it.
+template <class T>
+struct Ordered {
+  using type = T;
+};
+template <>
+struct Ordered<f16> {
+  using type = std::int16_t;
+  static constexpr type infinity = 0x7c00;
+};
+template <>
+struct Ordered<bf16> {
+  using type = std::int16_t;
+  static constexpr type infinity = 0x7f80;
+};
+template <>
+struct Ordered<float> {
+  using type = std::int32_t;
+  static constexpr type infinity = 0x7f800000;
+};
+template <>
+struct Ordered<double> {
+  using type = std::int64_t;
+  static constexpr type infinity = 0x7ff0000000000000;
+};
+template <class T, bool largest, class D>
+HWY_INLINE hn::Vec<D> order(D d, hn::Vec<D> bits) {
+  if constexpr (is_float_type<T>) {
+    using Limits = std::numeric_limits<typename Ordered<T>::type>;
+    const auto all_but_sign = hn::Set(d, Limits::max());
+    const auto nan = hn::Gt(hn::And(bits, all_but_sign), hn::Set(d, Ordered<T>::infinity));
+    const auto key = hn::Xor(bits, hn::And(hn::BroadcastSignBit(bits), all_but_sign));
+    return hn::IfThenElse(nan, hn::Set(d, largest ? Limits::max() : Limits::min()), key);
+  } else {
+    return bits;
+  }
+}
+
+// Each channel's winner so far against one more sample; the earlier of equals stays.
+template <bool largest, class T>
+HWY_INLINE void compete_row(const T* from, T* winners, std::int64_t n) {
+  using Bits = typename Ordered<T>::type;
+  const auto* const challengers = reinterpret_cast<const Bits*>(from);
+  auto* const holders = reinterpret_cast<Bits*>(winners);
+  over_channels<Bits>(n, [=](auto d, std::int64_t k) HWY_ATTR {
+    const auto challenger = hn::LoadU(d, challengers + k);
+    const auto holder = hn::LoadU(d, holders + k);
+    const auto mine = order<T, largest>(d, challenger);
+    const auto theirs = order<T, largest>(d, holder);
+    const auto beaten = largest ? hn::Gt(mine, theirs) : hn::Lt(mine, theirs);
+    hn::StoreU(hn::IfThenElse(beaten, challenger, holder), d, holders + k);
+  });
+}
+
+}  // namespace ROBOCACHE_SIMD_TARGET
+}  // namespace robocache::align_op

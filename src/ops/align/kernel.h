@@ -1,0 +1,395 @@
+// The arithmetic of align, once for every backend: where a target falls among the stamps, and what each method makes of
+// the samples there. docs/semantics.md says the same in words.
+#pragma once
+
+#include "core/arithmetic.h"
+#include "ops/align/plan.h"
+
+namespace robocache::align_op {
+inline namespace ROBOCACHE_SIMD_TARGET {
+
+inline constexpr std::int64_t no_age = std::numeric_limits<std::int64_t>::min();
+inline constexpr std::int64_t time_limit = std::int64_t{1} << 62;  // |t| must be below
+inline constexpr double float32_seconds_limit = 16384;             // a float32 second past this steps by over 1 ms
+inline constexpr int mean_chunk = 256;                             // samples of a mean that are summed in one go
+
+// ---- time --------------------------------------------------------------------------------------------------------
+
+// Wrapping, because stamps are not trusted before they are checked.
+ROBOCACHE_HD std::int64_t plus(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+}
+ROBOCACHE_HD std::int64_t minus(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b));
+}
+
+// Seconds to nanoseconds; what is no time at all saturates, so that a search stays inside its array.
+ROBOCACHE_HD std::int64_t nanoseconds(double seconds) {
+  const double ns = ::rint(seconds * 1e9);
+  if (!(ns < 0x1p62)) return time_limit;
+  if (!(ns > -0x1p62)) return -time_limit;
+  return static_cast<std::int64_t>(ns);
+}
+
+ROBOCACHE_HD std::int64_t stamp(const Stamps& stamps, std::int64_t offset) {
+  if (stamps.dtype == DType::i64) return static_cast<const std::int64_t*>(stamps.data)[offset];
+  if (stamps.dtype == DType::f64) return nanoseconds(static_cast<const double*>(stamps.data)[offset]);
+  return nanoseconds(static_cast<const float*>(stamps.data)[offset]);
+}
+
+// The stamp as it is in memory, for a sentence: an integer, or the bits of a double.
+ROBOCACHE_HD std::int64_t raw_stamp(const Stamps& stamps, std::int64_t offset) {
+  if (stamps.dtype == DType::i64) return static_cast<const std::int64_t*>(stamps.data)[offset];
+  if (stamps.dtype == DType::f64) return static_cast<const std::int64_t*>(stamps.data)[offset];
+  return bit_copy<std::int64_t>(static_cast<double>(static_cast<const float*>(stamps.data)[offset]));
+}
+
+enum class StampState : std::uint8_t { usable, unusable, float32_too_far };
+ROBOCACHE_HD StampState state_of(const Stamps& stamps, std::int64_t offset) {
+  if (stamps.dtype == DType::f32) {
+    const float seconds = static_cast<const float*>(stamps.data)[offset];
+    if (is_nan(seconds)) return StampState::unusable;
+    return ::fabs(static_cast<double>(seconds)) > float32_seconds_limit ? StampState::float32_too_far
+                                                                        : StampState::usable;
+  }
+  if (stamps.dtype == DType::f64 && is_nan(static_cast<const double*>(stamps.data)[offset])) return StampState::unusable;
+  const std::int64_t t = stamp(stamps, offset);
+  return t > -time_limit && t < time_limit ? StampState::usable : StampState::unusable;
+}
+
+ROBOCACHE_HD std::int64_t integer(const Integers& integers, std::int64_t k) {
+  const std::int64_t offset = k * integers.stride;
+  return integers.wide ? static_cast<const std::int64_t*>(integers.data)[offset]
+                       : static_cast<const std::int32_t*>(integers.data)[offset];
+}
+
+ROBOCACHE_HD std::int64_t clamp_to(std::int64_t x, std::int64_t low, std::int64_t high) {
+  return x < low ? low : (x > high ? high : x);
+}
+
+// tau_k of row b. k = -1 is the end of the bin before the first: what the first bin reaches back to.
+ROBOCACHE_HD std::int64_t timeline_step(const TargetPlan& targets, std::int64_t k) {
+  return static_cast<std::int64_t>(::rint(static_cast<double>(targets.first + k) * 1e9 / targets.rate));
+}
+ROBOCACHE_HD std::int64_t target(const TargetPlan& targets, std::int64_t b, std::int64_t k) {
+  if (targets.timeline) {
+    const std::int64_t start =
+        targets.starts.data != nullptr ? stamp(targets.starts, b * targets.starts.row_stride) : targets.start;
+    return plus(start, timeline_step(targets, k));
+  }
+  return stamp(targets.times, b * targets.times.row_stride + k * targets.times.stride);
+}
+ROBOCACHE_HD std::int64_t previous_target(const TargetPlan& targets, std::int64_t b, std::int64_t k) {
+  if (k > 0 || targets.timeline) return target(targets, b, k - 1);
+  if (targets.count < 2) return -time_limit;
+  const std::int64_t first = target(targets, b, 0);
+  return minus(first, minus(target(targets, b, 1), first));
+}
+
+// ---- rows --------------------------------------------------------------------------------------------------------
+
+// The samples that output row b reads. Never outside the arrays, whatever lengths, offsets and rows hold.
+struct Row {
+  std::int64_t segment = 0;      // row of values and times in memory
+  std::int64_t times_offset = 0, arrivals_offset = 0, values_offset = 0;  // of sample 0, in elements
+  std::int64_t first = 0;        // of sample 0 along a packed axis
+  std::int64_t count = 0;
+};
+ROBOCACHE_HD Row row_of(const StreamPlan& s, std::int64_t b) {
+  Row row;
+  row.segment = s.rows.data != nullptr ? clamp_to(integer(s.rows, b), 0, s.segments - 1) : (s.batched ? b : 0);
+  row.count = s.samples;
+  if (s.segments == 0) {
+    row.segment = 0;
+    row.count = 0;
+  } else if (s.offsets.data != nullptr) {
+    row.first = clamp_to(integer(s.offsets, row.segment), 0, s.samples);
+    row.count = clamp_to(integer(s.offsets, row.segment + 1), row.first, s.samples) - row.first;
+  } else if (s.lengths.data != nullptr) {
+    row.count = clamp_to(integer(s.lengths, row.segment), 0, s.samples);
+  }
+  row.times_offset = row.segment * s.times.row_stride + row.first * s.times.stride;
+  row.arrivals_offset = row.segment * s.arrivals.row_stride + row.first * s.arrivals.stride;
+  row.values_offset = row.segment * s.row_stride + row.first * s.sample_stride;
+  return row;
+}
+
+ROBOCACHE_HD std::int64_t channel_offset(const Channels& channels, std::int64_t d) {
+  if (channels.rank <= 1) return d * channels.stride[0];
+  std::int64_t offset = 0;
+  for (int k = channels.rank - 1; k > 0; --k) {
+    offset += d % channels.size[k] * channels.stride[k];
+    d /= channels.size[k];
+  }
+  return offset + d * channels.stride[0];
+}
+
+// ---- where a target falls ------------------------------------------------------------------------------------------
+
+// Searches compare stamps s with tau + latency instead of s - latency with tau: the same order, one addition.
+ROBOCACHE_HD std::int64_t shifted_target(const StreamPlan& s, std::int64_t tau) { return plus(tau, s.latency); }
+
+// The key of the one search a target needs: samples with stamp <= key are candidates.
+ROBOCACHE_HD std::int64_t search_key(const StreamPlan& s, std::int64_t tau) {
+  const std::int64_t x = shifted_target(s, tau);
+  return s.causal && s.arrivals.data == nullptr && tau < x ? tau : x;  // not yet arrived: stamp > tau
+}
+
+// How many of at(lo) .. at(hi - 1), which do not decrease, are <= key, plus lo.
+template <class At>
+ROBOCACHE_HD std::int64_t upper_bound(const At& at, std::int64_t lo, std::int64_t hi, std::int64_t key) {
+  while (lo < hi) {
+    const std::int64_t middle = lo + (hi - lo) / 2;
+    if (at(middle) <= key) {
+      lo = middle + 1;
+    } else {
+      hi = middle;
+    }
+  }
+  return lo;
+}
+
+// The last sample that has the stamp of sample k: equal stamps are rare and few, so look ahead in doubling steps.
+template <class At>
+ROBOCACHE_HD std::int64_t last_equal(const At& at, std::int64_t k, std::int64_t count) {
+  const std::int64_t value = at(k);
+  std::int64_t step = 1;
+  while (k + step < count && at(k + step) <= value) step *= 2;
+  return upper_bound(at, k + step / 2, k + step < count ? k + step : count, value) - 1;
+}
+// The first sample that has the stamp of sample k.
+template <class At>
+ROBOCACHE_HD std::int64_t first_equal(const At& at, std::int64_t k) {
+  const std::int64_t value = at(k);
+  std::int64_t step = 1;
+  while (k - step >= 0 && at(k - step) >= value) step *= 2;
+  return upper_bound(at, k - step >= 0 ? k - step : 0, k, value - 1);
+}
+
+enum class Place : std::uint8_t {
+  empty,      // no samples
+  unarrived,  // causal, and nothing has arrived yet
+  before,     // the first sample
+  after,      // the last sample
+  gap,        // strictly inside one
+  stale,      // causal, and the held sample is older than max_gap
+  exact,      // on a stamp
+  between,    // two samples
+  held,       // causal
+};
+ROBOCACHE_HD bool is_valid(Place place) { return place >= Place::exact; }
+
+struct Location {
+  Place place = Place::empty;
+  std::int64_t i = -1, j = -1;  // j: only for gap and between
+  std::int64_t since = 0;       // tau - t_i; before the first sample tau - t_0
+  std::int64_t span = 1;        // t_j - t_i
+};
+
+// `upper` is how many stamps are <= search_key.
+template <class At, class ArrivalAt>
+ROBOCACHE_HD Location locate(const StreamPlan& s, const At& at, const ArrivalAt& arrival_at, std::int64_t count,
+                             std::int64_t upper, std::int64_t tau) {
+  Location found;
+  if (count == 0) return found;
+  const std::int64_t x = shifted_target(s, tau);
+  std::int64_t i = upper - 1;
+  if (s.causal) {
+    if (s.arrivals.data != nullptr) {
+      while (i >= 0 && arrival_at(i) > tau) --i;
+    }
+    if (i < 0) {
+      found.place = Place::unarrived;
+      return found;
+    }
+    found.i = i;
+    found.since = minus(x, at(i));
+    found.place = found.since > s.max_gap ? Place::stale : Place::held;
+    return found;
+  }
+  if (i < 0) {
+    found.place = Place::before;
+    found.since = minus(x, at(0));
+    return found;
+  }
+  found.i = i;
+  const std::int64_t left = at(i);
+  found.since = minus(x, left);
+  if (found.since == 0) {
+    found.place = Place::exact;
+  } else if (i == count - 1) {
+    found.place = Place::after;
+  } else {
+    found.j = i + 2 < count ? last_equal(at, i + 1, count) : i + 1;
+    found.span = minus(at(found.j), left);
+    found.place = found.span > s.max_gap ? Place::gap : Place::between;
+  }
+  return found;
+}
+
+// The sample whose value an invalid target is clamped to, and `nearest` picks: the earlier on a tie.
+ROBOCACHE_HD std::int64_t nearest_sample(const Location& found) {
+  if (found.place == Place::before) return 0;
+  if (found.place != Place::gap && found.place != Place::between) return found.i;
+  return found.since <= minus(found.span, found.since) ? found.i : found.j;
+}
+
+ROBOCACHE_HD double weight(const Location& found) {
+  return found.place == Place::between ? static_cast<double>(found.since) / static_cast<double>(found.span) : 0.0;
+}
+
+// ---- bins --------------------------------------------------------------------------------------------------------
+
+ROBOCACHE_HD bool is_bin(Method method) { return method >= Method::mean; }
+
+// Samples [begin, end) by stamp; under causal those that have not arrived are left out one by one.
+struct Bin {
+  std::int64_t begin = 0, end = 0;
+};
+
+// ---- the marks ---------------------------------------------------------------------------------------------------
+
+ROBOCACHE_HD std::int64_t age_of(const Location& found) {
+  return found.place == Place::empty || found.place == Place::unarrived ? no_age : found.since;
+}
+
+// ---- methods, element by element -----------------------------------------------------------------------------------
+
+// linear, angle and cubic are for weights strictly inside (0, 1): at the ends a sample is copied (range.h, copied_sample).
+template <class C>
+ROBOCACHE_HD C linear(C a, C b, C w) {
+  return canonical(fused(w, b, fused(-w, a, a)));
+}
+
+template <class C>
+ROBOCACHE_HD C full_turn(Method method) {
+  return method == Method::angle ? C(6.283185307179586) : C(360);
+}
+ROBOCACHE_HD float floor_of(float x) { return ::floorf(x); }
+ROBOCACHE_HD double floor_of(double x) { return ::floor(x); }
+template <class C>
+ROBOCACHE_HD C wrap(C x, C turn) {
+  return x - turn * floor_of((x + turn / C(2)) / turn);
+}
+template <class C>
+ROBOCACHE_HD C angle(C a, C b, C w, C turn) {
+  return canonical(fused(w, wrap(b - a, turn), a));
+}
+
+// The Hermite cubic as steps between neighbours p, a | b, q: a + before (a - p) + across (b - a) + after (q - b). A
+// constant stays constant to the bit. A neighbour that is missing, or beyond a gap, makes its tangent one-sided.
+struct Cubic {
+  double before = 0, across = 0, after = 0;
+};
+ROBOCACHE_HD Cubic cubic_steps(double w, double h_before, double h, double h_after) {
+  const double u = 1.0 - w;
+  const double into_left = w * u * u;      // weight of h m_i
+  const double into_right = -(w * w * u);  // weight of h m_j
+  Cubic steps;
+  steps.across = w * w * (3.0 - 2.0 * w);
+  if (h_before > 0) {
+    steps.before = into_left * (h * h / (h_before * (h_before + h)));
+    steps.across = fused(into_left, h_before / (h_before + h), steps.across);
+  } else {
+    steps.across = steps.across + into_left;
+  }
+  if (h_after > 0) {
+    steps.after = into_right * (h * h / (h_after * (h_after + h)));
+    steps.across = fused(into_right, h_after / (h_after + h), steps.across);
+  } else {
+    steps.across = steps.across + into_right;
+  }
+  return steps;
+}
+template <class C>
+ROBOCACHE_HD C cubic(C p, C a, C b, C q, C before, C across, C after) {
+  return canonical(fused(before, a - p, fused(across, b - a, fused(after, q - b, a))));
+}
+// The four samples of a cubic and its steps. p = i, q = j where there is no such neighbour.
+struct CubicTaps {
+  std::int64_t p, q;
+  Cubic steps;
+};
+template <class At>
+ROBOCACHE_HD_CALLED CubicTaps cubic_taps(const StreamPlan& s, const At& at, std::int64_t count, const Location& found) {
+  CubicTaps taps{found.i, found.j, {}};
+  if (found.place != Place::between) return taps;
+  double h_before = 0;
+  double h_after = 0;
+  const std::int64_t group = found.i > 0 ? first_equal(at, found.i) : 0;
+  if (group > 0) {
+    const std::int64_t h = minus(at(found.i), at(group - 1));
+    if (h <= s.max_gap) {
+      taps.p = group - 1;
+      h_before = static_cast<double>(h);
+    }
+  }
+  if (found.j + 1 < count) {
+    const std::int64_t next = last_equal(at, found.j + 1, count);
+    const std::int64_t h = minus(at(next), at(found.j));
+    if (h <= s.max_gap) {
+      taps.q = next;
+      h_after = static_cast<double>(h);
+    }
+  }
+  taps.steps = cubic_steps(weight(found), h_before, static_cast<double>(found.span), h_after);
+  return taps;
+}
+
+// Along the great arc from a to b. D is double, or a dual number for the gradient. False where a norm is 0 or either
+// is not finite: the result is then NaN.
+template <class D>
+ROBOCACHE_HD D dot4(const D (&a)[4], const D (&b)[4]) {
+  return fused(a[3], b[3], fused(a[2], b[2], fused(a[1], b[1], a[0] * b[0])));
+}
+template <class D>
+ROBOCACHE_HD bool normalise(D (&q)[4]) {
+  const D norm = root(dot4(q, q));
+  if (!(plain(norm) > 0) || !is_finite(plain(norm))) return false;
+  for (D& x : q) x = x / norm;
+  return true;
+}
+template <class D>
+ROBOCACHE_HD_CALLED bool slerp(const D (&from)[4], const D (&to)[4], double w, D (&out)[4]) {
+  D a[4] = {from[0], from[1], from[2], from[3]};
+  D b[4] = {to[0], to[1], to[2], to[3]};
+  bool real = normalise(a);
+  if (w == 0.0) {  // only a has weight
+    for (int k = 0; k < 4; ++k) out[k] = a[k];
+  } else {
+    real = normalise(b) && real;
+    D dot = dot4(a, b);
+    if (plain(dot) < 0) {
+      dot = D(0.0) - dot;
+      for (D& x : b) x = D(0.0) - x;
+    }
+    if (plain(dot) > 1.0 - 1e-9) {
+      for (int k = 0; k < 4; ++k) out[k] = fused(D(w), b[k], fused(D(-w), a[k], a[k]));
+      real = normalise(out) && real;
+    } else {
+      const D theta = arc_cosine(dot);
+      const D whole = sine(theta);
+      const D from_a = sine(theta * D(1.0 - w)) / whole;
+      const D from_b = sine(theta * D(w)) / whole;
+      for (int k = 0; k < 4; ++k) out[k] = fused(from_b, b[k], from_a * a[k]);
+    }
+  }
+  if (!real) {
+    for (D& x : out) x = D(quiet_nan<double>());
+  }
+  return real;
+}
+
+// Order of max and min: NaN above (below) all, -0 below +0. Greater keys win; the earliest of equals stays.
+ROBOCACHE_HD std::int64_t order_key(double x) {
+  const auto bits = bit_copy<std::int64_t>(x);
+  return bits < 0 ? minus(std::numeric_limits<std::int64_t>::min(), bits) - 1 : bits;
+}
+ROBOCACHE_HD bool wins(Method method, double challenger, double holder) {
+  if (is_nan(holder)) return false;
+  if (is_nan(challenger)) return true;
+  return method == Method::max ? order_key(challenger) > order_key(holder) : order_key(challenger) < order_key(holder);
+}
+
+}  // namespace ROBOCACHE_SIMD_TARGET
+}  // namespace robocache::align_op

@@ -1,0 +1,297 @@
+// What one method range makes of one target: is it valid, which samples does it take, and the value of each channel.
+// Plain scalar code for host and device: the reference backend is this and loops around it, and the fast backends call
+// it wherever they have nothing faster.
+#pragma once
+
+#include "core/element.h"
+#include "ops/align/kernel.h"
+
+namespace robocache::align_op {
+inline namespace ROBOCACHE_SIMD_TARGET {
+
+// The stamps or arrivals of one row.
+struct StampsAt {
+  const Stamps* stamps;
+  std::int64_t offset;
+  ROBOCACHE_HD std::int64_t operator()(std::int64_t k) const { return stamp(*stamps, offset + k * stamps->stride); }
+};
+
+// The values of one row.
+template <class T>
+struct Samples {
+  const T* data;
+  const StreamPlan* plan;
+  ROBOCACHE_HD Samples(const StreamPlan& s, const Row& row)
+      : data(static_cast<const T*>(s.values) + row.values_offset), plan(&s) {}
+  ROBOCACHE_HD T operator()(std::int64_t sample, std::int64_t d) const {
+    return data[sample * plan->sample_stride + channel_offset(plan->channels, d)];
+  }
+};
+
+// Everything about one target that its ranges share.
+struct Target {
+  std::int64_t tau = 0;
+  Location found;
+  Bin bin;
+};
+
+template <class At, class ArrivalAt>
+ROBOCACHE_HD bool has_arrived(const StreamPlan& s, const At& at, const ArrivalAt& arrival_at, std::int64_t k,
+                              std::int64_t tau) {
+  return !s.causal || (s.arrivals.data != nullptr ? arrival_at(k) : at(k)) <= tau;
+}
+
+// Where target t of row b falls; a backend that has searched already gives `upper`, how many stamps are <= search_key.
+template <class At, class ArrivalAt>
+ROBOCACHE_HD Target target_at(const StreamPlan& s, const TargetPlan& targets, const At& at, const ArrivalAt& arrival_at,
+                              std::int64_t count, std::int64_t b, std::int64_t t, std::int64_t tau,
+                              std::int64_t upper) {
+  Target here;
+  here.tau = tau;
+  here.found = locate(s, at, arrival_at, count, upper, tau);
+  if (s.bins) here.bin = {upper_bound(at, 0, upper, shifted_target(s, previous_target(targets, b, t))), upper};
+  return here;
+}
+template <class At, class ArrivalAt>
+ROBOCACHE_HD Target target_at(const StreamPlan& s, const TargetPlan& targets, const At& at, const ArrivalAt& arrival_at,
+                              std::int64_t count, std::int64_t b, std::int64_t t) {
+  const std::int64_t tau = target(targets, b, t);
+  return target_at(s, targets, at, arrival_at, count, b, t, tau, upper_bound(at, 0, count, search_key(s, tau)));
+}
+
+template <class T>
+ROBOCACHE_HD_CALLED bool sample_is_finite(const Samples<T>& samples, const Range& range, std::int64_t k) {
+  if constexpr (is_float_type<T>) {
+    for (std::int64_t d = range.begin; d < range.end; ++d) {
+      if (!is_finite(widen(samples(k, d)))) return false;
+    }
+    if (range.method == Method::slerp) {
+      for (std::int64_t d = range.begin; d < range.end; d += 4) {
+        double q[4];
+        for (int c = 0; c < 4; ++c) q[c] = static_cast<double>(widen(samples(k, d + c)));
+        if (!normalise(q)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+// Whether sample k of a bin counts.
+template <class T, class At, class ArrivalAt>
+ROBOCACHE_HD bool counts(const StreamPlan& s, const Samples<T>& samples, const Range& range, const At& at,
+                         const ArrivalAt& arrival_at, std::int64_t k, std::int64_t tau) {
+  return has_arrived(s, at, arrival_at, k, tau) &&
+         (s.on_nan == OnNan::propagate || sample_is_finite(samples, range, k));
+}
+
+// The verdict on a range at a target.
+struct Verdict {
+  bool valid = false;
+  std::int64_t source = -1;  // the sample to copy where the value is a copy; -1: none, the value is NaN or 0
+  std::int64_t index = -1;
+  CubicTaps cubic{-1, -1, {}};
+};
+
+// The sample that a valid, interpolating range copies bit for bit; -1 where it computes.
+template <class C>
+ROBOCACHE_HD std::int64_t copied_sample(Method method, const Location& found, C w) {
+  if (method == Method::nearest) return nearest_sample(found);
+  if (found.place == Place::held || method == Method::hold) return found.i;
+  if (method == Method::slerp) return -1;
+  if (w == C(0)) return found.i;
+  return w == C(1) && (method == Method::linear || method == Method::cubic) ? found.j : -1;
+}
+
+template <class T, class At, class ArrivalAt>
+ROBOCACHE_HD_CALLED Verdict judge(const StreamPlan& s, const Samples<T>& samples, const Range& range, const At& at,
+                           const ArrivalAt& arrival_at, std::int64_t count, const Target& target) {
+  using C = compute_t<T>;
+  const Location& found = target.found;
+  Verdict verdict;
+  if (is_bin(range.method)) {
+    for (std::int64_t k = target.bin.begin; k < target.bin.end && !verdict.valid; ++k) {
+      verdict.valid = counts(s, samples, range, at, arrival_at, k, target.tau);
+    }
+    if (verdict.valid) {
+      verdict.index = found.i;
+      return verdict;
+    }
+    std::int64_t before = target.bin.begin - 1;
+    while (before >= 0 && !has_arrived(s, at, arrival_at, before, target.tau)) --before;
+    if (before < 0 && !s.causal && count > 0) before = 0;
+    verdict.source = before;
+  } else {
+    if (found.place == Place::empty || found.place == Place::unarrived) return verdict;
+    const std::int64_t nearest = nearest_sample(found);
+    const auto w = static_cast<C>(weight(found));
+    verdict.valid = is_valid(found.place);
+    if (range.method == Method::cubic) verdict.cubic = cubic_taps(s, at, count, found);
+    const std::int64_t copied = copied_sample(range.method, found, w);
+    if (verdict.valid && s.on_nan == OnNan::skip) {
+      if (copied >= 0 || found.place != Place::between) {
+        verdict.valid = sample_is_finite(samples, range, copied >= 0 ? copied : found.i);
+      } else {
+        verdict.valid = sample_is_finite(samples, range, found.i) && sample_is_finite(samples, range, found.j);
+        if (range.method == Method::cubic) {
+          verdict.valid = verdict.valid && sample_is_finite(samples, range, verdict.cubic.p) &&
+                          sample_is_finite(samples, range, verdict.cubic.q);
+        }
+      }
+    }
+    if (verdict.valid) {
+      verdict.index = range.method == Method::nearest ? nearest : found.i;
+      verdict.source = copied;
+      return verdict;
+    }
+    verdict.source = nearest;
+  }
+  // Not valid: the edge decides. An empty stream, or nothing arrived, left above with no source.
+  if (s.edge != Edge::clamp) verdict.source = -1;
+  verdict.index = verdict.source;
+  return verdict;
+}
+
+// Whether a value without a source is NaN rather than 0. An empty stream, or one of which nothing has arrived, is NaN
+// whatever the edge.
+ROBOCACHE_HD bool fills_nan(const StreamPlan& s, const Target& target) {
+  const Place place = target.found.place;
+  return is_float(s.dtype) && (s.edge != Edge::zero || place == Place::empty || place == Place::unarrived);
+}
+
+// The mean of channel d over the bin, before it is rounded.
+template <class T, class At, class ArrivalAt>
+ROBOCACHE_HD_CALLED double mean_of(const StreamPlan& s, const Samples<T>& samples, const Range& range, const At& at,
+                            const ArrivalAt& arrival_at, const Target& target, std::int64_t d) {
+  double sum = -0.0;
+  std::int64_t counted = 0;
+  for (std::int64_t chunk = target.bin.begin; chunk < target.bin.end; chunk += mean_chunk) {
+    const std::int64_t end = chunk + mean_chunk < target.bin.end ? chunk + mean_chunk : target.bin.end;
+    double partial = -0.0;
+    for (std::int64_t k = chunk; k < end; ++k) {
+      if (!counts(s, samples, range, at, arrival_at, k, target.tau)) continue;
+      partial += static_cast<double>(widen(samples(k, d)));
+      ++counted;
+    }
+    sum += partial;
+  }
+  return sum / static_cast<double>(counted);
+}
+
+// linear, angle or cubic of channel d, where neither end is copied.
+template <class T>
+ROBOCACHE_HD compute_t<T> interpolate(const Samples<T>& samples, Method method, const Location& found,
+                                      const CubicTaps& taps, std::int64_t d) {
+  using C = compute_t<T>;
+  const auto w = static_cast<C>(weight(found));
+  const C a = widen(samples(found.i, d));
+  const C b = widen(samples(found.j, d));
+  if (method == Method::linear) return linear(a, b, w);
+  if (method == Method::cubic) {
+    return cubic(widen(samples(taps.p, d)), a, b, widen(samples(taps.q, d)), static_cast<C>(taps.steps.before),
+                 static_cast<C>(taps.steps.across), static_cast<C>(taps.steps.after));
+  }
+  return angle(a, b, w, full_turn<C>(method));
+}
+
+// The sample that max, min and last take for channel d.
+template <class T, class At, class ArrivalAt>
+ROBOCACHE_HD_CALLED std::int64_t picked(const StreamPlan& s, const Samples<T>& samples, const Range& range, const At& at,
+                                 const ArrivalAt& arrival_at, const Target& target, std::int64_t d) {
+  if (range.method == Method::last) {
+    std::int64_t k = target.bin.end - 1;
+    while (!counts(s, samples, range, at, arrival_at, k, target.tau)) --k;
+    return k;
+  }
+  std::int64_t best = -1;
+  for (std::int64_t k = target.bin.begin; k < target.bin.end; ++k) {
+    if (!counts(s, samples, range, at, arrival_at, k, target.tau)) continue;
+    if (best < 0) {
+      best = k;
+    } else if constexpr (is_float_type<T>) {
+      if (wins(range.method, static_cast<double>(widen(samples(k, d))), static_cast<double>(widen(samples(best, d))))) {
+        best = k;
+      }
+    } else {
+      const T challenger = samples(k, d);
+      const T holder = samples(best, d);
+      if (range.method == Method::max ? challenger > holder : challenger < holder) best = k;
+    }
+  }
+  return best;
+}
+
+// Channels d .. d + 3 of a slerp range.
+template <class T>
+ROBOCACHE_HD_CALLED void slerp_group(const Samples<T>& samples, const Location& found, std::int64_t d, double (&out)[4]) {
+  double a[4];
+  double b[4];
+  const bool between = found.place == Place::between;
+  for (int c = 0; c < 4; ++c) {
+    a[c] = static_cast<double>(widen(samples(found.i, d + c)));
+    b[c] = between ? static_cast<double>(widen(samples(found.j, d + c))) : a[c];
+  }
+  slerp(a, b, weight(found), out);
+}
+
+// Copies one element as it is, or rounds it once into another dtype.
+template <class T>
+ROBOCACHE_HD void store_copy(const StreamPlan& s, std::int64_t offset, T x) {
+  if (s.out_dtype == s.dtype) {
+    static_cast<T*>(s.out)[offset] = x;
+  } else {
+    store_as(s.out_dtype, s.out, offset, x);
+  }
+}
+
+// Writes channel d of a range, at `out` elements from s.out; slerp writes the 4 channels from d.
+template <class T, class At, class ArrivalAt>
+ROBOCACHE_HD void write_channel(const StreamPlan& s, const Samples<T>& samples, const Range& range, const At& at,
+                                const ArrivalAt& arrival_at, const Target& target, const Verdict& verdict,
+                                std::int64_t d, std::int64_t out) {
+  using C = compute_t<T>;
+  const std::int64_t offset = out + channel_offset(s.out_channels, d);
+  if (!verdict.valid || verdict.source >= 0) {
+    const int channels = range.method == Method::slerp ? 4 : 1;
+    for (int c = 0; c < channels; ++c) {
+      const std::int64_t here = c == 0 ? offset : out + channel_offset(s.out_channels, d + c);
+      if (verdict.source >= 0) {
+        store_copy(s, here, samples(verdict.source, d + c));
+      } else if (fills_nan(s, target)) {
+        store_as(s.out_dtype, s.out, here, quiet_nan<C>());
+      } else if constexpr (is_float_type<T>) {
+        store_as(s.out_dtype, s.out, here, C(0));
+      } else {
+        store_as(s.out_dtype, s.out, here, T(0));
+      }
+    }
+    return;
+  }
+  if (range.method == Method::max || range.method == Method::min || range.method == Method::last) {
+    store_copy(s, offset, samples(picked(s, samples, range, at, arrival_at, target, d), d));
+    return;
+  }
+  if constexpr (is_float_type<T>) {
+    if (range.method == Method::slerp) {
+      double q[4];
+      slerp_group(samples, target.found, d, q);
+      for (int c = 0; c < 4; ++c) {
+        store_as(s.out_dtype, s.out, out + channel_offset(s.out_channels, d + c), q[c]);
+      }
+    } else if (range.method == Method::mean) {
+      store_as(s.out_dtype, s.out, offset, mean_of(s, samples, range, at, arrival_at, target, d));
+    } else {
+      store_as(s.out_dtype, s.out, offset, interpolate(samples, range.method, target.found, verdict.cubic, d));
+    }
+  }
+}
+
+ROBOCACHE_HD void write_marks(const StreamPlan& s, std::int64_t b, std::int64_t t, bool valid, std::int64_t age,
+                              std::int64_t index) {
+  const auto at = [&](const StreamPlan::Mark& mark) { return b * mark.row_stride + t * mark.target_stride; };
+  if (s.valid.data != nullptr) static_cast<std::uint8_t*>(s.valid.data)[at(s.valid)] = valid ? 1 : 0;
+  if (s.age.data != nullptr) static_cast<std::int64_t*>(s.age.data)[at(s.age)] = age;
+  if (s.index.data != nullptr) static_cast<std::int64_t*>(s.index.data)[at(s.index)] = index;
+}
+
+}  // namespace ROBOCACHE_SIMD_TARGET
+}  // namespace robocache::align_op

@@ -1,0 +1,53 @@
+"""Backends as fixtures. A backend that cannot run here is skipped with its own words for why."""
+
+from __future__ import annotations
+
+import calling
+import pytest
+
+import robocache as rc
+
+try:
+    from hypothesis import settings
+except ImportError:
+    pass
+else:
+    settings.register_profile("robocache", deadline=None, max_examples=60, derandomize=True)
+    settings.load_profile("robocache")
+
+
+@pytest.fixture(params=["reference", "cpu", "cuda"])
+def backend(request):
+    """A backend's name and how to bring NumPy arrays to where it runs."""
+    reason = calling.unavailable(request.param)
+    if reason is None and request.param == "cuda":
+        reason = no_cuda_arrays()
+    if reason:
+        pytest.skip(reason)
+    return request.param, calling.to_cuda if request.param == "cuda" else calling.keep
+
+
+@pytest.fixture(params=calling.simd_targets())
+def simd(request):
+    before = rc.simd_target()
+    rc.set_simd_target(request.param)
+    yield request.param
+    rc.set_simd_target(before)
+
+
+@pytest.fixture
+def cuda():
+    """Brings NumPy arrays to the GPU."""
+    reason = calling.unavailable("cuda") or no_cuda_arrays()
+    if reason:
+        pytest.skip(reason)
+    yield calling.to_cuda
+    rc.synchronize()
+
+
+def no_cuda_arrays() -> str | None:
+    try:
+        import torch
+    except ImportError:
+        return "cuda: no torch to hold arrays on the GPU"
+    return None if torch.cuda.is_available() else "cuda: torch sees no GPU"

@@ -1,0 +1,169 @@
+"""The demo does what it says: deterministic, a figure, and errors well below those of the ways it is compared with."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import robocache as rc
+from robocache import _demo, _demo_arm
+
+
+@pytest.fixture(scope="module")
+def outcome():
+    return _demo.run()
+
+
+def test_the_recording_is_what_the_demo_says(outcome):
+    streams = outcome.report["streams"]
+    for name, rate in {"joints": 500, "camera": 30, "imu": 200, "pose": 100, "wrist": 25}.items():
+        assert streams[name]["rate_hz"] == pytest.approx(rate, rel=0.02)
+    assert streams["camera"]["dropped"] > 10
+    assert len(streams["camera"]["gaps"]) == 1
+    (died, end) = streams["imu"]["gaps"][0]
+    assert died == pytest.approx(_demo_arm.IMU_DIES, abs=0.01)
+    assert end == _demo_arm.DURATION
+    assert streams["imu"]["valid_share"] == pytest.approx(0.5, abs=0.01)
+    for whole in ("joints", "pose", "wrist", "gripper"):
+        assert streams[whole]["valid_share"] == 1.0
+    wrist = outcome.sensors["wrist"].values
+    assert np.abs(wrist).max() <= np.pi
+    assert (np.abs(np.diff(wrist[:, 0])) > np.pi).sum() >= 4
+
+
+def test_the_truth_is_what_the_sensors_saw(outcome):
+    for name, sensor in outcome.sensors.items():
+        latency = _demo_arm.POSE_LATENCY if name == "pose" else 0.0
+        seen, truth = sensor.values.astype(float), sensor.truth(_demo_arm.seconds(sensor.stamps) - latency)
+        for quantity in sensor.quantities:
+            worst = np.abs(quantity.error(seen, truth)).max()
+            assert worst < 2e-3, f"{quantity.label}: {worst} {quantity.unit}"
+
+
+# (quantity, way): how many times larger its RMS error is than ours, at least.
+BEATS = {
+    ("joints", "nearest index"): 1000,
+    ("joints", "float32 epoch lerp"): 1000,
+    ("joints", "float32 lerp"): 10,
+    ("camera features", "nearest index"): 1000,
+    ("camera features", "float32 lerp"): 10,
+    ("imu", "nearest index"): 10,
+    ("imu", "float32 epoch lerp"): 1000,
+    ("pose: position", "float32 lerp"): 1000,
+    ("pose: rotation", "float32 lerp"): 100,
+    ("wrist angle", "nearest index"): 10,
+    ("wrist angle", "float32 lerp"): 100,
+}
+
+
+@pytest.mark.parametrize(("quantity", "way"), BEATS)
+def test_ours_is_closer_to_the_truth(outcome, quantity, way):
+    error = outcome.report["errors"][quantity]["error"]
+    assert error[way]["rms"] > BEATS[quantity, way] * error["robocache"]["rms"]
+
+
+def test_ours_is_as_close_as_stated(outcome):
+    worst = {label: entry["error"]["robocache"]["max"] for label, entry in outcome.report["errors"].items()}
+    assert worst["joints"] < 1e-3  # mrad
+    assert worst["pose: position"] < 1e-3  # mm
+    assert worst["pose: rotation"] < 0.01  # degrees
+    assert worst["wrist angle"] < 0.2  # degrees; a plain lerp is wrong by 180
+    assert worst["gripper open"] == 0
+    assert outcome.report["errors"]["wrist angle"]["error"]["float32 lerp"]["max"] > 90
+
+
+def test_causal_sees_what_a_live_robot_held(outcome):
+    causal = outcome.report["causal"]
+    assert causal["equal_to_live_robot"] == outcome.report["targets"]
+    assert causal["from_the_future"] > outcome.report["targets"] // 2
+
+
+def test_the_reference_gives_the_same_bits(outcome):
+    assert outcome.report["equal_to_reference"] is True
+
+
+def test_it_is_deterministic(outcome):
+    again = _demo.run()
+    assert _demo.same_bits(outcome.aligned, again.aligned)
+    assert _demo.same_bits(outcome.causal, again.causal)
+    assert again.report["errors"] == outcome.report["errors"]
+
+
+@pytest.mark.parametrize("rate", [1.0, 33.3, 1000.0])
+def test_any_rate_works(rate, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    outcome = _demo.run(rate)
+    assert len(outcome.aligned["pose"].values) == outcome.report["targets"]
+    assert _demo.draw(outcome, tmp_path).stat().st_size > 10_000
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "robocache.cli", "demo", *arguments]
+
+
+def test_the_command_tells_and_draws(tmp_path):
+    pytest.importorskip("typer", reason="Typer is not installed")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    answer = subprocess.run(command("--output", str(tmp_path / "new")), capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, answer.stderr
+    for word in ("joints", "camera", "imu", "pose", "wrist", "gripper", "nearest index", "How to read it", "Next:"):
+        assert word in answer.stdout
+    figure = tmp_path / "new" / "demo.png"
+    assert str(figure) in answer.stdout.replace("\n", "")
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert 20_000 < figure.stat().st_size < 200 * 1024
+
+
+def test_the_command_speaks_json(tmp_path):
+    pytest.importorskip("typer", reason="Typer is not installed")
+    answer = subprocess.run(
+        command("--json", "--rate", "20", "--output", str(tmp_path)), capture_output=True, text=True, timeout=60
+    )
+    assert answer.returncode == 0, answer.stderr
+    report = json.loads(answer.stdout)
+    assert report["rate_hz"] == 20
+    assert report["align_us"] > 0
+    assert report["backend"].startswith("cpu: ")
+
+
+def test_with_numpy_alone_it_prints_plain_tables(tmp_path):
+    """No torch, no Rich, no matplotlib: the numbers are the same, and it says what brings the figure."""
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'rich', 'matplotlib', 'PIL'): sys.modules[name] = None\n"
+        "from pathlib import Path\n"
+        "from robocache import _demo\n"
+        f"_demo.main(Path({str(tmp_path)!r}))\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, answer.stderr
+    assert "robocache[demo]" in answer.stdout
+    assert "wrist angle" in answer.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_torch_is_not_imported(tmp_path):
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from robocache import _demo\n"
+        f"_demo.main(Path({str(tmp_path)!r}))\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_the_figure_in_the_readme_is_small():
+    figure = Path(__file__).parents[2] / "docs" / "demo.png"
+    assert figure.stat().st_size < 200 * 1024
+
+
+def test_float32_epoch_seconds_are_refused(outcome):
+    """What the demo shows to be hopeless does not get in."""
+    sensor = outcome.sensors["joints"]
+    with pytest.raises(ValueError, match="float32"):
+        rc.resample(sensor.values, (sensor.stamps * 1e-9).astype(np.float32), outcome.targets)

@@ -1,0 +1,617 @@
+"""Bad input gets a sentence: what was wrong, where, and what was expected. Each test here reads it."""
+
+from __future__ import annotations
+
+import calling
+import cases
+import numpy as np
+import pytest
+
+import robocache as rc
+
+SECOND = 10**9
+TIMES = np.arange(8, dtype=np.int64) * SECOND
+VALUES = np.arange(24, dtype=np.float32).reshape(8, 3)
+TARGETS = np.array([0, SECOND // 2, 3 * SECOND], np.int64)
+BATCH_TIMES = np.stack([TIMES, TIMES + 5, TIMES + 9])
+BATCH_VALUES = np.stack([VALUES, VALUES + 1, VALUES + 2])
+
+
+@pytest.fixture(autouse=True)
+def the_library_works_on():
+    """After every error, the next call is as right as ever."""
+    yield
+    answer = rc.resample(VALUES, TIMES, TARGETS)
+    np.testing.assert_array_equal(answer, [[0, 1, 2], [1.5, 2.5, 3.5], [9, 10, 11]])
+
+
+def says(error, parts, call, *arguments, **options):
+    """The call raises `error` with a sentence that has all the parts, in this order."""
+    with pytest.raises(error) as caught:
+        call(*arguments, **options)
+    sentence = str(caught.value)
+    assert type(caught.value) is error, f"{type(caught.value).__name__}: {sentence}"
+    where = 0
+    for part in parts:
+        found = sentence.find(part, where)
+        assert found >= 0, f"the sentence lacks {part!r} (after position {where}): {sentence}"
+        where = found + len(part)
+    assert "\n" not in sentence
+    return sentence
+
+
+def stream(**changes):
+    arguments = {"values": VALUES, "times": TIMES, **changes}
+    return rc.Stream(arguments.pop("values"), arguments.pop("times"), **arguments)
+
+
+# ---- ranks and shapes --------------------------------------------------------------------------------------------
+
+
+def test_times_of_a_wrong_rank():
+    says(ValueError, ["resample: times", "3 dimensions", "[S]"], rc.resample, VALUES, TIMES.reshape(2, 2, 2), TARGETS)
+    says(ValueError, ["resample: times", "0 dimensions", "[S]"], rc.resample, VALUES, np.int64(3).reshape(()), TARGETS)
+
+
+def test_values_of_a_wrong_rank():
+    says(ValueError, ["resample: values", "[]", "times", "[8]"], rc.resample, VALUES[0, 0].reshape(()), TIMES, TARGETS)
+    call = ['align: stream "imu": values', "[8, 3]", "times", "[3, 8]", "[B, S, ...]"]
+    says(ValueError, call, rc.align, {"imu": stream(times=BATCH_TIMES)}, TARGETS)
+
+
+def test_targets_of_a_wrong_rank():
+    says(ValueError, ["resample: targets", "[1, 1, 3]", "[B, T]"], rc.resample, VALUES, TIMES, TARGETS[None, None])
+    says(ValueError, ["resample: targets", "[]"], rc.resample, VALUES, TIMES, np.array(5))
+
+
+def test_shapes_that_disagree():
+    says(ValueError, ["resample: values", "[7, 3]", "times", "[8]"], rc.resample, VALUES[:7], TIMES, TARGETS)
+    parts = ['fuse: stream "pose"', "arrivals", "[7]", "times", "[8]"]
+    says(ValueError, parts, rc.fuse, {"pose": stream(arrivals=TIMES[:7])}, TARGETS)
+    says(
+        ValueError,
+        ["resample", "lengths", "[2]", "3 rows"],
+        rc.resample,
+        BATCH_VALUES,
+        BATCH_TIMES,
+        TARGETS,
+        lengths=np.array([8, 8]),
+    )
+    says(ValueError, ["lengths", "times", "[8]"], rc.resample, VALUES, TIMES, TARGETS, lengths=np.array([8]))
+    says(ValueError, ["rows", "times", "[8]"], rc.resample, VALUES, TIMES, TARGETS, rows=np.array([0]))
+    says(
+        ValueError,
+        ["lengths", "offsets"],
+        rc.resample,
+        VALUES,
+        TIMES,
+        TARGETS,
+        lengths=np.array([8]),
+        offsets=np.array([0, 8]),
+    )
+    says(ValueError, ["offsets"], rc.resample, VALUES, TIMES, TARGETS, offsets=np.zeros(0, np.int64))
+    says(ValueError, ["offsets"], rc.resample, VALUES, TIMES, TARGETS, offsets=np.zeros((1, 2), np.int64))
+
+
+def test_rows_that_disagree():
+    batch = stream(values=BATCH_VALUES, times=BATCH_TIMES)
+    two = np.stack([TARGETS, TARGETS])
+    says(ValueError, ['align: stream "imu"', "3 rows", "targets", "2"], rc.align, {"imu": batch}, two)
+    other = stream(values=BATCH_VALUES[:2], times=BATCH_TIMES[:2])
+    parts = ['fuse: stream "late"', "2 rows", 'stream "imu"', "3"]
+    says(ValueError, parts, rc.fuse, {"imu": batch, "late": other}, TARGETS)
+    starts = rc.Timeline(np.array([0, 0]), rate=50, count=3)
+    says(ValueError, ['align: stream "imu"', "3 rows", "2"], rc.align, {"imu": batch}, starts)
+
+
+def test_the_number_of_streams():
+    says(ValueError, ["align", "0 streams", "1 to 64"], rc.align, {}, TARGETS)
+    says(ValueError, ["fuse", "65 streams", "1 to 64"], rc.fuse, [stream()] * 65, TARGETS)
+
+
+# ---- methods -----------------------------------------------------------------------------------------------------
+
+
+def test_unknown_words():
+    says(ValueError, ["resample", '"lineer"', "linear", "slerp"], rc.resample, VALUES, TIMES, TARGETS, method="lineer")
+    says(ValueError, ["align", '"imu"', '"lineer"'], rc.align, {"imu": stream(method="lineer")}, TARGETS)
+    says(ValueError, ["resample", "edge", '"wrap"', "clamp"], rc.resample, VALUES, TIMES, TARGETS, edge="wrap")
+    says(ValueError, ["align", '"imu"', "edge", '"wrap"'], rc.align, {"imu": stream(edge="wrap")}, TARGETS)
+    says(ValueError, ["fuse", "on_nan", '"drop"', "skip"], rc.fuse, [stream()], TARGETS, on_nan="drop")
+
+
+def test_ranges_that_overlap():
+    parts = ['align: stream "pose"', "overlap", "linear", "0..2", "hold", "1..3"]
+    says(ValueError, parts, rc.align, {"pose": stream(method=[("linear", 0, 2), ("hold", 1, 3)])}, TARGETS)
+
+
+def test_ranges_that_leave_channels_out():
+    parts = ['align: stream "pose"', "2..3", "no method"]
+    says(ValueError, parts, rc.align, {"pose": stream(method=[("linear", 0, 2)])}, TARGETS)
+    parts = ['align: stream "pose"', "1..2", "no method"]
+    says(ValueError, parts, rc.align, {"pose": stream(method=[("linear", 0, 1), ("hold", 2, 3)])}, TARGETS)
+
+
+def test_ranges_outside_the_channels():
+    parts = ["linear", "0..5", "3 channels"]
+    says(ValueError, parts, rc.resample, VALUES, TIMES, TARGETS, method=[("linear", 0, 5)])
+    says(ValueError, ["-1..3"], rc.resample, VALUES, TIMES, TARGETS, method=[("linear", -1, 3)])
+    says(ValueError, ["2..1"], rc.resample, VALUES, TIMES, TARGETS, method=[("linear", 0, 3), ("hold", 2, 1)])
+
+
+def test_methods_of_a_wrong_form():
+    for method in (3, [("linear", 0)], [("linear", 0, "3")], ["linear"], [("linear", 0, 3, 4)]):
+        with pytest.raises((TypeError, ValueError), match="method"):
+            rc.resample(VALUES, TIMES, TARGETS, method=method)
+
+
+def test_methods_by_channel_name():
+    names = ["x", "y", "grip"]
+    parts = ['align: stream "arm"', '"grip"', "method"]
+    says(ValueError, parts, rc.align, {"arm": stream(method={"[xy]": "linear"}, channels=names)}, TARGETS)
+    says(ValueError, ['"arm"', "channels"], rc.align, {"arm": stream(method={"*": "linear"})}, TARGETS)
+    parts = ['"arm"', "2", "channels", "3"]
+    says(ValueError, parts, rc.align, {"arm": stream(method={"*": "linear"}, channels=names[:2])}, TARGETS)
+
+
+def test_slerp_on_other_than_groups_of_four():
+    parts = ['align: stream "pose"', "slerp", "4 channels", "0..3", "3"]
+    says(ValueError, parts, rc.align, {"pose": stream(method="slerp")}, TARGETS)
+
+
+@pytest.mark.parametrize("method", ["linear", "slerp", "angle", "angle_degrees", "cubic", "mean"])
+def test_a_method_that_integers_cannot_have(method):
+    whole = VALUES.astype(np.int32)
+    parts = ["resample", method, "int32", "hold"]
+    says(TypeError, parts, rc.resample, whole, TIMES, TARGETS, method=method)
+
+
+def test_edge_nan_on_integers():
+    whole = VALUES.astype(np.uint8)
+    says(ValueError, ["resample", "edge nan", "uint8"], rc.resample, whole, TIMES, TARGETS, edge="nan")
+
+
+# ---- dtypes, devices, kinds --------------------------------------------------------------------------------------
+
+
+def test_fuse_of_mixed_dtypes():
+    mixed = {"a": stream(), "b": stream(values=VALUES.astype(np.float64))}
+    says(TypeError, ["fuse", "float32", "float64", "dtype="], rc.fuse, mixed, TARGETS)
+    says(
+        TypeError,
+        ["fuse", "float32", "int32"],
+        rc.fuse,
+        mixed,
+        TARGETS,
+        dtype=np.int32,
+    )
+    small = {"a": stream(values=VALUES.astype(np.int16))}
+    says(TypeError, ["fuse", '"a"', "int16", "uint16"], rc.fuse, small, TARGETS, dtype=np.uint16)
+
+
+def test_times_of_a_wrong_dtype():
+    says(TypeError, ["resample: times", "int32", "int64"], rc.resample, VALUES, TIMES.astype(np.int32), TARGETS)
+    says(TypeError, ["resample: targets", "uint64", "int64"], rc.resample, VALUES, TIMES, TARGETS.astype(np.uint64))
+    parts = ['align: stream "imu"', "arrivals", "float16"]
+    says(TypeError, parts, rc.align, {"imu": stream(arrivals=TIMES.astype(np.float16))}, TARGETS)
+
+
+def test_datetimes_are_refused_or_read_as_nanoseconds():
+    stamps = TIMES.astype("datetime64[ns]")
+    try:
+        answer = rc.resample(VALUES, stamps, TARGETS)
+    except TypeError as error:
+        assert "datetime64" in str(error)  # noqa: PT017
+    else:
+        np.testing.assert_array_equal(answer, rc.resample(VALUES, TIMES, TARGETS))
+
+
+def test_lengths_of_a_wrong_dtype():
+    parts = ["resample", "lengths", "float64", "int64"]
+    says(TypeError, parts, rc.resample, BATCH_VALUES, BATCH_TIMES, TARGETS, lengths=np.array([8.0, 8.0, 8.0]))
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "object", "U3", "datetime64[ns]"])
+def test_values_of_an_unsupported_dtype(dtype):
+    values = np.zeros((8, 3), dtype)
+    name = {"U3": "str"}.get(dtype, dtype.split("[")[0])
+    says(TypeError, ["resample", "values", name], rc.resample, values, TIMES, TARGETS)
+
+
+@pytest.mark.parametrize("values", ["text", 3.5, None, object(), {"a": 1}], ids=lambda v: type(v).__name__)
+def test_an_unsupported_kind_of_array(values):
+    parts = ["resample", "values", type(values).__name__]
+    says(TypeError, parts, rc.resample, values, TIMES, TARGETS)
+
+
+def test_big_endian_arrays_are_refused():
+    swapped = VALUES.astype(">f4")
+    says(TypeError, ["resample", "values"], rc.resample, swapped, TIMES, TARGETS)
+
+
+def test_mixed_kinds_of_arrays():
+    torch = pytest.importorskip("torch")
+    parts = ["resample", "times", "numpy", "values", "torch"]
+    sentence = says_in_any_order(TypeError, parts, rc.resample, torch.from_numpy(VALUES), TIMES, TARGETS)
+    assert "numpy" in sentence.lower()
+
+
+def says_in_any_order(error, parts, call, *arguments, **options):
+    with pytest.raises(error) as caught:
+        call(*arguments, **options)
+    sentence = str(caught.value)
+    for part in parts:
+        assert part in sentence.lower(), f"the sentence lacks {part!r}: {sentence}"
+    return sentence
+
+
+def test_mixed_devices(cuda):
+    torch = pytest.importorskip("torch")
+    parts = ["resample", "times", "cpu", "cuda:0"]
+    says_in_any_order(ValueError, parts, rc.resample, cuda(VALUES), torch.from_numpy(TIMES), cuda(TARGETS))
+
+
+# ---- durations ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [1, 5, 999])
+def test_a_duration_that_was_meant_as_seconds(number):
+    parts = ["resample", "max_gap", f"{number}", "nanoseconds", f"{number}.0"]
+    says(ValueError, parts, rc.resample, VALUES, TIMES, TARGETS, max_gap=number)
+    parts = ['align: stream "imu"', "latency", f"{number}"]
+    says(ValueError, parts, rc.align, {"imu": stream(latency=number)}, TARGETS)
+
+
+def test_a_negative_max_gap():
+    says(ValueError, ["resample", "max_gap", "-0.5", "negative"], rc.resample, VALUES, TIMES, TARGETS, max_gap=-0.5)
+    parts = ['align: stream "imu"', "max_gap", "-5000", "negative"]
+    says(ValueError, parts, rc.align, {"imu": stream(max_gap=-5000)}, TARGETS)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30, 1 << 63])
+def test_a_duration_that_is_none(value):
+    with pytest.raises((ValueError, OverflowError), match="latency"):
+        rc.resample(VALUES, TIMES, TARGETS, latency=value)
+
+
+def test_a_duration_of_a_wrong_type():
+    says(TypeError, ["resample", "latency", "str"], rc.resample, VALUES, TIMES, TARGETS, latency="8ms")
+    says(TypeError, ["resample", "max_gap", "bool"], rc.resample, VALUES, TIMES, TARGETS, max_gap=True)
+
+
+# ---- what only the data can tell -----------------------------------------------------------------------------------
+
+
+def with_change(array: np.ndarray, where, value) -> np.ndarray:
+    changed = array.copy()
+    changed[where] = value
+    return changed
+
+
+SECONDS = TIMES / 1e9
+OFFSETS = np.array([0, 3, 8], np.int64)
+
+# name: (sentence, call)
+DATA = {
+    "times decrease": (
+        ['align: stream "imu": times[2][5] = 17 is before times[2][4] = 4000000009', "must not decrease"],
+        lambda c: rc.align({"imu": rc.Stream(c(BATCH_VALUES), c(with_change(BATCH_TIMES, (2, 5), 17)))}, c(TARGETS)),
+    ),
+    "times decrease, unbatched": (
+        ["resample: times[5] = 17 is before times[4] = 4000000000"],
+        lambda c: rc.resample(c(VALUES), c(with_change(TIMES, 5, 17)), c(TARGETS)),
+    ),
+    "times decrease, seconds": (
+        ['fuse: stream "b": times[5] = 0.25 s is before times[4] = 4 s'],
+        lambda c: rc.fuse(
+            {
+                "a": rc.Stream(c(VALUES), c(SECONDS)),
+                "b": rc.Stream(c(VALUES), c(with_change(SECONDS, 5, 0.25))),
+            },
+            c(TARGETS),
+        ),
+    ),
+    "times decrease, packed": (
+        ["resample: times[5] = 17 is before times[4] = 4000000000"],
+        lambda c: rc.resample(c(VALUES), c(with_change(TIMES, 5, 17)), c(TARGETS), offsets=c(OFFSETS)),
+    ),
+    "times not a number": (
+        ["resample: times[5] = nan"],
+        lambda c: rc.resample(c(VALUES), c(with_change(SECONDS, 5, np.nan)), c(TARGETS)),
+    ),
+    "times infinite": (
+        ["resample: times[7] = inf"],
+        lambda c: rc.resample(c(VALUES), c(with_change(SECONDS, 7, np.inf)), c(TARGETS)),
+    ),
+    "times past 2^62": (
+        ["resample: times[7] = 4611686018427387904", "2^62"],
+        lambda c: rc.resample(c(VALUES), c(with_change(TIMES, 7, 1 << 62)), c(TARGETS)),
+    ),
+    "float32 seconds too large": (
+        ["resample: times[7] = 16385", "float32", "float64"],
+        lambda c: rc.resample(c(VALUES), c(with_change(SECONDS.astype(np.float32), 7, 16385)), c(TARGETS)),
+    ),
+    "float32 targets too large": (
+        ["resample: targets[1] = 1700000", "float32", "float64"],
+        lambda c: rc.resample(c(VALUES), c(TIMES), c(np.array([0, 1.7e9], np.float32))),
+    ),
+    "arrivals not a number": (
+        ['align: stream "imu": arrivals[3] = nan'],
+        lambda c: rc.align(
+            {"imu": rc.Stream(c(VALUES), c(TIMES), arrivals=c(with_change(SECONDS, 3, np.nan)))}, c(TARGETS)
+        ),
+    ),
+    "targets not a number": (
+        ["resample: targets[2] = nan"],
+        lambda c: rc.resample(c(VALUES), c(TIMES), c(np.array([0, 1, np.nan]))),
+    ),
+    "targets decrease for bins": (
+        ["resample: targets[1][2] = 17 is before targets[1][1] = 500000000", "mean"],
+        lambda c: rc.resample(c(VALUES), c(TIMES), c(np.stack([TARGETS, with_change(TARGETS, 2, 17)])), method="mean"),
+    ),
+    "a start that is no time": (
+        ["align", "start", "[1]", "nan"],
+        lambda c: rc.align([rc.Stream(c(VALUES), c(TIMES))], rc.Timeline(c(np.array([0.0, np.nan])), rate=50, count=3)),
+    ),
+    "lengths too large": (
+        ["resample: lengths[1] = 9 is outside 0..8"],
+        lambda c: rc.resample(c(BATCH_VALUES), c(BATCH_TIMES), c(TARGETS), lengths=c(np.array([8, 9, 8]))),
+    ),
+    "lengths negative": (
+        ["resample: lengths[2] = -1 is outside 0..8"],
+        lambda c: rc.resample(c(BATCH_VALUES), c(BATCH_TIMES), c(TARGETS), lengths=c(np.array([8, 7, -1], np.int32))),
+    ),
+    "offsets decrease": (
+        ["resample: offsets[2] = 2 is below offsets[1] = 3", "must not decrease"],
+        lambda c: rc.resample(c(VALUES), c(TIMES), c(TARGETS), offsets=c(np.array([0, 3, 2, 8]))),
+    ),
+    "offsets too large": (
+        ["resample: offsets[2] = 9 is outside 0..8"],
+        lambda c: rc.resample(c(VALUES), c(TIMES), c(TARGETS), offsets=c(np.array([0, 3, 9]))),
+    ),
+    "offsets negative": (
+        ["resample: offsets[0] = -3 is outside 0..8"],
+        lambda c: rc.resample(c(VALUES), c(TIMES), c(TARGETS), offsets=c(np.array([-3, 3, 8]))),
+    ),
+    "rows too large": (
+        ["resample: rows[1] = 3 is outside 0..2"],
+        lambda c: rc.resample(c(BATCH_VALUES), c(BATCH_TIMES), c(TARGETS), rows=c(np.array([0, 3]))),
+    ),
+    "rows negative": (
+        ['align: stream "imu": rows[0] = -1 is outside 0..1'],
+        lambda c: rc.align(
+            {"imu": rc.Stream(c(VALUES), c(TIMES), offsets=c(OFFSETS), rows=c(np.array([-1])))}, c(TARGETS)
+        ),
+    ),
+}
+each_fault = pytest.mark.parametrize("fault", list(DATA))
+
+
+@each_fault
+def test_data_faults_on_the_cpu(fault):
+    parts, call = DATA[fault]
+    says(ValueError, parts, call, calling.keep)
+
+
+@each_fault
+def test_data_faults_on_cuda_are_raised_by_synchronize(fault, cuda):
+    parts, call = DATA[fault]
+    call(cuda)  # the launch itself never blocks
+    says(ValueError, parts, rc.synchronize)
+    rc.synchronize()
+
+
+@each_fault
+def test_data_faults_on_cuda_are_raised_by_the_next_call(fault, cuda):
+    torch = pytest.importorskip("torch")
+    parts, call = DATA[fault]
+    call(cuda)
+    torch.cuda.synchronize()
+    out = torch.full((3, 3), 7.0, device="cuda")
+    says(ValueError, parts, rc.resample, cuda(VALUES), cuda(TIMES), cuda(TARGETS), out=out)
+    assert (out == 7).all(), "the call that reports an earlier fault does nothing else"
+    rc.resample(cuda(VALUES), cuda(TIMES), cuda(TARGETS), out=out)
+    rc.synchronize()
+    np.testing.assert_array_equal(out.cpu().numpy(), rc.resample(VALUES, TIMES, TARGETS))
+
+
+@pytest.mark.parametrize("fault", ["times decrease, unbatched", "targets not a number", "times past 2^62"])
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_nothing_is_written_when_the_data_is_bad(fault, backend):
+    out = np.full((3, 3), 7, np.float32)
+    times = {"times decrease, unbatched": with_change(TIMES, 5, 17), "times past 2^62": with_change(TIMES, 7, 1 << 62)}
+    targets = np.array([0, 1, np.nan]) if fault.startswith("targets") else TARGETS
+    with pytest.raises(ValueError, match="resample"):
+        rc.resample(VALUES, times.get(fault, TIMES), targets, out=out, backend=backend)
+    assert (out == 7).all()
+    with pytest.raises(ValueError, match="fuse"):
+        rc.fuse([rc.Stream(VALUES, times.get(fault, TIMES))], targets, out=out, backend=backend)
+    assert (out == 7).all()
+
+
+def test_padding_may_hold_anything():
+    times = BATCH_TIMES.astype(np.float64) / 1e9
+    times[1, 4:] = [np.nan, -1, np.inf, 1e300]
+    expected = rc.resample(BATCH_VALUES, BATCH_TIMES / 1e9, TARGETS)
+    answer = rc.resample(BATCH_VALUES, times, TARGETS, lengths=np.array([8, 4, 8]))
+    np.testing.assert_array_equal(answer, expected)
+
+
+def test_an_unnamed_stream_has_no_name_in_its_sentence():
+    rc.align({"imu": stream()}, TARGETS)  # a name that the library has met
+    sentence = says(ValueError, ["resample: times[5]"], rc.resample, VALUES, with_change(TIMES, 5, 17), TARGETS)
+    assert "stream" not in sentence
+
+
+def test_streams_of_a_sequence_are_named_by_their_position():
+    bad = stream(times=with_change(TIMES, 5, 17))
+    says(ValueError, ['fuse: stream "1": times[5]'], rc.fuse, [stream(), bad], TARGETS)
+    named = stream(times=with_change(TIMES, 5, 17), name="lidar")
+    says(ValueError, ['fuse: stream "lidar": times[5]'], rc.fuse, [stream(), named], TARGETS)
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("method", ["linear", "cubic", "mean", "max", "slerp", "nearest"])
+def test_unchecked_garbage_stays_inside_the_arrays(seed, method, backend):
+    """check=False promises nothing about the numbers, but no read or write outside, and an end."""
+    kind, convert = backend
+    random = cases.Random(f"{seed} {method}")
+    rows, samples = 3, 9
+    packed = random.chance(2)
+    shape = (rows * samples,) if packed else (rows, samples)
+    time_dtype = np.dtype(random.choice(["int64", "float64", "float32"]))
+    values = convert(random.values((*shape, 4), "float32"))
+    stamps = random.choice([cases.garbage(random, shape, time_dtype), np.full(shape, 5, time_dtype)])
+    numbers = cases.garbage(random, rows + 1 if packed else rows, np.dtype(random.choice(["int32", "int64"])))
+    arguments = {
+        "arrivals": convert(cases.garbage(random, shape, time_dtype)) if random.chance(2) else None,
+        "rows": convert(cases.garbage(random, 5, np.dtype("int64"))) if random.chance(2) else None,
+        ("offsets" if packed else "lengths"): convert(numbers),
+    }
+    stream = rc.Stream(values, convert(stamps), method=method, **arguments)
+    targets = convert(cases.garbage(random, 7, np.dtype("int64")))
+    out = rc.align([stream], targets, causal=random.chance(2), check=False, backend=kind)[0]
+    rc.synchronize()
+    index = calling.to_numpy(out.index)
+    assert ((index >= -1) & (index < max(shape))).all()
+
+
+# ---- targets -----------------------------------------------------------------------------------------------------
+
+
+def test_timelines_that_are_none():
+    says(ValueError, ["rate", "0", "positive"], lambda: rc.resample(VALUES, TIMES, rc.Timeline(0, rate=0, count=3)))
+    says(ValueError, ["rate", "-50", "positive"], lambda: rc.resample(VALUES, TIMES, rc.Timeline(0, rate=-50, count=3)))
+    says(ValueError, ["rate", "nan"], lambda: rc.resample(VALUES, TIMES, rc.Timeline(0, rate=float("nan"), count=3)))
+    says(ValueError, ["count", "-1", "negative"], lambda: rc.resample(VALUES, TIMES, rc.Timeline(0, rate=50, count=-1)))
+    with pytest.raises(ValueError, match=r"start"):
+        rc.resample(VALUES, TIMES, rc.Timeline(float("nan"), rate=50, count=3))
+    with pytest.raises(ValueError, match=r"timeline|Timeline"):
+        rc.resample(VALUES, TIMES, rc.Timeline(0, rate=1e-9, count=10**6))
+    with pytest.raises(ValueError, match=r"start"):
+        rc.resample(VALUES, TIMES, rc.Timeline(np.zeros((2, 2)), rate=50, count=3))
+
+
+# ---- out, backend --------------------------------------------------------------------------------------------------
+
+
+def test_out_of_a_wrong_shape():
+    parts = ["resample: out", "[3, 4]", "expected", "[3, 3]"]
+    says(ValueError, parts, rc.resample, VALUES, TIMES, TARGETS, out=np.zeros((3, 4), np.float32))
+    parts = ["fuse: out", "[3, 3]", "expected", "[3, 6]"]
+    says(ValueError, parts, rc.fuse, [stream(), stream()], TARGETS, out=np.zeros((3, 3), np.float32))
+
+
+def test_out_of_a_wrong_dtype():
+    with pytest.raises((TypeError, ValueError), match=r"resample: out.*int32.*float32|resample: out.*float32.*int32"):
+        rc.resample(VALUES, TIMES, TARGETS, out=np.zeros((3, 3), np.int32))
+
+
+def test_out_that_cannot_be_written():
+    out = np.zeros((3, 3), np.float32)
+    out.flags.writeable = False
+    with pytest.raises((TypeError, ValueError), match=r"resample: out.*(read-only|writ)"):
+        rc.resample(VALUES, TIMES, TARGETS, out=out)
+    with pytest.raises((TypeError, ValueError), match=r"resample: out"):
+        rc.resample(VALUES, TIMES, TARGETS, out=np.broadcast_to(np.zeros((1, 3), np.float32), (3, 3)))
+
+
+def test_a_broadcast_out_is_refused():
+    """Several targets would be written to one place."""
+    base = np.zeros((1, 3), np.float32)
+    out = np.lib.stride_tricks.as_strided(base, (3, 3), (0, 4), writeable=True)
+    with pytest.raises(ValueError, match=r"resample: out"):
+        rc.resample(VALUES, TIMES, TARGETS, out=out)
+
+
+def test_read_only_inputs_are_fine():
+    values, times, targets = (array.copy() for array in (VALUES, TIMES, TARGETS))
+    for array in (values, times, targets):
+        array.flags.writeable = False
+    np.testing.assert_array_equal(rc.resample(values, times, targets), rc.resample(VALUES, TIMES, TARGETS))
+
+
+def test_a_backend_that_nobody_knows():
+    says(
+        ValueError,
+        ["resample", '"fpga"', "reference", "cpu", "cuda"],
+        rc.resample,
+        VALUES,
+        TIMES,
+        TARGETS,
+        backend="fpga",
+    )
+
+
+def test_a_backend_that_is_not_there():
+    reason = calling.unavailable("cuda")
+    if reason is None:
+        pytest.skip("cuda runs here")
+    says(RuntimeError, ["resample", "cuda"], rc.resample, VALUES, TIMES, TARGETS, backend="cuda")
+
+
+def test_a_backend_on_the_wrong_device(cuda):
+    with pytest.raises((ValueError, TypeError), match=r"resample.*cuda"):
+        rc.resample(VALUES, TIMES, TARGETS, backend="cuda")
+    with pytest.raises((ValueError, TypeError), match=r"resample.*cpu"):
+        rc.resample(cuda(VALUES), cuda(TIMES), cuda(TARGETS), backend="cpu")
+
+
+def test_threads_and_simd_targets():
+    with pytest.raises(ValueError, match="0"):
+        rc.set_num_threads(0)
+    with pytest.raises(ValueError, match="mmx"):
+        rc.set_simd_target("mmx")
+
+
+# ---- torch -------------------------------------------------------------------------------------------------------
+
+
+def test_out_that_requires_grad():
+    torch = pytest.importorskip("torch")
+    out = torch.zeros(3, 3, requires_grad=True)
+    arrays = [torch.from_numpy(array) for array in (VALUES, TIMES, TARGETS)]
+    says_in_any_order((ValueError, TypeError, RuntimeError), ["resample", "out", "grad"], rc.resample, *arrays, out=out)
+
+
+def test_out_with_values_that_require_grad():
+    torch = pytest.importorskip("torch")
+    values, times, targets = (torch.from_numpy(array.copy()) for array in (VALUES, TIMES, TARGETS))
+    values.requires_grad_()
+    out = torch.zeros(3, 3)
+    says_in_any_order(
+        (ValueError, TypeError, RuntimeError), ["resample", "grad"], rc.resample, values, times, targets, out=out
+    )
+
+
+def test_tensors_with_the_negative_or_conjugate_bit():
+    torch = pytest.importorskip("torch")
+    times, targets = torch.from_numpy(TIMES), torch.from_numpy(TARGETS)
+    negative = torch.complex(torch.zeros(8, 3), torch.from_numpy(VALUES)).conj().imag
+    assert negative.is_neg()
+    says_in_any_order(
+        (ValueError, TypeError), ["resample", "values", "negative bit"], rc.resample, negative, times, targets
+    )
+    conjugate = torch.complex(torch.zeros(8, 3), torch.from_numpy(VALUES)).conj()
+    says_in_any_order((ValueError, TypeError), ["resample", "values"], rc.resample, conjugate, times, targets)
+
+
+def test_sparse_and_meta_tensors():
+    torch = pytest.importorskip("torch")
+    times, targets = torch.from_numpy(TIMES), torch.from_numpy(TARGETS)
+    sparse = torch.from_numpy(VALUES).to_sparse()
+    with pytest.raises((TypeError, ValueError, RuntimeError), match="resample"):
+        rc.resample(sparse, times, targets)
+
+
+# ---- what is no error ----------------------------------------------------------------------------------------------
+
+
+def test_empty_things_are_not_errors():
+    nothing = np.zeros((0, 3), np.float32)
+    assert np.isnan(rc.resample(nothing, np.zeros(0, np.int64), TARGETS)).all()
+    assert rc.resample(VALUES, TIMES, np.zeros(0, np.int64)).shape == (0, 3)
+    assert rc.resample(VALUES[:, :0], TIMES, TARGETS).shape == (3, 0)
+    assert rc.resample(BATCH_VALUES[:0], BATCH_TIMES[:0], TARGETS).shape == (0, 3, 3)
+    assert rc.resample(VALUES, TIMES, TARGETS, offsets=np.zeros(1, np.int64)).shape == (0, 3, 3)
+    np.testing.assert_array_equal(rc.resample(VALUES[:1], TIMES[:1], TARGETS), np.repeat(VALUES[:1], 3, axis=0))

@@ -1,0 +1,36 @@
+"""The examples, and the one in the README, run as they are."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str) -> str:
+    answer = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+def test_align_robot():
+    said = run("examples/align_robot.py")
+    assert re.search(r"^wrist +\(\d+, 48, 64, 3\) +uint8", said, re.MULTILINE)
+    assert re.search(r"^pose +\(\d+, 7\) +float32", said, re.MULTILINE)
+    assert re.search(r"^gripper +\(\d+,\) +uint8", said, re.MULTILINE)
+
+
+def test_train_windows():
+    pytest.importorskip("torch", reason="torch is not installed")
+    said = run("examples/train_windows.py")
+    assert "observed (256, 3, 71), to predict (256, 15, 7)" in said
+    assert re.search(r"loss \d+\.\d+", said)
+
+
+def test_the_readme_s_example():
+    block = re.search(r"```python\n(.+?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    assert re.match(r"\(\d+, 7\) 0\.\d+ \d+\n", run("-c", block[1]))

@@ -1,0 +1,194 @@
+"""Calls from many threads, and after fork."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import calling
+import cases
+import numpy as np
+import pytest
+
+import robocache as rc
+
+PATIENCE = 60  # seconds after which something hangs
+
+
+def big_problem(seed: int = 5) -> cases.Problem:
+    """Large enough for several threads of the pool."""
+    stream = cases.make_stream(cases.Random(seed), rows=32, samples=400, trailing=(40,))
+    return cases.Problem([stream], cases.Timeline(10**9, 150.0, 500))
+
+
+@pytest.fixture
+def pool():
+    """At least three threads, also where the machine has fewer cores."""
+    before = rc.num_threads()
+    rc.set_num_threads(max(3, before))
+    yield
+    rc.set_num_threads(before)
+
+
+def test_many_threads_get_the_same_bits(pool):
+    problems = [cases.CASES[k].build() for k in range(0, len(cases.CASES), 40)] + [big_problem()]
+    expected = [calling.align(problem, "reference") for problem in problems]
+
+    def work(worker: int) -> None:
+        for turn in range(3 * len(problems)):
+            k = (worker * 7 + turn) % len(problems)
+            calling.assert_same(calling.align(problems[k], "cpu"), expected[k], f"worker {worker}")
+
+    with ThreadPoolExecutor(8) as executor:
+        for done in [executor.submit(work, worker) for worker in range(8)]:
+            done.result(timeout=PATIENCE)
+
+
+def test_errors_in_some_threads_leave_the_others_alone(pool):
+    problem = big_problem()
+    expected = calling.align(problem, "reference")
+    times = problem.streams[0].times.copy()
+    times[7, 9] = 0
+
+    def bad() -> str:
+        with pytest.raises(ValueError, match=r"times\[7\]\[9\] = 0 is before times\[7\]\[8\]") as caught:
+            rc.resample(problem.streams[0].values, times, np.array([10**9]))
+        return str(caught.value)
+
+    def good() -> None:
+        calling.assert_same(calling.align(problem, "cpu"), expected, "good")
+
+    with ThreadPoolExecutor(6) as executor:
+        for done in [executor.submit(bad if k % 2 else good) for k in range(24)]:
+            done.result(timeout=PATIENCE)
+
+
+def test_the_number_of_threads_may_change_while_others_work(pool):
+    problem = big_problem()
+    expected = calling.align(problem, "reference")
+    stop = threading.Event()
+
+    def change() -> None:
+        k = 0
+        while not stop.is_set():
+            rc.set_num_threads(1 + k % 4)
+            k += 1
+            time.sleep(0.001)
+
+    changer = threading.Thread(target=change)
+    changer.start()
+    try:
+        for _ in range(20):
+            calling.assert_same(calling.align(problem, "cpu"), expected, "while threads change")
+    finally:
+        stop.set()
+        changer.join(PATIENCE)
+
+
+def test_set_num_threads(pool):
+    rc.set_num_threads(2)
+    assert rc.num_threads() == 2
+    rc.set_num_threads(1)
+    assert rc.num_threads() == 1
+
+
+def in_child(action) -> int:
+    """Runs action in a forked child; its exit status, or a failure where it hangs."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            action()
+            status = 0
+        finally:
+            os._exit(status)
+    for _ in range(PATIENCE * 20):
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    pytest.fail("the child hangs")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_fork_after_use(pool):
+    problem = big_problem()
+    expected = calling.align(problem, "cpu")  # the pool runs
+
+    def action() -> None:
+        calling.assert_same(calling.align(problem, "cpu"), expected, "child")
+        rc.set_num_threads(2)
+        calling.assert_same(calling.align(problem, "cpu"), expected, "child, two threads")
+        assert in_child(lambda: calling.assert_same(calling.align(problem, "cpu"), expected, "grandchild")) == 0
+
+    for _ in range(3):
+        assert in_child(action) == 0
+        calling.assert_same(calling.align(problem, "cpu"), expected, "parent")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_fork_while_other_threads_work(pool):
+    problem = big_problem()
+    expected = calling.align(problem, "cpu")
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            calling.align(problem, "cpu")
+
+    workers = [threading.Thread(target=work) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    try:
+        for _ in range(8):
+            status = in_child(lambda: calling.assert_same(calling.align(problem, "cpu"), expected, "child"))
+            assert status == 0
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join(PATIENCE)
+
+
+def _resampled(seed: int) -> bytes:
+    return calling.bytes_of(calling.align(big_problem(seed), "cpu")[0][0])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_multiprocessing(pool, method):
+    expected = [_resampled(seed) for seed in range(3)]
+    with multiprocessing.get_context(method).Pool(2) as workers:
+        assert workers.map_async(_resampled, range(3)).get(timeout=2 * PATIENCE) == expected
+
+
+class Windows:
+    """A data set as users write one: every item is resampled in the worker."""
+
+    def __init__(self, torch):
+        stream = big_problem().streams[0]
+        self.values, self.times = torch.from_numpy(stream.values), torch.from_numpy(stream.times)
+        self.targets = torch.arange(10**9, 2 * 10**9, 4_000_000)
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, k: int):
+        return rc.resample(self.values[k : k + 4], self.times[k : k + 4], self.targets)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_data_loader_workers(pool):
+    torch = pytest.importorskip("torch")
+    data = Windows(torch)
+    expected = [data[k] for k in range(len(data))]
+    loader = torch.utils.data.DataLoader(
+        data, batch_size=3, num_workers=2, multiprocessing_context="fork", timeout=PATIENCE
+    )
+    got = torch.cat(list(loader))
+    assert torch.equal(got, torch.stack(expected))

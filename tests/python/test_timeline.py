@@ -1,0 +1,106 @@
+"""Timelines: the targets that nobody materialises."""
+
+from __future__ import annotations
+
+import datetime
+
+import numpy as np
+import pytest
+
+import robocache as rc
+
+SECOND = 10**9
+
+
+def taus(timeline, rows: int | None = None) -> np.ndarray:
+    """The targets, read back from the age of a sample at 0."""
+    lead = () if rows is None else (rows,)
+    stream = rc.Stream(np.zeros((*lead, 1), np.int64), np.zeros((*lead, 1), np.int64))
+    return rc.align([stream], timeline)[0].age
+
+
+@pytest.mark.parametrize("rate", [1, 3, 29.97, 50, 50.0, 1000, 44100, 0.1])
+@pytest.mark.parametrize("start", [0, 123_456_789, -5 * SECOND, 1_700_000_000 * SECOND])
+def test_steps_do_not_drift(rate, start):
+    got = taus(rc.Timeline(start, rate=rate, count=500))
+    assert got.dtype == np.int64
+    assert got.tolist() == [start + round(k * 1e9 / rate) for k in range(500)]
+
+
+def test_a_start_in_seconds_is_rounded_to_nanoseconds():
+    assert taus(rc.Timeline(1.5, rate=2, count=3)).tolist() == [1_500_000_000, 2_000_000_000, 2_500_000_000]
+    assert taus(rc.Timeline(np.float64(0.1), rate=10, count=2)).tolist() == [100_000_000, 200_000_000]
+    assert taus(rc.Timeline(np.int64(7), rate=10, count=2)).tolist() == [7, 100_000_007]
+
+
+def test_a_start_for_each_row():
+    got = taus(rc.Timeline(np.array([5, 7]), rate=1, count=3))
+    assert got.tolist() == [[5, SECOND + 5, 2 * SECOND + 5], [7, SECOND + 7, 2 * SECOND + 7]]
+    assert taus(rc.Timeline(np.array([0.5]), rate=1, count=1)).tolist() == [[SECOND // 2]]
+
+
+def test_around():
+    got = taus(rc.Timeline.around(np.array([0, 3 * SECOND]), history=2, horizon=3, rate=50))
+    steps = np.arange(-2, 3) * 20_000_000
+    np.testing.assert_array_equal(got, np.array([[0], [3 * SECOND]]) + steps)
+    alone = taus(rc.Timeline.around(SECOND, history=1, horizon=1, rate=50))
+    np.testing.assert_array_equal(alone, [SECOND - 20_000_000, SECOND])
+
+
+def stream(first: float, last: float, **options) -> rc.Stream:
+    times = np.linspace(first * SECOND, last * SECOND, 11).astype(np.int64)
+    return rc.Stream(np.zeros((11, 2), np.float32), times, **options)
+
+
+def test_over_covers_where_all_streams_overlap():
+    streams = {"a": stream(1, 5), "b": stream(2, 7)}
+    got = taus(rc.Timeline.over(streams, rate=50))
+    np.testing.assert_array_equal(got, 2 * SECOND + np.arange(151) * 20_000_000)
+    for aligned in rc.align(streams, rc.Timeline.over(streams, rate=50)).values():
+        assert aligned.valid.all()
+    np.testing.assert_array_equal(taus(rc.Timeline.over(list(streams.values()), rate=50)), got)
+
+
+def test_over_takes_latency_off():
+    got = taus(rc.Timeline.over([stream(1, 2, latency=0.5), stream(0, 9)], rate=10))
+    np.testing.assert_array_equal(got, SECOND // 2 + np.arange(11) * 100_000_000)
+    late = stream(1, 2, latency=datetime.timedelta(milliseconds=500))
+    np.testing.assert_array_equal(taus(rc.Timeline.over([late, stream(0, 9)], rate=10)), got)
+
+
+def test_over_where_nothing_overlaps():
+    assert len(taus(rc.Timeline.over([stream(0, 1), stream(2, 3)], rate=50))) == 0
+    empty = rc.Stream(np.zeros((0, 2), np.float32), np.zeros(0, np.int64))
+    assert len(taus(rc.Timeline.over([empty, stream(2, 3)], rate=50))) == 0
+
+
+def test_over_of_rows_has_a_start_for_each():
+    times = np.array([[0, 1, 2, 9], [5, 6, 7, 8]]) * SECOND
+    padded = rc.Stream(np.zeros((2, 4, 1), np.float32), times, lengths=np.array([3, 4]))
+    line = rc.Timeline.over([padded], rate=1)
+    np.testing.assert_array_equal(taus(line), [[0, SECOND, 2 * SECOND, 3 * SECOND], [5, 6, 7, 8] * np.int64(SECOND)])
+    packed = rc.Stream(
+        np.zeros((7, 1), np.float32), np.concatenate([times[0, :3], times[1]]), offsets=np.array([0, 3, 7])
+    )
+    np.testing.assert_array_equal(taus(rc.Timeline.over([packed], rate=1)), taus(line))
+    swapped = rc.Stream(packed.values, packed.times, offsets=packed.offsets, rows=np.array([1, 0, 1]))
+    np.testing.assert_array_equal(taus(rc.Timeline.over([swapped], rate=1)), taus(line)[[1, 0, 1]])
+
+
+def test_over_float_seconds():
+    times = np.linspace(1.0, 2.0, 11)
+    line = rc.Timeline.over([rc.Stream(np.zeros(11), times)], rate=50)
+    np.testing.assert_array_equal(taus(line), SECOND + np.arange(51) * 20_000_000)
+
+
+def test_durations():
+    """A float is seconds, an int is nanoseconds, a timedelta is what it says."""
+    values, times = np.arange(4.0), np.arange(4) * SECOND
+    expected = rc.resample(values, times, np.array([SECOND]), latency=250_000_000)
+    assert expected.tolist() == [1.25]
+    for latency in (0.25, np.float64(0.25), np.float32(0.25), np.int64(250_000_000), datetime.timedelta(seconds=0.25)):
+        assert rc.resample(values, times, np.array([SECOND]), latency=latency).tolist() == [1.25]
+    for max_gap in (0.5, datetime.timedelta(seconds=0.5), 500_000_000):
+        got = rc.align([rc.Stream(values, times, max_gap=max_gap)], np.array([SECOND, SECOND + 1]))[0]
+        assert got.valid.tolist() == [True, False]
+    assert rc.align([rc.Stream(values, times, max_gap=0)], np.array([1, SECOND]))[0].valid.tolist() == [False, True]
