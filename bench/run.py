@@ -105,7 +105,7 @@ class Bench:
             return row
         row["wall_us"] = timing.wall(calls[0], self.effort, self.synchronize)
         row["wall_p99_us"] = timing.tail_on_cuda(calls[0], self.effort, row["wall_us"])
-        row["host_us"] = timing.host(calls[0], bursts=60 if who == OURS else 10)
+        row["host_us"] = timing.host(calls[0]) if who == OURS else timing.host(calls[0], bursts=10, burst=8)
         if who == OURS and case is SMALL_FUSE:
             sets[0].targets, targets = sets[0].targets[:, :0], sets[0].targets
             row["host_no_targets_us"] = timing.host(case.ours(self.rc, sets[0]))  # everything but the launch

@@ -124,7 +124,7 @@ def _events(call: Call) -> Callable[[], float]:
 
 
 def host(call: Call, bursts: int = 60, burst: int = 32) -> float:
-    """What the host spends in a call until it returns. A burst stays far below the 1,024 launches a queue holds."""
+    """What the host spends in a call until it returns. A burst must stay far below the 1,024 launches a queue holds."""
     times = []
     with quiet_collector():
         for _ in range(bursts):

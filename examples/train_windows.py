@@ -43,11 +43,11 @@ window = rc.Timeline.around(moment, history=HISTORY, horizon=HORIZON, rate=RATE)
 batch = rc.fuse(streams, window)
 
 observed, future = batch.values[:, : HISTORY + 1], batch.values[:, HISTORY + 1 :, batch.columns["joints"]]
-usable = batch.valid[:, : HISTORY + 1].all(dim=(1, 2))
+whole = batch.valid.all(dim=(1, 2))
 print(f"observed {tuple(observed.shape)}, to predict {tuple(future.shape)} on {batch.values.device}")
-print(f"{int(usable.sum())} of {BATCH} windows have their whole history; the others begin before their episode does")
+print(f"{int(whole.sum())} of {BATCH} windows are whole; the others reach over an end of their episode")
 
 policy = torch.nn.Linear(observed[0].numel(), future[0].numel(), device=device)
-loss = torch.nn.functional.mse_loss(policy(observed[usable].flatten(1)), future[usable].flatten(1))
+loss = torch.nn.functional.mse_loss(policy(observed[whole].flatten(1)), future[whole].flatten(1))
 loss.backward()
 print(f"one step of a linear policy: loss {loss.item():.3f}")

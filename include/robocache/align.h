@@ -47,8 +47,8 @@ enum class Method : std::uint8_t {
   last,
 };
 
-enum class Edge : std::uint8_t { clamp, nan, zero };         // what an invalid value is replaced by
-enum class OnNan : std::uint8_t { propagate, skip };         // skip: a sample that is not finite makes no valid value
+enum class Edge : std::uint8_t { clamp, nan, zero };  // what an invalid value is replaced by
+enum class OnNan : std::uint8_t { propagate, skip };  // skip: a sample that is not finite makes no valid value
 inline constexpr std::int64_t no_max_gap = std::numeric_limits<std::int64_t>::max();
 
 struct MethodRange {
@@ -57,32 +57,32 @@ struct MethodRange {
 };
 
 struct Stream {
-  TensorView values;    // [S, ...]; batched [B, S, ...]; packed [N, ...] with offsets. Any strides.
-  TensorView times;     // [S]; [B, S]; [N]. int64 nanoseconds, or float64 or float32 seconds; must not decrease.
-  TensorView arrivals;  // like times: when each sample reached the robot. Default: the times, before latency.
-  TensorView lengths;   // [B] int32 or int64: how many of the S samples of a padded row are real
-  TensorView offsets;   // [B + 1] int32 or int64: packed segments
-  TensorView rows;      // [R] int32 or int64: output row r reads row (or segment) rows[r]; default: row r
-  std::vector<MethodRange> methods;  // must cover all channels, once. Empty: linear for floats, hold for integers and bool.
-  std::int64_t latency = 0;          // nanoseconds, subtracted from times; may be negative (a clock offset)
-  std::int64_t max_gap = no_max_gap;  // nanoseconds
-  std::optional<Edge> edge;           // default: the call's
-  std::optional<bool> causal;
-  std::optional<OnNan> on_nan;
-  std::string_view name;  // for error sentences; default: the position
+  TensorView values{};    // [S, ...]; batched [B, S, ...]; packed [N, ...] with offsets. Any strides.
+  TensorView times{};     // [S]; [B, S]; [N]. int64 nanoseconds, or float64 or float32 seconds; must not decrease.
+  TensorView arrivals{};  // like times: when each sample reached the robot. Default: the times, before latency.
+  TensorView lengths{};   // [B] int32 or int64: how many of the S samples of a padded row are real
+  TensorView offsets{};   // [B + 1] int32 or int64: packed segments
+  TensorView rows{};      // [R] int32 or int64: output row r reads row (or segment) rows[r]; default: row r
+  std::vector<MethodRange> methods{};  // cover all channels once. Empty: linear for floats, hold for integers and bool.
+  std::int64_t latency = 0;            // nanoseconds, subtracted from times; may be negative (a clock offset)
+  std::int64_t max_gap = no_max_gap;   // nanoseconds
+  std::optional<Edge> edge{};          // default: the call's
+  std::optional<bool> causal{};
+  std::optional<OnNan> on_nan{};
+  std::string_view name{};  // for error sentences; default: the position
 };
 
 // tau_k = start + rint((first + k) * 1e9 / rate), k = 0 .. count - 1: never materialised.
 struct Timeline {
   std::int64_t start = 0;  // nanoseconds; used where `starts` is absent
-  TensorView starts;       // [B], dtypes as times: a start for each row
+  TensorView starts{};     // [B], dtypes as times: a start for each row
   double rate = 0;         // hertz
   std::int64_t count = 0;
   std::int64_t first = 0;  // negative: steps before `start`
 };
 
 struct Targets {
-  TensorView times;  // [T] for all rows, or [B, T]; dtypes as times. Any order, but for bins they must not decrease.
+  TensorView times{};  // [T] for all rows, or [B, T]; dtypes as times. Any order, but for bins they must not decrease.
   std::optional<Timeline> timeline;
 
   Targets(const TensorView& list) : times(list) {}
@@ -98,10 +98,10 @@ struct AlignOptions {
 
 // What to write. Views that are absent are not computed. Shapes: batch() below, then as stated.
 struct Aligned {
-  TensorView values;  // [B, T, ...] (fuse: [B, T, sum of channels]); its dtype may differ where that can hold the stream's
-  TensorView valid;   // bool [B, T] (fuse: [B, T, streams])
-  TensorView age;     // int64 nanoseconds, same shape: tau - t_i
-  TensorView index;   // int64, same shape: i, counted from the row's first sample; -1 where no sample is behind the value
+  TensorView values{};  // [B, T, ...] (fuse: [B, T, sum of channels]); of any dtype that can hold the stream's values
+  TensorView valid{};   // bool [B, T] (fuse: [B, T, streams])
+  TensorView age{};     // int64 nanoseconds, same shape: tau - t_i
+  TensorView index{};   // int64, same shape: i, from the row's first sample; -1 where no sample is behind the value
 };
 
 // The shape that a call will fill: rows is absent where neither a stream nor the targets have a batch dimension;

@@ -24,7 +24,7 @@ struct Workspace {
 struct Context {
   Backend backend = Backend::automatic;
   void* stream = nullptr;  // a cudaStream_t; nullptr is the default stream. Unused for host memory.
-  Workspace workspace;
+  Workspace workspace{};
 };
 
 struct BackendInfo {

@@ -24,7 +24,7 @@ from torch import Tensor
 from . import _torch_run
 from ._align import Aligned, Fused, Stream
 from ._torch_call import channel_count, pack
-from ._torch_ops import Alignment, is_plain, is_wrapped
+from ._torch_ops import Alignment, TransformedAlignment, is_plain, is_wrapped
 
 
 def resample(stream: Stream[Any], targets: Any, options: Mapping[str, Any], out: Tensor | None) -> Tensor:
@@ -76,7 +76,8 @@ def run(
         return list(torch.ops.robocache.align(tensors, *call))
     wants_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if wants_gradient and not _torch_run.uses_portable(call, tensors[0].device):
-        return list(Alignment.apply(call, *tensors))
+        wrapped = any(is_wrapped(tensor) for tensor in tensors)
+        return list((TransformedAlignment if wrapped else Alignment).apply(call, *tensors))
     return _torch_run.run(tensors, call)
 
 

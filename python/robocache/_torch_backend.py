@@ -3,9 +3,10 @@
 It serves devices that have no kernels of ours (mps, xpu, CUDA without a usable driver) and is what the other backends
 are compared with where they cannot run. Beside `reference`:
 - valid, age, index, and every value that is a copy (hold, nearest, last, max, min, edges, exact hits) are equal;
-- linear, angle and cubic are within 2, 2 and 4 ulp of the dtype at the largest sample they take;
-- mean is within 2 ulp of the dtype at the largest sample (its sum, in float64, runs in another order);
-- slerp is within 1e-12 (float64), 2e-7 (float32), or an ulp (half types).
+- linear, the angles and cubic are within 2, 2 and 4 ulp of the dtype at the row's largest sample (or half a turn);
+- mean is within 2 ulp of the dtype at the row's largest sample (its sum, in float64, runs in another order);
+- slerp is within 1e-12 (float64), 2e-7 (float32), or an ulp (half types);
+- a NaN that is computed is NaN, with the bits that torch gives it.
 Devices without float64 compute weights and slerp in float32, from differences that were taken in int64; slerp is then
 within 2e-6. Gradients are torch's own. Nothing here waits for the device but the bins, which ask it once how many
 samples they hold; the rest can be captured in a CUDA graph.
@@ -464,7 +465,8 @@ class Range:
         out = self.take(self.source).to(dtype)
         if self.flat.is_floating_point():
             zero = (~self.places.nothing & (self.stream.edge == "zero")).unsqueeze(-1)
-            out = torch.where(copy, out, torch.where(zero, 0.0, torch.nan).to(dtype))
+            # From numbers of the dtype: a vector of NaN that is converted to bfloat16 has other bits on some CPUs.
+            out = torch.where(copy, out, torch.where(zero, out.new_zeros(()), out.new_full((), torch.nan)))
         else:
             out = torch.where(copy, out, torch.zeros_like(out))
         if self.method in BINS:
@@ -511,12 +513,16 @@ class Range:
         number, channels = bins.number, self.flat.shape[1]
         elements = bins.sample.shape[0]
         signed = self.flat.view(SIGNED[self.flat.dtype]) if self.flat.dtype in SIGNED else self.flat
+
+        def restored(taken: Tensor) -> Tensor:  # a view of any dtype has no gradient, of the same one neither
+            return taken.view(self.flat.dtype) if self.flat.dtype in SIGNED else taken
+
         position = torch.arange(elements, device=self.flat.device)
         if self.method == "last":
             nobody = torch.full((number,), -1, dtype=torch.int64, device=self.flat.device)
             winner = nobody.scatter_reduce(0, bins.bin, torch.where(self.counted, position, -1), "amax")
-            return signed[bins.sample[winner.clamp(min=0)]].view(self.flat.dtype)
-        key = order_key(signed[bins.sample].view(self.flat.dtype), self.method)
+            return restored(signed[bins.sample[winner.clamp(min=0)]])
+        key = order_key(restored(signed[bins.sample]), self.method)
         key = torch.where(self.counted.unsqueeze(-1), key, -LARGEST - 1)
         into = bins.bin.unsqueeze(-1).expand(elements, channels)
         best = key.new_full((number, channels), -LARGEST - 1).scatter_reduce(0, into, key, "amax")
@@ -524,7 +530,7 @@ class Range:
         earliest = torch.where(wins, position.unsqueeze(-1), elements)
         winner = key.new_full((number, channels), elements).scatter_reduce(0, into, earliest, "amin")
         sample = bins.sample[winner.clamp(max=elements - 1)]
-        return signed[sample, torch.arange(channels, device=sample.device)].view(self.flat.dtype)
+        return restored(signed[sample, torch.arange(channels, device=sample.device)])
 
 
 # ---- the whole

@@ -129,12 +129,15 @@ def method_word(where: str, stream: Stream[Any]) -> str:
 def named_ranges(where: str, methods: Mapping[str, str], channels: Sequence[str] | None) -> list[tuple[str, int, int]]:
     if channels is None:
         raise ValueError(f"{where}method is a dict of patterns, and the stream has no channels for them to match")
-    ranges = []
+    ranges: list[tuple[str, int, int]] = []
     for k, channel in enumerate(channels):
         found = [method for pattern, method in methods.items() if fnmatch.fnmatchcase(channel, pattern)]
         if not found:
             raise ValueError(f'{where}no pattern of method matches channel "{channel}"')
-        ranges.append((found[0], k, k + 1))
+        if ranges and ranges[-1][0] == found[0]:
+            ranges[-1] = (found[0], ranges[-1][1], k + 1)
+        else:
+            ranges.append((found[0], k, k + 1))
     return ranges
 
 
@@ -248,7 +251,10 @@ def bind(tensors: Sequence[Tensor], call: Call) -> tuple[list[Stream[Any]], Any]
             Stream(
                 arrays["values"],
                 arrays["times"],
-                **{name: arrays.get(name) for name in OPTIONAL},
+                arrivals=arrays.get("arrivals"),
+                lengths=arrays.get("lengths"),
+                offsets=arrays.get("offsets"),
+                rows=arrays.get("rows"),
                 method=method_ranges(words.method, 0) if " " in words.method else words.method,
                 latency=engine_duration(call.numbers[2 * k]),
                 max_gap=None if max_gap == NO_MAX_GAP else engine_duration(max_gap),

@@ -29,20 +29,34 @@ class Alignment(torch.autograd.Function):
     """The tensors come one by one, because autograd looks into no list."""
 
     @staticmethod
-    def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(_torch_run.run([tensor.detach() for tensor in tensors], call))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.call = inputs[0]
-        ctx.save_for_backward(*inputs[1:])
-        ctx.mark_non_differentiable(*[part for part in output if not part.is_floating_point()])
-        ctx.set_materialize_grads(False)
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+        output = run_detached(call, *tensors)
+        keep(ctx, (call, *tensors), output)
+        return output
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         return None, *input_gradients(ctx.saved_tensors, ctx.call, ctx.needs_input_grad[1:], gradients)
+
+
+def run_detached(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(_torch_run.run([tensor.detach() for tensor in tensors], call))
+
+
+def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.call = inputs[0]
+    ctx.save_for_backward(*inputs[1:])
+    ctx.mark_non_differentiable(*[part for part in output if not part.is_floating_point()])
+    ctx.set_materialize_grads(False)
+
+
+class TransformedAlignment(torch.autograd.Function):
+    """The same in the form that torch.func asks for; torch calls it 28 us slower (2.15: 33 us and 4 us when empty)."""
+
+    forward = staticmethod(run_detached)
+    setup_context = staticmethod(keep)
+    backward = Alignment.backward  # type: ignore[assignment]
 
 
 def input_gradients(

@@ -29,18 +29,7 @@ nb::object not_implemented() { return nb::borrow(Py_NotImplemented); }
 // What the four calls share.
 struct Call {
   Call(const char* operation, nb::handle backend)
-      : where{operation, {}, -1}, choice(parse_backend(where, backend.ptr())), arrays(choice.any()) {}
-
-  // backend="torch" is the torch layer's, for tensors.
-  bool for_torch(PyObject* values) const {
-    if (!choice.torch) return false;
-    const ArrayType type = array_type(values);
-    if (type.library != Library::torch) {
-      fail(ErrorKind::type, where, "backend torch takes torch tensors, and values is ",
-           type.library == Library::none ? "none" : name_of(type.library));
-    }
-    return true;
-  }
+      : where{operation, {}, -1}, choice(parse_backend(where, backend.ptr())), arrays(choice) {}
 
   void parse_options(nb::handle edge, nb::handle causal, nb::handle on_nan, nb::handle check) {
     options.edge = parse_edge(where, edge.ptr());
@@ -49,34 +38,65 @@ struct Call {
     options.check = parse_flag(where, "check", check.ptr());
   }
 
-  bool view_streams(nb::handle sequence, nb::handle names) {
-    members = nb::steal(PySequence_Tuple(sequence.ptr()));
-    if (!members.is_valid()) throw nb::python_error();
-    const Py_ssize_t count = PyTuple_Size(members.ptr());
-    if (PyTuple_Size(names.ptr()) != count) fail(ErrorKind::value, where, "as many names as streams are needed");
-    streams.resize(static_cast<std::size_t>(count));
-    for (Py_ssize_t k = 0; k < count; ++k) {
-      if (!view_stream(stream_at(k, count, names), PyTuple_GetItem(members.ptr(), k), arrays,
-                       streams[static_cast<std::size_t>(k)])) {
-        return false;
-      }
+  // Streams as a dict by name or a sequence, or as a sequence with a name or None for each beside it.
+  bool view_streams(nb::handle given, nb::handle names) {
+    collect(given, names);
+    streams.resize(members.size());
+    for (std::size_t k = 0; k < members.size(); ++k) {
+      if (!view_stream(stream_at(k), members[k].stream.ptr(), arrays, streams[k])) return false;
     }
     return true;
   }
 
-  Where stream_at(Py_ssize_t k, Py_ssize_t count, nb::handle names) const {
+  void collect(nb::handle given, nb::handle names) {
+    if (PyDict_Check(given.ptr()) != 0) {
+      members.reserve(static_cast<std::size_t>(PyDict_Size(given.ptr())));
+      by_name = true;
+      PyObject *name = nullptr, *stream = nullptr;
+      for (Py_ssize_t k = 0; PyDict_Next(given.ptr(), &k, &name, &stream) != 0;)
+        add(nb::borrow(name), nb::borrow(stream));
+    } else if (PyTuple_Check(given.ptr()) != 0 || PyList_Check(given.ptr()) != 0) {
+      const nb::object items = nb::steal(PySequence_Tuple(given.ptr()));
+      const Py_ssize_t count = PyTuple_Size(items.ptr());
+      members.reserve(static_cast<std::size_t>(count));
+      for (Py_ssize_t k = 0; k < count; ++k) {
+        nb::object stream = nb::borrow(PyTuple_GetItem(items.ptr(), k));
+        nb::object name = names.is_none() ? stream_name(stream.ptr()) : nb::object(names[k]);
+        add(std::move(name), std::move(stream));
+      }
+    } else if (PyObject_HasAttrString(given.ptr(), "items") != 0) {  // another mapping
+      by_name = true;
+      for (const nb::handle item : given.attr("items")()) add(item[0], item[1]);
+    } else {
+      fail(ErrorKind::type, where, "streams is of type ", type_name(given.ptr()),
+           "; expected a dict or a list of Stream");
+    }
+  }
+
+  void add(nb::object name, nb::object stream) {
+    if (!name.is_none() && PyUnicode_Check(name.ptr()) == 0) {
+      fail(ErrorKind::type, where, "a stream is named ", describe(name.ptr()), "; expected a str");
+    }
+    if (!by_name && !name.is_none()) {
+      for (const Member& other : members) {
+        if (!other.name.is_none() && PyUnicode_Compare(other.name.ptr(), name.ptr()) == 0) {
+          fail(ErrorKind::value, where, "two streams are named ", describe(name.ptr()));
+        }
+      }
+    }
+    members.push_back({std::move(name), std::move(stream)});
+  }
+
+  Where stream_at(std::size_t k) const {
     Where here = where;
-    PyObject* const name = PyTuple_GetItem(names.ptr(), k);
+    PyObject* const name = members[k].name.ptr();
     if (name != Py_None) {
       Py_ssize_t length = 0;
       const char* const text = PyUnicode_AsUTF8AndSize(name, &length);
-      if (text == nullptr) {
-        PyErr_Clear();
-        fail(ErrorKind::type, where, "a stream is named ", describe(name), "; expected a str");
-      }
+      if (text == nullptr) throw nb::python_error();
       here.stream = {text, static_cast<std::size_t>(length)};
     }
-    if (count > 1) here.position = k;
+    if (members.size() > 1) here.position = static_cast<Py_ssize_t>(k);
     return here;
   }
 
@@ -114,25 +134,31 @@ struct Call {
   void check_wide_integers() const {
     if (arrays.type().library != Library::jax) return;
     if (nb::cast<bool>(nb::module_::import_("jax").attr("config").attr("jax_enable_x64"))) return;
-    fail(ErrorKind::type, where, "ages and indices are int64, which JAX has only with jax_enable_x64; turn it on, or use resample");
+    fail(ErrorKind::type, where,
+         "ages and indices are int64, which JAX has only with jax_enable_x64; turn it on, or use resample");
   }
 
   Where where;
   BackendChoice choice;
   Arrays arrays;
   AlignOptions options;
-  nb::object members;
+  struct Member {
+    nb::object name;  // None: named by its position
+    nb::object stream;
+  };
+  std::vector<Member> members;
+  bool by_name = false;  // the streams came with a name each
   std::vector<Stream> streams;
   std::optional<Targets> targets;
 };
 
 // out= must be what would have been returned; its shape and device are checked by the library.
-void view_out(Call& call, nb::handle out, DType dtype, TensorView& view) {
+void view_out(Call& call, nb::handle out, std::optional<DType> dtype, TensorView& view) {
   if (!call.arrays.view(call.where, "out", out.ptr(), Role::output, view)) {
     fail(ErrorKind::type, call.where, "out gives no access to its memory");
   }
-  if (view.dtype != dtype) {
-    fail(ErrorKind::type, call.where, "out is ", name_of(view.dtype), "; expected ", name_of(dtype));
+  if (dtype && view.dtype != *dtype) {
+    fail(ErrorKind::type, call.where, "out is ", name_of(view.dtype), "; expected ", name_of(*dtype));
   }
 }
 
@@ -144,7 +170,8 @@ int leading_rank(const Stream& stream) { return stream.offsets ? 1 : stream.time
 
 std::int64_t width_of(const Stream& stream) {
   std::int64_t width = 1;
-  for (int k = leading_rank(stream); k < stream.values.rank; ++k) width *= stream.values.shape[static_cast<std::size_t>(k)];
+  for (int k = leading_rank(stream); k < stream.values.rank; ++k)
+    width *= stream.values.shape[static_cast<std::size_t>(k)];
   return width;
 }
 
@@ -152,7 +179,8 @@ std::int64_t width_of(const Stream& stream) {
 std::size_t values_shape(const Call& call, const Batch& batch, const Stream& stream, std::int64_t* shape) {
   std::size_t rank = call.leading(batch, shape);
   for (int k = leading_rank(stream); k < stream.values.rank; ++k) {
-    if (rank == max_rank) fail(ErrorKind::value, call.where, "the output would have more than ", max_rank, " dimensions");
+    if (rank == max_rank)
+      fail(ErrorKind::value, call.where, "the output would have more than ", max_rank, " dimensions");
     shape[rank++] = stream.values.shape[static_cast<std::size_t>(k)];
   }
   return rank;
@@ -166,22 +194,50 @@ std::optional<DType> common_dtype(const std::vector<Stream>& streams) {
   return streams[0].values.dtype;
 }
 
-[[noreturn]] void fail_mixed_dtypes(const Call& call, nb::handle names) {
-  const auto count = static_cast<Py_ssize_t>(call.streams.size());
-  for (Py_ssize_t k = 1; k < count; ++k) {
+[[noreturn]] void fail_mixed_dtypes(const Call& call) {
+  for (std::size_t k = 1; k < call.streams.size(); ++k) {
     const DType first = call.streams[0].values.dtype;
-    const DType here = call.streams[static_cast<std::size_t>(k)].values.dtype;
+    const DType here = call.streams[k].values.dtype;
     if (here != first) {
-      fail(ErrorKind::type, call.stream_at(k, count, names), "values are ", name_of(here), ", and the first stream's ",
+      fail(ErrorKind::type, call.stream_at(k), "values are ", name_of(here), ", and the first stream's ",
            name_of(first), "; say dtype= for the fused tensor");
     }
   }
   fail(ErrorKind::type, call.where, "say dtype=");
 }
 
-nb::object resample(Argument values, Argument times, Argument targets, Argument method, Argument edge,
-                    Argument max_gap, Argument latency, Argument causal, Argument lengths, Argument offsets,
-                    Argument rows, Argument on_nan, Argument check, Argument out, Argument backend) {
+// The tuple as a robocache.Aligned or robocache.Fused, which are named tuples.
+nb::object record(const char* name, const nb::object& parts) {
+  static const auto make = reinterpret_cast<newfunc>(PyType_GetSlot(&PyTuple_Type, Py_tp_new));
+  static const nb::object& aligned = *new nb::object(nb::module_::import_("robocache._align").attr("Aligned"));
+  static const nb::object& fused = *new nb::object(nb::module_::import_("robocache._align").attr("Fused"));
+  const nb::object& type = name == std::string_view("Aligned") ? aligned : fused;
+  const nb::object arguments = nb::steal(PyTuple_Pack(1, parts.ptr()));
+  nb::object made = nb::steal(make(reinterpret_cast<PyTypeObject*>(type.ptr()), arguments.ptr(), nullptr));
+  if (!made.is_valid()) throw nb::python_error();
+  return made;
+}
+
+// Name, or position, to the slice of the fused channels.
+nb::object columns_of(const Call& call) {
+  nb::object columns = nb::steal(PyDict_New());
+  std::int64_t first = 0;
+  for (std::size_t k = 0; k < call.streams.size(); ++k) {
+    const std::int64_t end = first + width_of(call.streams[k]);
+    const nb::object from = nb::steal(PyLong_FromLongLong(first));
+    const nb::object to = nb::steal(PyLong_FromLongLong(end));
+    const nb::object slice = nb::steal(PySlice_New(from.ptr(), to.ptr(), nullptr));
+    const nb::object& name = call.members[k].name;
+    const nb::object key = name.is_none() ? nb::steal(PyLong_FromSize_t(k)) : name;
+    if (PyDict_SetItem(columns.ptr(), key.ptr(), slice.ptr()) != 0) throw nb::python_error();
+    first = end;
+  }
+  return columns;
+}
+
+nb::object resample(Argument values, Argument times, Argument targets, Argument method, Argument edge, Argument max_gap,
+                    Argument latency, Argument causal, Argument lengths, Argument offsets, Argument rows,
+                    Argument on_nan, Argument check, Argument out, Argument backend) {
   Call call("resample", backend);
   const Where& where = call.where;
   call.parse_options(edge, causal, on_nan, check);
@@ -189,7 +245,6 @@ nb::object resample(Argument values, Argument times, Argument targets, Argument 
   Stream& stream = call.streams.emplace_back();
   stream.max_gap = parse_max_gap(where, max_gap.ptr());
   stream.latency = parse_duration(where, "latency", latency.ptr());
-  if (call.for_torch(values.ptr())) return not_implemented();
   Arrays& arrays = call.arrays;
   if (!arrays.view(where, "values", values.ptr(), Role::values, stream.values) ||
       !arrays.view(where, "times", times.ptr(), Role::stamps, stream.times) ||
@@ -199,7 +254,7 @@ nb::object resample(Argument values, Argument times, Argument targets, Argument 
       !view_targets(where, targets.ptr(), arrays, call.targets)) {
     return not_implemented();
   }
-  set_methods(where, methods, stream);
+  set_methods(methods, stream);
   const Batch shape_of_call = batch(where.operation, call.streams, *call.targets);
   Aligned output;
   Outputs outputs(where, arrays, 1);
@@ -217,11 +272,10 @@ nb::object resample(Argument values, Argument times, Argument targets, Argument 
   return nb::borrow(out);
 }
 
-nb::object align(Argument streams, Argument names, Argument targets, Argument edge, Argument causal,
-                 Argument on_nan, Argument check, Argument backend) {
+nb::object align(Argument streams, Argument names, Argument targets, Argument edge, Argument causal, Argument on_nan,
+                 Argument check, Argument backend) {
   Call call("align", backend);
   call.parse_options(edge, causal, on_nan, check);
-  if (call.choice.torch) return not_implemented();
   if (!call.view_streams(streams, names) || !view_targets(call.where, targets.ptr(), call.arrays, call.targets)) {
     return not_implemented();
   }
@@ -244,52 +298,49 @@ nb::object align(Argument streams, Argument names, Argument targets, Argument ed
   call.run(work, {}, [&](const Context& context) {
     robocache::align(context, call.streams, *call.targets, call.options, aligned);
   });
-  nb::list result;
+  nb::object result = nb::steal(call.by_name ? PyDict_New() : PyList_New(0));
   for (std::size_t k = 0; k < count; ++k) {
     nb::object parts[4];
     for (nb::object& part : parts) part = outputs.take();
-    result.append(nb::make_tuple(parts[0], parts[1], parts[2], parts[3]));
+    const nb::object made =
+        record("Aligned", nb::steal(PyTuple_Pack(4, parts[0].ptr(), parts[1].ptr(), parts[2].ptr(), parts[3].ptr())));
+    const int failed = call.by_name ? PyDict_SetItem(result.ptr(), call.members[k].name.ptr(), made.ptr())
+                                    : PyList_Append(result.ptr(), made.ptr());
+    if (failed != 0) throw nb::python_error();
   }
   return result;
 }
 
-nb::object fuse(Argument streams, Argument names, Argument targets, Argument edge, Argument causal,
-                Argument on_nan, Argument check, Argument backend, Argument dtype, Argument out) {
+nb::object fuse(Argument streams, Argument names, Argument targets, Argument edge, Argument causal, Argument on_nan,
+                Argument check, Argument backend, Argument dtype, Argument out) {
   Call call("fuse", backend);
   call.parse_options(edge, causal, on_nan, check);
   std::optional<DType> wanted = parse_dtype(call.where, dtype.ptr());
-  if (call.choice.torch) return not_implemented();
   if (!call.view_streams(streams, names) || !view_targets(call.where, targets.ptr(), call.arrays, call.targets)) {
     return not_implemented();
   }
   const Batch shape_of_call = batch(call.where.operation, call.streams, *call.targets);
   call.check_wide_integers();
   const std::size_t count = call.streams.size();
-  if (!wanted) wanted = common_dtype(call.streams);
-  if (!wanted) fail_mixed_dtypes(call, names);
+  if (!wanted && out.is_none()) wanted = common_dtype(call.streams);
+  if (!wanted && out.is_none()) fail_mixed_dtypes(call);
   std::int64_t shape[3];
   const std::size_t lead = call.leading(shape_of_call, shape);
   std::int64_t& last = shape[lead];
   last = 0;
-  nb::object widths = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
-  for (std::size_t k = 0; k < count; ++k) {
-    const std::int64_t width = width_of(call.streams[k]);
-    PyTuple_SetItem(widths.ptr(), static_cast<Py_ssize_t>(k), PyLong_FromLongLong(width));
-    last += width;
-  }
+  for (const Stream& stream : call.streams) last += width_of(stream);
   Aligned fused;
   Outputs outputs(call.where, call.arrays, 3);
   if (out.is_none()) {
     fused.values = outputs.add(*wanted, {shape, lead + 1});
   } else {
-    view_out(call, out, *wanted, fused.values);
+    view_out(call, out, wanted, fused.values);
   }
   last = static_cast<std::int64_t>(count);
   fused.valid = outputs.add(DType::boolean, {shape, lead + 1});
   fused.age = outputs.add(DType::i64, {shape, lead + 1});
-  call.run(call.stamps() + fused.values.size(), {}, [&](const Context& context) {
-    robocache::fuse(context, call.streams, *call.targets, call.options, fused);
-  });
+  call.run(call.stamps() + fused.values.size(), {},
+           [&](const Context& context) { robocache::fuse(context, call.streams, *call.targets, call.options, fused); });
   nb::object values;
   if (out.is_none()) {
     values = outputs.take();
@@ -299,7 +350,8 @@ nb::object fuse(Argument streams, Argument names, Argument targets, Argument edg
   }
   const nb::object valid = outputs.take();
   const nb::object age = outputs.take();
-  return nb::steal(PyTuple_Pack(4, values.ptr(), valid.ptr(), age.ptr(), widths.ptr()));
+  const nb::object columns = columns_of(call);
+  return record("Fused", nb::steal(PyTuple_Pack(4, values.ptr(), valid.ptr(), age.ptr(), columns.ptr())));
 }
 
 nb::object align_backward(Argument streams, Argument names, Argument targets, Argument edge, Argument causal,
@@ -320,7 +372,8 @@ nb::object align_backward(Argument streams, Argument names, Argument targets, Ar
   std::int64_t work = call.stamps();
   for (std::size_t k = 0; k < count; ++k) {
     PyObject* const gradient = PyTuple_GetItem(given.ptr(), static_cast<Py_ssize_t>(k));
-    if (!call.arrays.view(call.where, "an output gradient", gradient, Role::integers, from[k])) return not_implemented();
+    if (!call.arrays.view(call.where, "an output gradient", gradient, Role::integers, from[k]))
+      return not_implemented();
     const TensorView& values = call.streams[k].values;
     into[k] = outputs.add(values.dtype, {values.shape.data(), static_cast<std::size_t>(values.rank)});
     work += from[k].size();
@@ -340,27 +393,26 @@ nb::object align_backward(Argument streams, Argument names, Argument targets, Ar
 }  // namespace
 
 void bind_align(nb::module_& m) {
-  m.def("resample", &resample,
-        nb::sig("def resample(values: typing.Any, times: typing.Any, targets: typing.Any, method: typing.Any, edge: str, "
-                "max_gap: typing.Any, latency: typing.Any, causal: bool, lengths: typing.Any, offsets: typing.Any, "
-                "rows: typing.Any, on_nan: str, check: bool, out: typing.Any, backend: str | None, /) -> typing.Any"),
-        "robocache.resample, or NotImplemented where robocache._torch must serve the call.");
+  m.def(
+      "resample", &resample,
+      nb::sig("def resample(values: typing.Any, times: typing.Any, targets: typing.Any, method: typing.Any, edge: str, "
+              "max_gap: typing.Any, latency: typing.Any, causal: bool, lengths: typing.Any, offsets: typing.Any, "
+              "rows: typing.Any, on_nan: str, check: bool, out: typing.Any, backend: str | None, /) -> typing.Any"),
+      "robocache.resample, or NotImplemented where robocache._torch must serve the call.");
   m.def("align", &align,
-        nb::sig("def align(streams: typing.Sequence[typing.Any], names: tuple[str | None, ...], targets: typing.Any, "
-                "edge: str, causal: bool, on_nan: str, check: bool, backend: str | None, /) "
-                "-> list[tuple[typing.Any, typing.Any, typing.Any, typing.Any]] | types.NotImplementedType"),
-        "(values, valid, age, index) for each stream, or NotImplemented where robocache._torch must serve the call.");
+        nb::sig("def align(streams: typing.Any, names: tuple[str | None, ...] | None, targets: typing.Any, edge: str, "
+                "causal: bool, on_nan: str, check: bool, backend: str | None, /) -> typing.Any"),
+        "robocache.align, or NotImplemented where robocache._torch must serve the call.");
   m.def("fuse", &fuse,
-        nb::sig("def fuse(streams: typing.Sequence[typing.Any], names: tuple[str | None, ...], targets: typing.Any, "
-                "edge: str, causal: bool, on_nan: str, check: bool, backend: str | None, dtype: typing.Any, "
-                "out: typing.Any, /) "
-                "-> tuple[typing.Any, typing.Any, typing.Any, tuple[int, ...]] | types.NotImplementedType"),
-        "(values, valid, age, channels of each stream), or NotImplemented where robocache._torch must serve the call.");
+        nb::sig("def fuse(streams: typing.Any, names: tuple[str | None, ...] | None, targets: typing.Any, edge: str, "
+                "causal: bool, on_nan: str, check: bool, backend: str | None, dtype: typing.Any, out: typing.Any, /) "
+                "-> typing.Any"),
+        "robocache.fuse, or NotImplemented where robocache._torch must serve the call.");
   m.def("align_backward", &align_backward,
-        nb::sig("def align_backward(streams: typing.Sequence[typing.Any], names: tuple[str | None, ...], "
-                "targets: typing.Any, edge: str, causal: bool, on_nan: str, backend: str | None, "
-                "output_gradients: typing.Sequence[typing.Any], /) -> list[typing.Any] | types.NotImplementedType"),
-        "d loss / d values of each stream from d loss / d aligned values.");
+        nb::sig("def align_backward(streams: typing.Any, names: tuple[str | None, ...] | None, targets: typing.Any, "
+                "edge: str, causal: bool, on_nan: str, backend: str | None, output_gradients: typing.Any, /) "
+                "-> typing.Any"),
+        "d loss / d values of each stream, as a list, from d loss / d aligned values.");
 }
 
 }  // namespace robocache::python

@@ -19,33 +19,36 @@ std::string Where::text() const {
 
 void fail_with_python_error(ErrorKind kind, const Where& where, std::string_view what) {
   const nb::python_error error;  // takes the exception that is set
-  const nb::object text = nb::steal(PyObject_Str(error.value().ptr()));
-  PyErr_Clear();
-  fail(kind, where, what, ": ", text.is_valid() ? nb::cast<const char*>(text) : "unknown error");
+  fail(kind, where, what, ": ", text_of(nb::borrow(error.value())));
 }
+
+namespace {
+
+// Never throws: sentences about an error must not fail.
+std::string utf8(PyObject* text) {
+  const nb::object owned = nb::steal(text);
+  Py_ssize_t length = 0;
+  const char* const bytes = owned.is_valid() ? PyUnicode_AsUTF8AndSize(owned.ptr(), &length) : nullptr;
+  if (bytes != nullptr) return {bytes, static_cast<std::size_t>(length)};
+  PyErr_Clear();
+  return "?";
+}
+
+}  // namespace
+
+std::string text_of(const nb::object& object) { return utf8(PyObject_Str(object.ptr())); }
 
 std::string describe(PyObject* object) {
   constexpr std::size_t longest = 80;
-  const nb::object text = nb::steal(PyObject_Repr(object));
-  if (!text.is_valid()) {
-    PyErr_Clear();
-    return type_name(object);
-  }
-  std::string result = nb::cast<const char*>(text);
+  std::string result = utf8(PyObject_Repr(object));
   if (result.size() > longest) result = result.substr(0, longest) + "...";
   return result;
 }
 
 std::string type_name(PyObject* object) {
   PyTypeObject* const type = Py_TYPE(object);
-  const nb::object name = nb::steal(PyType_GetQualName(type));
-  const nb::object module = nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__module__"));
-  if (!name.is_valid() || !module.is_valid() || !nb::isinstance<nb::str>(module)) {
-    PyErr_Clear();
-    return "object";
-  }
-  const std::string root = nb::cast<const char*>(module);
-  const std::string leaf = nb::cast<const char*>(name);
+  const std::string leaf = utf8(PyType_GetQualName(type));
+  const std::string root = utf8(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__module__"));
   return root == "builtins" ? leaf : root + "." + leaf;
 }
 
@@ -79,8 +82,8 @@ PyObject* new_exception(nb::module_& m, const char* name, const char* qualified,
 }  // namespace
 
 void bind_errors(nb::module_& m) {
-  file_error = new_exception(m, "FileError", "robocache.FileError",
-                             "A file is missing, damaged, or of another format.", PyExc_OSError);
+  file_error = new_exception(m, "FileError", "robocache.FileError", "A file is missing, damaged, or of another format.",
+                             PyExc_OSError);
   cuda_error = new_exception(m, "CudaError", "robocache.CudaError",
                              "The CUDA runtime or driver failed; a failure that no later call can get past says fatal.",
                              PyExc_RuntimeError);

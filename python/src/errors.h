@@ -33,9 +33,9 @@ template <class... Parts>
 // An exception that Python code raised inside the call becomes a sentence of ours, with its own text at the end.
 [[noreturn]] void fail_with_python_error(ErrorKind kind, const Where& where, std::string_view what);
 
-// repr(), shortened.
-std::string describe(PyObject* object);
-std::string type_name(PyObject* object);  // "list", "torch.Tensor"
+std::string text_of(const nanobind::object& object);  // str()
+std::string describe(PyObject* object);               // repr(), shortened
+std::string type_name(PyObject* object);              // "list", "torch.Tensor"
 
 // FileError, CudaError, and the translation of robocache::Error.
 void bind_errors(nanobind::module_& m);

@@ -44,7 +44,9 @@ struct Exported::Block {
 };
 
 Exported::Exported(DType dtype, Device device, std::span<const std::int64_t> shape)
-    : block_(std::make_shared<Block>(device, bytes_of(dtype, shape))), dtype_(dtype), shape_(shape.begin(), shape.end()) {}
+    : block_(std::make_shared<Block>(device, bytes_of(dtype, shape))),
+      dtype_(dtype),
+      shape_(shape.begin(), shape.end()) {}
 
 void* Exported::data() const { return block_->data; }
 
@@ -63,8 +65,13 @@ nb::capsule Exported::dlpack(const nb::kwargs&) const {
   auto managed = std::make_unique<Managed>();
   managed->block = block_;
   managed->shape = shape_;
-  managed->header.tensor = {block_->data, python::dlpack_device(block_->device), static_cast<std::int32_t>(shape_.size()),
-                            dlpack_type(dtype_), managed->shape.data(), nullptr, 0};
+  managed->header.tensor = {block_->data,
+                            python::dlpack_device(block_->device),
+                            static_cast<std::int32_t>(shape_.size()),
+                            dlpack_type(dtype_),
+                            managed->shape.data(),
+                            nullptr,
+                            0};
   managed->header.owner = managed.get();
   managed->header.deleter = [](dlpack::ManagedTensor* self) { delete static_cast<Managed*>(self->owner); };
   PyObject* const capsule = PyCapsule_New(&managed->header, "dltensor", [](PyObject* unused) {

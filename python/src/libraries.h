@@ -22,7 +22,8 @@ struct ArrayType {
   PyTypeObject* type = nullptr;
   Library library = Library::none;
   const dlpack::ExchangeApi* api = nullptr;  // nullptr: the library, or this version of it, has none
-  bool opaque = false;  // torch: a subclass without memory of its own (FakeTensor); JAX: a tracer; NumPy: a masked array
+  bool opaque =
+      false;  // torch: a subclass without memory of its own (FakeTensor); JAX: a tracer; NumPy: a masked array
 };
 
 // Looked up by type and remembered: an array of a type that was seen before costs a compare or two.

@@ -46,7 +46,8 @@ NB_MODULE(_core, m) {
   bind_exported(m);
   bind_align(m);
   bind_options(m);
-  m.def("backends", &list_backends, "(name, available, description) of each backend; never fails where there is no GPU.");
+  m.def("backends", &list_backends,
+        "(name, available, description) of each backend; never fails where there is no GPU.");
   m.def("simd_targets", &simd_targets, "The SIMD targets that are compiled in and run on this CPU, best first.");
   m.def("simd_target", &simd_target, "The one in use; \"none\" where the cpu backend runs the reference code.");
   m.def("set_simd_target", &set_simd_target, nb::arg("name"), "For tests: every target gives the same bits.");

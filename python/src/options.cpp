@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace nb = nanobind;
 
@@ -71,6 +72,13 @@ std::array<Word<BackendChoice>, 4> backend_names{{{"reference", {Backend::refere
                                                   {"cpu", {Backend::cpu}},
                                                   {"cuda", {Backend::cuda}},
                                                   {"torch", {Backend::automatic, true}}}};
+
+BackendInfo cuda_backend() {
+  for (BackendInfo& backend : backends()) {
+    if (backend.name == "cuda") return std::move(backend);
+  }
+  return {};
+}
 
 constexpr double time_limit = 0x1p62;  // |t| must be below
 
@@ -147,7 +155,16 @@ OnNan parse_on_nan(const Where& where, PyObject* object) { return parse_word(on_
 
 BackendChoice parse_backend(const Where& where, PyObject* object) {
   if (object == Py_None) return {};
-  return parse_word(backend_names, where, "backend", object);
+  const BackendChoice choice = parse_word(backend_names, where, "backend", object);
+  if (choice.backend == Backend::cuda && !cuda_is_available()) {
+    fail(ErrorKind::unavailable, where, "the cuda backend cannot run here: ", cuda_backend().description);
+  }
+  return choice;
+}
+
+bool cuda_is_available() {
+  static const bool available = cuda_backend().available;
+  return available;
 }
 
 bool parse_flag(const Where& where, const char* argument, PyObject* object) {
@@ -170,7 +187,7 @@ std::int64_t parse_duration(const Where& where, const char* argument, PyObject* 
   const std::string type = type_name(object);
   if (type == "numpy.timedelta64") {
     const nb::object ns = nb::handle(object).attr("astype")("timedelta64[ns]").attr("astype")("int64");
-    return nanoseconds(where, argument, nb::object(nb::int_(ns)).ptr());
+    return nanoseconds(where, argument, nb::steal(PyNumber_Index(ns.ptr())).ptr());
   }
   static PyObject* const timedelta = nb::object(nb::module_::import_("datetime").attr("timedelta")).release().ptr();
   if (PyObject_IsInstance(object, timedelta) != 1) {
@@ -191,7 +208,8 @@ std::int64_t parse_max_gap(const Where& where, PyObject* object) {
 }
 
 std::optional<std::int64_t> parse_time(const Where& where, const char* argument, PyObject* object) {
-  if (const nb::object integer = as_integer(object); integer.is_valid()) return nanoseconds(where, argument, integer.ptr());
+  if (const nb::object integer = as_integer(object); integer.is_valid())
+    return nanoseconds(where, argument, integer.ptr());
   if (const std::optional<double> seconds = as_float(object)) return nanoseconds(where, argument, *seconds);
   return std::nullopt;
 }
@@ -251,13 +269,13 @@ std::optional<DType> parse_dtype(const Where& where, PyObject* object) {
   }
   std::string name;
   if (PyUnicode_Check(object) != 0) {
-    name = nb::cast<std::string>(nb::handle(object));
+    name = text_of(nb::borrow(object));
   } else if (type_name(object) == "torch.dtype") {
-    name = nb::cast<std::string>(nb::str(nb::handle(object))).substr(std::string_view("torch.").size());
+    name = text_of(nb::borrow(object)).substr(std::string_view("torch.").size());
   } else {
     const nb::object dtype = nb::steal(PyObject_CallMethod(nb::module_::import_("numpy").ptr(), "dtype", "O", object));
     if (dtype.is_valid()) {
-      name = nb::cast<std::string>(dtype.attr("name"));
+      name = text_of(dtype.attr("name"));
     } else {
       PyErr_Clear();
     }
@@ -278,9 +296,9 @@ std::optional<DType> parse_dtype(const Where& where, PyObject* object) {
 
 void bind_options(nb::module_& m) {
   m.def(
-      "nanoseconds",
-      [](const char* what, nb::handle duration) { return parse_duration({}, what, duration.ptr()); },
-      nb::arg("what"), nb::arg("duration"), "A duration (seconds as a float, nanoseconds as an int, a timedelta) in nanoseconds.",
+      "nanoseconds", [](const char* what, nb::handle duration) { return parse_duration({}, what, duration.ptr()); },
+      nb::arg("what"), nb::arg("duration"),
+      "A duration (seconds as a float, nanoseconds as an int, a timedelta) in nanoseconds.",
       nb::sig("def nanoseconds(what: str, duration: typing.Any) -> int"));
 }
 

@@ -16,13 +16,15 @@ Edge parse_edge(const Where& where, PyObject* object);
 OnNan parse_on_nan(const Where& where, PyObject* object);
 bool parse_flag(const Where& where, const char* argument, PyObject* object);
 
-// None is automatic. "torch" is no backend of the library: the torch layer serves it.
+// None is automatic. "torch" is no backend of the library: the torch layer serves it, and, where no backend is asked for
+// by name, whatever the library's backends cannot run.
 struct BackendChoice {
   Backend backend = Backend::automatic;
   bool torch = false;
   bool any() const { return backend == Backend::automatic && !torch; }
 };
-BackendChoice parse_backend(const Where& where, PyObject* object);
+BackendChoice parse_backend(const Where& where, PyObject* object);  // throws where it does not run here
+bool cuda_is_available();
 
 // A float is seconds, an int is nanoseconds, a timedelta is itself.
 std::int64_t parse_duration(const Where& where, const char* argument, PyObject* object);

@@ -41,7 +41,7 @@ class Outputs {
 
   Where where_;
   const Arrays& arrays_;
-  Arrays views_{false};  // of outputs that are Python objects already
+  Arrays views_{BackendChoice{Backend::reference}};  // of outputs that are Python objects already
   std::vector<Output> outputs_;
   std::vector<dlpack::ManagedTensorVersioned*> scratch_;
   std::size_t taken_ = 0;

@@ -3,8 +3,6 @@
 #include <array>
 #include <memory>
 
-#include "options.h"
-
 namespace nb = nanobind;
 
 namespace robocache::python {
@@ -36,7 +34,7 @@ struct StreamClass {
   Slot values{type, "_values"}, times{type, "_times"}, method{type, "_method"}, latency{type, "_latency"},
       arrivals{type, "_arrivals"}, max_gap{type, "_max_gap"}, edge{type, "_edge"}, causal{type, "_causal"},
       on_nan{type, "_on_nan"}, lengths{type, "_lengths"}, offsets{type, "_offsets"}, rows{type, "_rows"},
-      channels{type, "_channels"}, spec{type, "_spec"};
+      channels{type, "_channels"}, name{type, "_name"}, spec{type, "_spec"};
 };
 const StreamClass& stream_class() {
   static const StreamClass& instance = *new StreamClass;  // never destroyed: the interpreter may be gone before
@@ -75,7 +73,8 @@ std::unique_ptr<Spec> parse_spec(const Where& where, PyObject* object) {
   spec->latency = parse_duration(where, "latency", c.latency(object).ptr());
   spec->max_gap = parse_max_gap(where, c.max_gap(object).ptr());
   if (const nb::object edge = c.edge(object); !edge.is_none()) spec->edge = parse_edge(where, edge.ptr());
-  if (const nb::object causal = c.causal(object); !causal.is_none()) spec->causal = parse_flag(where, "causal", causal.ptr());
+  if (const nb::object causal = c.causal(object); !causal.is_none())
+    spec->causal = parse_flag(where, "causal", causal.ptr());
   if (const nb::object on_nan = c.on_nan(object); !on_nan.is_none()) spec->on_nan = parse_on_nan(where, on_nan.ptr());
   spec->arrivals = !c.arrivals(object).is_none();
   spec->lengths = !c.lengths(object).is_none();
@@ -147,7 +146,12 @@ bool view_timeline(const Where& where, PyObject* object, Arrays& arrays, Timelin
 
 }  // namespace
 
-void set_methods(const Where&, const Methods& methods, Stream& stream) {
+nb::object stream_name(PyObject* object) {
+  const StreamClass& c = stream_class();
+  return is_a(object, c.type) ? c.name(object) : nb::none();
+}
+
+void set_methods(const Methods& methods, Stream& stream) {
   if (methods.whole) {
     stream.methods.assign(1, {*methods.whole, 0, channel_count(stream)});
   } else {
@@ -175,7 +179,7 @@ bool view_stream(const Where& where, PyObject* object, Arrays& arrays, Stream& s
       (spec.rows && !arrays.view(where, "rows", c.rows(object).ptr(), Role::integers, stream.rows))) {
     return false;
   }
-  set_methods(where, spec.methods, stream);
+  set_methods(spec.methods, stream);
   if (spec.channel_names >= 0 && stream.values.rank >= stream.times.rank &&
       channel_count(stream) != spec.channel_names) {
     fail(ErrorKind::value, where, "channels has ", spec.channel_names, " names, and the values have ",
@@ -194,8 +198,8 @@ bool view_targets(const Where& where, PyObject* object, Arrays& arrays, std::opt
   nb::object array = nb::borrow(object);
   if (PyList_Check(object) != 0 || PyTuple_Check(object) != 0) {
     if (arrays.type().library != Library::numpy) {
-      fail(ErrorKind::type, where, "targets is a ", type_name(object), ", but values is ", name_of(arrays.type().library),
-           "; pass the same kind, or a Timeline");
+      fail(ErrorKind::type, where, "targets is a ", type_name(object), ", but values is ",
+           name_of(arrays.type().library), "; pass the same kind, or a Timeline");
     }
     array = nb::module_::import_("numpy").attr("asarray")(array);
     arrays.keep(array);

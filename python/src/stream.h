@@ -4,7 +4,10 @@
 #include <nanobind/nanobind.h>
 #include <robocache/align.h>
 
+#include <optional>
+
 #include "errors.h"
+#include "options.h"
 #include "tensor.h"
 
 namespace robocache::python {
@@ -13,8 +16,11 @@ namespace robocache::python {
 // so what its options say is worked out once and kept in the object.
 [[nodiscard]] bool view_stream(const Where& where, PyObject* object, Arrays& arrays, Stream& stream);
 
+// stream.name; None for what is no Stream.
+nanobind::object stream_name(PyObject* object);
+
 // One name for all channels becomes a range over them; needs the views.
-void set_methods(const Where& where, const struct Methods& methods, Stream& stream);
+void set_methods(const Methods& methods, Stream& stream);
 
 // An array of targets, a Timeline, or, beside NumPy arrays, a list.
 [[nodiscard]] bool view_targets(const Where& where, PyObject* object, Arrays& arrays, std::optional<Targets>& targets);

@@ -1,7 +1,5 @@
 #include "tensor.h"
 
-#include <robocache/context.h>
-
 #include <optional>
 #include <string>
 
@@ -96,33 +94,32 @@ void check_alignment(const Where& where, const char* argument, const TensorView&
 void check_writable_layout(const Where& where, const char* argument, const TensorView& view) {
   for (int k = 0; k < view.rank; ++k) {
     const auto d = static_cast<std::size_t>(k);
-    if (view.strides[d] == 0 && view.shape[d] > 1) {
+    if (view.strides[d] == 0 && view.shape[d] > 1 && view.size() > 0) {
       fail(ErrorKind::value, where, argument, " is expanded: several of its elements are one place in memory");
     }
   }
 }
 
-std::string dtype_text(PyObject* array) { return nb::cast<std::string>(nb::str(nb::handle(array).attr("dtype"))); }
+std::string dtype_text(PyObject* array) { return text_of(nb::handle(array).attr("dtype")); }
 
 // NumPy exports no buffer for what the struct module has no letter for. bfloat16, which ml_dtypes adds, is read as uint16.
-bool is_bfloat16(PyObject* array) {
-  return nb::cast<std::string>(nb::str(nb::handle(array).attr("dtype").attr("name"))) == "bfloat16";
-}
+bool is_bfloat16(PyObject* array) { return text_of(nb::handle(array).attr("dtype").attr("name")) == "bfloat16"; }
 
 [[noreturn]] void fail_numpy_dtype(const Where& where, const char* argument, PyObject* array) {
   const nb::object dtype = nb::handle(array).attr("dtype");
   const std::string text = dtype_text(array);
-  const std::string kind = nb::cast<std::string>(dtype.attr("kind"));
+  const std::string kind = text_of(dtype.attr("kind"));
   if (kind == "M") {
-    fail(ErrorKind::type, where, argument, " is ", text, "; pass nanoseconds: .astype(\"datetime64[ns]\").astype(\"int64\")");
+    fail(ErrorKind::type, where, argument, " is ", text,
+         "; pass nanoseconds: .astype(\"datetime64[ns]\").astype(\"int64\")");
   }
   if (!dtype.attr("fields").is_none()) {
     fail(ErrorKind::type, where, argument, " is a structured array (", text, "); pass one field of it");
   }
-  if (nb::cast<std::string>(dtype.attr("byteorder")) == ">") {
+  if (text_of(dtype.attr("byteorder")) == ">") {
     fail(ErrorKind::type, where, argument, " is big-endian (", text, "); pass .astype(dtype.newbyteorder(\"=\"))");
   }
-  fail(ErrorKind::type, where, argument, " is ", text, ", which is not supported");
+  fail(ErrorKind::type, where, argument, " is ", text_of(dtype.attr("name")), ", which is not supported");
 }
 
 // stream.cuda_stream of torch, stream.ptr of CuPy.
@@ -137,8 +134,8 @@ void* stream_pointer(const Where& where, nb::object stream, const char* attribut
 // array.__dlpack__(), in the newest version that the library knows.
 nb::object dlpack_capsule(PyObject* array, PyObject* stream) {
   static PyObject* const method = PyUnicode_InternFromString("__dlpack__");
-  static PyObject* const version = Py_BuildValue("(ii)", static_cast<int>(dlpack::major_version),
-                                                 static_cast<int>(dlpack::minor_version));
+  static PyObject* const version =
+      Py_BuildValue("(ii)", static_cast<int>(dlpack::major_version), static_cast<int>(dlpack::minor_version));
   static PyObject* const names = Py_BuildValue("(ss)", "max_version", "stream");
   static PyObject* const only_version = Py_BuildValue("(s)", "max_version");
   static PyObject* const only_stream = Py_BuildValue("(s)", "stream");
@@ -150,16 +147,6 @@ nb::object dlpack_capsule(PyObject* array, PyObject* stream) {
     capsule = PyObject_VectorcallMethod(method, older, 1, stream != nullptr ? only_stream : nullptr);
   }
   return nb::steal(capsule);
-}
-
-bool cuda_is_available() {
-  static const bool available = [] {
-    for (const BackendInfo& backend : backends()) {
-      if (backend.name == "cuda") return backend.available;
-    }
-    return false;
-  }();
-  return available;
 }
 
 }  // namespace
@@ -180,6 +167,10 @@ bool Arrays::view(const Where& where, const char* argument, PyObject* array, Rol
     type_ = type;
     first_ = array;
     first_argument_ = argument;
+    if (backend_.torch) {
+      if (type.library == Library::torch) return false;
+      fail(ErrorKind::type, where, "backend torch takes torch tensors, and ", argument, " is ", name_of(type.library));
+    }
   } else if (type.library != type_.library || (type.library == Library::other && type.api != type_.api)) {
     fail(ErrorKind::type, where, argument, " is ", name_of(type.library), ", but ", first_argument_, " is ",
          name_of(type_.library), "; all arrays of a call must be of one kind");
@@ -188,7 +179,8 @@ bool Arrays::view(const Where& where, const char* argument, PyObject* array, Rol
   switch (type.library) {
     case Library::numpy:
       if (type.opaque) {
-        fail(ErrorKind::type, where, argument, " is a masked array; pass .filled(), and lengths or NaN for what is missing");
+        fail(ErrorKind::type, where, argument,
+             " is a masked array; pass .filled(), and lengths or NaN for what is missing");
       }
       view_buffer(where, argument, array, writable, view);
       break;
@@ -294,9 +286,9 @@ bool Arrays::view_dlpack(const Where& where, const char* argument, PyObject* arr
     }
     const nb::object device = nb::steal(PyObject_CallMethod(array, "__dlpack_device__", nullptr));
     if (!device.is_valid()) throw nb::python_error();
-    if (nb::cast<int>(nb::int_(device[0])) == dlpack::device_cuda) {
+    if (PyLong_AsLong(nb::object(device[0]).ptr()) == dlpack::device_cuda) {
       // The stream that the call will run on, so that the library need not wait. 0 is not allowed here; 1 says the same.
-      device_ = {DeviceKind::cuda, nb::cast<int>(nb::int_(device[1]))};
+      device_ = {DeviceKind::cuda, static_cast<int>(PyLong_AsLong(nb::object(device[1]).ptr()))};
       void* const pointer = current_stream(where);
       stream = nb::steal(PyLong_FromVoidPtr(pointer));
       if (pointer == nullptr) stream = nb::int_(1);
@@ -342,10 +334,10 @@ bool Arrays::fill(const Where& where, const char* argument, PyObject* array, con
     case dlpack::device_cuda:
     case dlpack::device_cuda_managed:
       view.device = {DeviceKind::cuda, tensor.device.index};
-      if (any_backend_ && type_.library == Library::torch && !cuda_is_available()) return false;
+      if (backend_.any() && type_.library == Library::torch && !cuda_is_available()) return false;
       break;
     default:
-      if (any_backend_ && type_.library == Library::torch) return false;
+      if (backend_.any() && type_.library == Library::torch) return false;
       fail(ErrorKind::type, where, argument, " is on a device that is neither the CPU nor CUDA (DLPack device type ",
            tensor.device.type, ")");
   }
@@ -383,7 +375,8 @@ void* Arrays::current_stream(const Where& where) const {
     return stream;
   }
   if (type_.library == Library::torch) {
-    return stream_pointer(where, nb::module_::import_("torch.cuda").attr("current_stream")(device_.index), "cuda_stream");
+    return stream_pointer(where, nb::module_::import_("torch.cuda").attr("current_stream")(device_.index),
+                          "cuda_stream");
   }
   if (type_.library == Library::cupy) {
     return stream_pointer(where, nb::module_::import_("cupy").attr("cuda").attr("get_current_stream")(), "ptr");

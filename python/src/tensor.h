@@ -11,6 +11,7 @@
 
 #include "errors.h"
 #include "libraries.h"
+#include "options.h"
 
 namespace robocache::python {
 
@@ -23,8 +24,7 @@ enum class Role : std::uint8_t {
 
 class Arrays {
  public:
-  // A torch tensor where none of our backends runs goes to the torch layer, unless the caller asked for one by name.
-  explicit Arrays(bool any_backend) : any_backend_(any_backend) {}
+  explicit Arrays(const BackendChoice& backend) : backend_(backend) {}
   Arrays(const Arrays&) = delete;
   Arrays& operator=(const Arrays&) = delete;
   ~Arrays();
@@ -45,12 +45,13 @@ class Arrays {
   void keep(nanobind::object object) { objects_.push_back(std::move(object)); }
 
  private:
-  bool view_exchange(const Where& where, const char* argument, PyObject* array, const ArrayType& type, TensorView& view);
+  bool view_exchange(const Where& where, const char* argument, PyObject* array, const ArrayType& type,
+                     TensorView& view);
   void view_buffer(const Where& where, const char* argument, PyObject* array, bool writable, TensorView& view);
   bool view_dlpack(const Where& where, const char* argument, PyObject* array, bool writable, TensorView& view);
   bool fill(const Where& where, const char* argument, PyObject* array, const dlpack::Tensor& tensor, TensorView& view);
 
-  bool any_backend_;
+  BackendChoice backend_;
   ArrayType type_;
   PyObject* first_ = nullptr;
   const char* first_argument_ = "";

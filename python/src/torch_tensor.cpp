@@ -42,9 +42,7 @@ bool flag(PyObject* tensor, const char* name) {
   return value.ptr() == Py_True;
 }
 
-std::string device_type(PyObject* tensor) {
-  return nb::cast<std::string>(nb::str(nb::handle(tensor).attr("device").attr("type")));
-}
+std::string device_type(PyObject* tensor) { return text_of(nb::handle(tensor).attr("device").attr("type")); }
 
 }  // namespace
 
@@ -55,7 +53,7 @@ bool requires_grad(PyObject* tensor) {
 
 bool grad_enabled() { return truth(PyObject_CallNoArgs(torch().is_grad_enabled)); }
 
-bool is_negative(PyObject* tensor) { return truth(PyObject_CallOneArg(torch().is_neg, tensor)); }
+bool is_negative(PyObject* tensor) { return truth(PyObject_CallFunctionObjArgs(torch().is_neg, tensor, nullptr)); }
 
 void explain_refusal(const Where& where, const char* argument, PyObject* tensor) {
   const nb::python_error refusal;  // takes the exception, so that the questions below can be asked
@@ -64,21 +62,20 @@ void explain_refusal(const Where& where, const char* argument, PyObject* tensor)
   if (wrapped.is(nb::handle(Py_True))) return;
   const nb::object layout = nb::handle(tensor).attr("layout");
   if (!layout.is(nb::module_::import_("torch").attr("strided"))) {
-    fail(ErrorKind::type, where, argument, " is a sparse tensor (", nb::cast<std::string>(nb::str(layout)),
-         "); call .to_dense() first");
+    fail(ErrorKind::type, where, argument, " is a sparse tensor (", text_of(layout), "); call .to_dense() first");
   }
   if (flag(tensor, "is_quantized")) {
     fail(ErrorKind::type, where, argument, " is a quantized tensor; call .dequantize() first");
   }
   const std::string device = device_type(tensor);
   if (device != "cpu" && device != "cuda") return;
-  const nb::object text = nb::steal(PyObject_Str(refusal.value().ptr()));
-  fail(ErrorKind::type, where, argument, " is a ", nb::cast<std::string>(nb::str(nb::handle(tensor).attr("dtype"))),
-       " tensor that gives no access to its memory: ", text.is_valid() ? nb::cast<std::string>(text) : "");
+  fail(ErrorKind::type, where, argument, " is a ", text_of(nb::handle(tensor).attr("dtype")),
+       " tensor that gives no access to its memory: ", text_of(nb::borrow(refusal.value())));
 }
 
 void fail_negative(const Where& where, const char* argument) {
-  fail(ErrorKind::value, where, argument, " has the negative bit set (a view such as .conj().imag); call .resolve_neg() first");
+  fail(ErrorKind::value, where, argument,
+       " has the negative bit set (a view such as .conj().imag); call .resolve_neg() first");
 }
 
 void fail_complex(const Where& where, const char* argument, PyObject* tensor) {
@@ -92,7 +89,7 @@ void fail_complex(const Where& where, const char* argument, PyObject* tensor) {
 }
 
 void increment_version(PyObject* tensor) {
-  const nb::object done = nb::steal(PyObject_CallOneArg(torch().increment_version, tensor));
+  const nb::object done = nb::steal(PyObject_CallFunctionObjArgs(torch().increment_version, tensor, nullptr));
   if (!done.is_valid()) throw nb::python_error();
 }
 

@@ -126,7 +126,8 @@ ROBOCACHE_HD float round_to_odd(double x) {
 }
 // An int64 as a double that rounds to any narrower float as the integer itself would.
 ROBOCACHE_HD double round_to_odd(std::int64_t value) {
-  const std::uint64_t magnitude = value < 0 ? 0u - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
+  const std::uint64_t magnitude =
+      value < 0 ? 0u - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
   if (magnitude >> 53 == 0) return static_cast<double>(value);
   const std::uint64_t sticky = (magnitude & 0x7ffu) != 0 ? 0x800u : 0u;
   const auto kept = static_cast<double>((magnitude & ~std::uint64_t{0x7ff}) | sticky);

@@ -13,7 +13,8 @@ std::vector<BackendInfo> backends() {
   const std::string threads = concat(num_threads(), num_threads() == 1 ? " thread" : " threads");
   const CudaStatus& cuda = cuda_status();
   return {{"reference", true, "scalar, 1 thread"},
-          {"cpu", true, target == "none" ? "the reference code: no SIMD target with a hardware fma" : concat(target, ", ", threads)},
+          {"cpu", true,
+           target == "none" ? "the reference code: no SIMD target with a hardware fma" : concat(target, ", ", threads)},
           {"cuda", cuda.available, cuda.description}};
 }
 

@@ -97,9 +97,7 @@ Fault empty(FaultBox* box) {
   return fault;
 }
 
-bool is_ready(const FaultBox* box) {
-  return *static_cast<const volatile int*>(&box->ready) != 0;
-}
+bool is_ready(const FaultBox* box) { return *static_cast<const volatile int*>(&box->ready) != 0; }
 
 }  // namespace
 
@@ -113,10 +111,12 @@ void cuda_check(cudaError_t code, const char* doing) {
   static std::atomic<bool> said{false};
   if (is_sticky(code)) {
     if (said.exchange(true)) {
-      throw Error(ErrorKind::cuda, concat(doing, ": CUDA cannot be used any more in this process, see the first error"));
+      throw Error(ErrorKind::cuda,
+                  concat(doing, ": CUDA cannot be used any more in this process, see the first error"));
     }
-    throw Error(ErrorKind::cuda, concat("fatal: ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ") while ",
-                                        doing, ". A kernel, maybe of another library, broke the CUDA context; restart the process"));
+    throw Error(ErrorKind::cuda,
+                concat("fatal: ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ") while ", doing,
+                       ". A kernel, maybe of another library, broke the CUDA context; restart the process"));
   }
   throw Error(ErrorKind::cuda, concat(cudaGetErrorString(code), " (", cudaGetErrorName(code), ") while ", doing));
 }

@@ -12,9 +12,7 @@ struct Dual {
 };
 ROBOCACHE_HD Dual operator+(Dual a, Dual b) { return Dual(a.value + b.value, a.slope + b.slope); }
 ROBOCACHE_HD Dual operator-(Dual a, Dual b) { return Dual(a.value - b.value, a.slope - b.slope); }
-ROBOCACHE_HD Dual operator*(Dual a, Dual b) {
-  return Dual(a.value * b.value, a.value * b.slope + a.slope * b.value);
-}
+ROBOCACHE_HD Dual operator*(Dual a, Dual b) { return Dual(a.value * b.value, a.value * b.slope + a.slope * b.value); }
 ROBOCACHE_HD Dual operator/(Dual a, Dual b) {
   const double q = a.value / b.value;
   return Dual(q, (a.slope - q * b.slope) / b.value);

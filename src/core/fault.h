@@ -32,12 +32,12 @@ enum class Operation : std::uint8_t { resample, align, fuse, align_backward };
 struct Fault {
   FaultCode code = FaultCode::none;
   Operation operation = Operation::align;
-  DType dtype = DType::i64;   // of the two values below
-  std::uint32_t name = 0;     // intern(): the stream
-  std::int64_t row = -1;      // -1: the array has no batch dimension
-  std::int64_t index = 0;     // of `value` along the last dimension
-  std::int64_t value = 0;     // the raw 8 bytes: an integer, or a double (float32 is widened)
-  std::int64_t other = 0;     // the neighbour, or the bound that was broken
+  DType dtype = DType::i64;  // of the two values below
+  std::uint32_t name = 0;    // intern(): the stream
+  std::int64_t row = -1;     // -1: the array has no batch dimension
+  std::int64_t index = 0;    // of `value` along the last dimension
+  std::int64_t value = 0;    // the raw 8 bytes: an integer, or a double (float32 is widened)
+  std::int64_t other = 0;    // the neighbour, or the bound that was broken
 };
 
 // Names of streams as small integers, so that a record written on a GPU can carry one. Thread safe; never freed.

@@ -50,7 +50,7 @@ struct Pool {
   std::atomic<std::uint32_t> round{0};  // what idle workers wait for: it changes with each loop
   std::atomic<bool> open{false};        // workers may join
   std::atomic<int> seats{0};            // how many more may
-  alignas(64) std::atomic<int> inside{0};
+  std::atomic<int> inside{0};           // how many have
   alignas(64) std::atomic<std::int64_t> next{0};
   std::atomic<bool> failed{false};
 };

@@ -107,6 +107,7 @@ TEST(Parallel, ManyCallersAtOnce) {
   const Threads set(3);
   std::vector<std::string> results(8);
   std::vector<std::thread> callers;
+  callers.reserve(results.size());
   for (std::string& result : results) {
     callers.emplace_back([&result] {
       for (int k = 0; k < 200 && result.empty(); ++k) result = visits(997, 1);

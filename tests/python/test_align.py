@@ -237,3 +237,11 @@ def test_out_may_have_any_strides(name, how, backend):
             )
         assert answer is out
         calling.assert_same_bytes(calling.to_numpy(out), expected, f"{call}: {name}: out {how}")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in BY_NAME if name.startswith(("mixed/", "strides/", "method/", "rows/"))]
+)
+def test_torch_tensors_equal_numpy_arrays(name):
+    pytest.importorskip("torch")
+    calling.assert_same(calling.align(problem_of(name), "cpu", calling.to_torch), reference(name), f"{name}: torch")

@@ -50,11 +50,11 @@ def stream(**changes):
 
 def test_times_of_a_wrong_rank():
     says(ValueError, ["resample: times", "3 dimensions", "[S]"], rc.resample, VALUES, TIMES.reshape(2, 2, 2), TARGETS)
-    says(ValueError, ["resample: times", "0 dimensions", "[S]"], rc.resample, VALUES, np.int64(3).reshape(()), TARGETS)
+    says(ValueError, ["resample: times", "0 dimensions", "[S]"], rc.resample, VALUES, np.array(3), TARGETS)
 
 
 def test_values_of_a_wrong_rank():
-    says(ValueError, ["resample: values", "[]", "times", "[8]"], rc.resample, VALUES[0, 0].reshape(()), TIMES, TARGETS)
+    says(ValueError, ["resample: values", "[]", "times", "[8]"], rc.resample, np.array(3.5), TIMES, TARGETS)
     call = ['align: stream "imu": values', "[8, 3]", "times", "[3, 8]", "[B, S, ...]"]
     says(ValueError, call, rc.align, {"imu": stream(times=BATCH_TIMES)}, TARGETS)
 
@@ -113,11 +113,11 @@ def test_the_number_of_streams():
 
 
 def test_unknown_words():
-    says(ValueError, ["resample", '"lineer"', "linear", "slerp"], rc.resample, VALUES, TIMES, TARGETS, method="lineer")
-    says(ValueError, ["align", '"imu"', '"lineer"'], rc.align, {"imu": stream(method="lineer")}, TARGETS)
-    says(ValueError, ["resample", "edge", '"wrap"', "clamp"], rc.resample, VALUES, TIMES, TARGETS, edge="wrap")
-    says(ValueError, ["align", '"imu"', "edge", '"wrap"'], rc.align, {"imu": stream(edge="wrap")}, TARGETS)
-    says(ValueError, ["fuse", "on_nan", '"drop"', "skip"], rc.fuse, [stream()], TARGETS, on_nan="drop")
+    says(ValueError, ["resample", "lineer", "linear", "slerp"], rc.resample, VALUES, TIMES, TARGETS, method="lineer")
+    says(ValueError, ["align", '"imu"', "lineer"], rc.align, {"imu": stream(method="lineer")}, TARGETS)
+    says(ValueError, ["resample", "edge", "wrap", "clamp"], rc.resample, VALUES, TIMES, TARGETS, edge="wrap")
+    says(ValueError, ["align", '"imu"', "edge", "wrap"], rc.align, {"imu": stream(edge="wrap")}, TARGETS)
+    says(ValueError, ["fuse", "on_nan", "drop", "skip"], rc.fuse, [stream()], TARGETS, on_nan="drop")
 
 
 def test_ranges_that_overlap():
@@ -147,10 +147,10 @@ def test_methods_of_a_wrong_form():
 
 def test_methods_by_channel_name():
     names = ["x", "y", "grip"]
-    parts = ['align: stream "arm"', '"grip"', "method"]
+    parts = ['align: stream "arm"', "method", "grip"]
     says(ValueError, parts, rc.align, {"arm": stream(method={"[xy]": "linear"}, channels=names)}, TARGETS)
     says(ValueError, ['"arm"', "channels"], rc.align, {"arm": stream(method={"*": "linear"})}, TARGETS)
-    parts = ['"arm"', "2", "channels", "3"]
+    parts = ['"arm"', "2 names", "3 channels"]
     says(ValueError, parts, rc.align, {"arm": stream(method={"*": "linear"}, channels=names[:2])}, TARGETS)
 
 
@@ -176,24 +176,24 @@ def test_edge_nan_on_integers():
 
 def test_fuse_of_mixed_dtypes():
     mixed = {"a": stream(), "b": stream(values=VALUES.astype(np.float64))}
-    says(TypeError, ["fuse", "float32", "float64", "dtype="], rc.fuse, mixed, TARGETS)
+    says(TypeError, ['fuse: stream "b"', "float64", "float32", "dtype="], rc.fuse, mixed, TARGETS)
     says(
         TypeError,
-        ["fuse", "float32", "int32"],
+        ["fuse", "int32", "float32"],
         rc.fuse,
         mixed,
         TARGETS,
         dtype=np.int32,
     )
     small = {"a": stream(values=VALUES.astype(np.int16))}
-    says(TypeError, ["fuse", '"a"', "int16", "uint16"], rc.fuse, small, TARGETS, dtype=np.uint16)
+    says(TypeError, ["fuse", '"a"', "uint16", "int16"], rc.fuse, small, TARGETS, dtype=np.uint16)
 
 
 def test_times_of_a_wrong_dtype():
     says(TypeError, ["resample: times", "int32", "int64"], rc.resample, VALUES, TIMES.astype(np.int32), TARGETS)
     says(TypeError, ["resample: targets", "uint64", "int64"], rc.resample, VALUES, TIMES, TARGETS.astype(np.uint64))
     parts = ['align: stream "imu"', "arrivals", "float16"]
-    says(TypeError, parts, rc.align, {"imu": stream(arrivals=TIMES.astype(np.float16))}, TARGETS)
+    says(TypeError, parts, rc.align, {"imu": stream(arrivals=np.zeros(8, np.float16))}, TARGETS)
 
 
 def test_datetimes_are_refused_or_read_as_nanoseconds():
@@ -275,8 +275,8 @@ def test_a_duration_that_is_none(value):
 
 
 def test_a_duration_of_a_wrong_type():
-    says(TypeError, ["resample", "latency", "str"], rc.resample, VALUES, TIMES, TARGETS, latency="8ms")
-    says(TypeError, ["resample", "max_gap", "bool"], rc.resample, VALUES, TIMES, TARGETS, max_gap=True)
+    says(TypeError, ["resample", "latency", "8ms"], rc.resample, VALUES, TIMES, TARGETS, latency="8ms")
+    says(TypeError, ["resample", "max_gap", "True"], rc.resample, VALUES, TIMES, TARGETS, max_gap=True)
 
 
 # ---- what only the data can tell -----------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ DATA = {
         lambda c: rc.resample(c(VALUES), c(with_change(SECONDS.astype(np.float32), 7, 16385)), c(TARGETS)),
     ),
     "float32 targets too large": (
-        ["resample: targets[1] = 1700000", "float32", "float64"],
+        ["resample: targets[1] = 1.7e+09 s", "float32", "float64"],
         lambda c: rc.resample(c(VALUES), c(TIMES), c(np.array([0, 1.7e9], np.float32))),
     ),
     "arrivals not a number": (
@@ -534,7 +534,7 @@ def test_read_only_inputs_are_fine():
 def test_a_backend_that_nobody_knows():
     says(
         ValueError,
-        ["resample", '"fpga"', "reference", "cpu", "cuda"],
+        ["resample", "fpga", "reference", "cpu", "cuda"],
         rc.resample,
         VALUES,
         TIMES,

@@ -78,7 +78,7 @@ def test_over_of_rows_has_a_start_for_each():
     times = np.array([[0, 1, 2, 9], [5, 6, 7, 8]]) * SECOND
     padded = rc.Stream(np.zeros((2, 4, 1), np.float32), times, lengths=np.array([3, 4]))
     line = rc.Timeline.over([padded], rate=1)
-    np.testing.assert_array_equal(taus(line), [[0, SECOND, 2 * SECOND, 3 * SECOND], [5, 6, 7, 8] * np.int64(SECOND)])
+    np.testing.assert_array_equal(taus(line), [[0, SECOND, 2 * SECOND, 3 * SECOND], [k * SECOND for k in (5, 6, 7, 8)]])
     packed = rc.Stream(
         np.zeros((7, 1), np.float32), np.concatenate([times[0, :3], times[1]]), offsets=np.array([0, 3, 7])
     )

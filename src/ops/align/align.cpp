@@ -60,7 +60,8 @@ Stamps stamps_of(const TensorView& view, bool batched) {
 
 Integers integers_of(const Speaker& speaker, const char* what, const TensorView& view) {
   if (!view) return {};
-  if (view.rank != 1) speaker.fail(ErrorKind::value, what, " has shape ", shape_text(view), "; it must have one dimension");
+  if (view.rank != 1)
+    speaker.fail(ErrorKind::value, what, " has shape ", shape_text(view), "; it must have one dimension");
   if (view.dtype != DType::i64 && view.dtype != DType::i32) {
     speaker.fail(ErrorKind::type, what, " is ", robocache::name_of(view.dtype), "; it must be int64 or int32");
   }
@@ -83,7 +84,8 @@ Channels channels_of(const Speaker& speaker, const char* what, const TensorView&
       continue;
     }
     if (channels.rank == max_channel_rank) {
-      speaker.fail(ErrorKind::value, what, " of shape ", shape_text(view), " has too many dimensions; make it contiguous");
+      speaker.fail(ErrorKind::value, what, " of shape ", shape_text(view),
+                   " has too many dimensions; make it contiguous");
     }
     channels.size[channels.rank] = static_cast<std::int32_t>(size);
     channels.stride[channels.rank++] = stride;
@@ -108,7 +110,7 @@ struct Layout {
   int lead = 1;               // dimensions before the trailing shape
   std::int64_t segments = 1;  // rows in memory
   std::int64_t samples = 0;
-  std::int64_t rows = 1;      // output rows it asks for, where batched
+  std::int64_t rows = 1;  // output rows it asks for, where batched
 };
 
 Layout layout_of(const Speaker& speaker, const Stream& stream) {
@@ -122,7 +124,8 @@ Layout layout_of(const Speaker& speaker, const Stream& stream) {
                  shape_text(times), "; expected ", wanted);
   };
   if (stream.offsets) {
-    if (stream.lengths) speaker.fail(ErrorKind::value, "lengths are for padded rows and offsets for packed ones; give one");
+    if (stream.lengths)
+      speaker.fail(ErrorKind::value, "lengths are for padded rows and offsets for packed ones; give one");
     if (times.rank != 1 || values.rank < 1 || values.shape[0] != times.shape[0]) {
       disagree("values [N, ...] and times [N], because offsets are given");
     }
@@ -203,11 +206,14 @@ TargetShape target_shape(const Speaker& speaker, const Targets& targets) {
   if (!(line.rate > 0) || !std::isfinite(line.rate)) {
     speaker.fail(ErrorKind::value, "the timeline's rate is ", line.rate, "; it must be a positive number of hertz");
   }
-  if (line.count < 0) speaker.fail(ErrorKind::value, "the timeline's count is ", line.count, "; it must not be negative");
+  if (line.count < 0)
+    speaker.fail(ErrorKind::value, "the timeline's count is ", line.count, "; it must not be negative");
   const double reach = std::max(std::abs(static_cast<double>(line.first)),
-                                std::abs(static_cast<double>(line.first) + static_cast<double>(line.count))) + 1;
+                                std::abs(static_cast<double>(line.first) + static_cast<double>(line.count))) +
+                       1;
   if (!(reach * 1e9 / line.rate < 0x1p61)) {
-    speaker.fail(ErrorKind::value, "a timeline of ", line.count, " steps at ", line.rate, " Hz is longer than 73 years");
+    speaker.fail(ErrorKind::value, "a timeline of ", line.count, " steps at ", line.rate,
+                 " Hz is longer than 73 years");
   }
   if (!line.starts) {
     if (line.start <= -time_limit || line.start >= time_limit) {
@@ -217,7 +223,8 @@ TargetShape target_shape(const Speaker& speaker, const Targets& targets) {
   }
   check_times(speaker, "the timeline's starts", line.starts);
   if (line.starts.rank != 1) {
-    speaker.fail(ErrorKind::value, "the timeline's start has shape ", shape_text(line.starts), "; expected one number or [B]");
+    speaker.fail(ErrorKind::value, "the timeline's start has shape ", shape_text(line.starts),
+                 "; expected one number or [B]");
   }
   return {true, line.starts.shape[0], line.count};
 }
@@ -242,7 +249,8 @@ Batch batch_of(Operation operation, std::span<const Stream> streams, const Targe
       result.rows = layouts[k].rows;
       setter = k;
     } else if (*result.rows != layouts[k].rows) {
-      const std::string other = setter == streams.size() ? "the targets have " : concat("stream \"", names[setter], "\" has ");
+      const std::string other =
+          setter == streams.size() ? "the targets have " : concat("stream \"", names[setter], "\" has ");
       here.fail(ErrorKind::value, layouts[k].rows, " rows, but ", other, *result.rows);
     }
   }
@@ -269,20 +277,20 @@ void append_ranges(const Speaker& speaker, const Stream& stream, std::int64_t ch
                    " is outside the stream's ", channels, " channels");
     }
     if (range.begin < covered) {
-      speaker.fail(ErrorKind::value, "methods overlap: ", name_of(previous->method), " for channels ", previous->begin, "..",
-                   previous->end, " and ", name, " for channels ", range.begin, "..", range.end);
+      speaker.fail(ErrorKind::value, "methods overlap: ", name_of(previous->method), " for channels ", previous->begin,
+                   "..", previous->end, " and ", name, " for channels ", range.begin, "..", range.end);
     }
     if (range.begin > covered) {
       speaker.fail(ErrorKind::value, "channels ", covered, "..", range.begin, " have no method");
     }
-    if (!is_float(dtype) && (range.method <= Method::linear ||
-                             (range.method >= Method::slerp && range.method <= Method::mean))) {
+    if (!is_float(dtype) &&
+        (range.method <= Method::linear || (range.method >= Method::slerp && range.method <= Method::mean))) {
       speaker.fail(ErrorKind::type, "method ", name, " needs floating-point values, not ", robocache::name_of(dtype),
                    "; integers and bool have hold, nearest, last, max and min");
     }
     if (range.method == Method::slerp && (range.end - range.begin) % 4 != 0) {
-      speaker.fail(ErrorKind::value, "slerp takes groups of 4 channels (a quaternion), and ", range.begin, "..", range.end,
-                   " are ", range.end - range.begin);
+      speaker.fail(ErrorKind::value, "slerp takes groups of 4 channels (a quaternion), and ", range.begin, "..",
+                   range.end, " are ", range.end - range.begin);
     }
     covered = range.end;
     previous = &range;
@@ -314,7 +322,8 @@ void check_device(const Speaker& speaker, const char* what, const TensorView& vi
 
 void check_shape(const Speaker& speaker, const char* what, const TensorView& view,
                  std::span<const std::int64_t> expected) {
-  if (view.rank == static_cast<int>(expected.size()) && std::equal(expected.begin(), expected.end(), view.shape.begin())) {
+  if (view.rank == static_cast<int>(expected.size()) &&
+      std::equal(expected.begin(), expected.end(), view.shape.begin())) {
     return;
   }
   speaker.fail(ErrorKind::value, what, " has shape ", shape_text(view), "; expected ", shape_text(expected));
@@ -360,7 +369,8 @@ class Planner {
                 robocache::name_of(s.dtype), "; give a floating-point dtype or a wider one");
     }
     const int lead = batch_.rows ? 2 : 1;
-    s.out = static_cast<char*>(view.data) + first * (fused ? view.strides[static_cast<std::size_t>(lead)] : 0) * size_of(view.dtype);
+    s.out = static_cast<char*>(view.data) +
+            first * (fused ? view.strides[static_cast<std::size_t>(lead)] : 0) * size_of(view.dtype);
     s.out_dtype = view.dtype;
     s.out_row_stride = batch_.rows ? view.strides[0] : 0;
     s.out_target_stride = view.strides[static_cast<std::size_t>(lead - 1)];
@@ -378,7 +388,8 @@ class Planner {
     std::int64_t expected[max_rank + 1];
     std::size_t rank = leading(expected);
     const int lead = scratch_->layouts[k].lead;
-    for (int d = lead; d < streams_[k].values.rank; ++d) expected[rank++] = streams_[k].values.shape[static_cast<std::size_t>(d)];
+    for (int d = lead; d < streams_[k].values.rank; ++d)
+      expected[rank++] = streams_[k].values.shape[static_cast<std::size_t>(d)];
     check_device(here, what, view, device_);
     check_shape(here, what, view, {expected, rank});
   }
@@ -400,11 +411,13 @@ class Planner {
     check_device(here, what, view, device_);
     check_shape(here, what, view, {expected, rank});
     if (view.dtype != dtype) {
-      here.fail(ErrorKind::type, what, " is ", robocache::name_of(view.dtype), "; expected ", robocache::name_of(dtype));
+      here.fail(ErrorKind::type, what, " is ", robocache::name_of(view.dtype), "; expected ",
+                robocache::name_of(dtype));
     }
     const std::size_t target = batch_.rows ? 1 : 0;
     const std::int64_t shift = fused ? static_cast<std::int64_t>(k) * view.strides[target + 1] : 0;
-    return {static_cast<char*>(view.data) + shift * size_of(dtype), batch_.rows ? view.strides[0] : 0, view.strides[target]};
+    return {static_cast<char*>(view.data) + shift * size_of(dtype), batch_.rows ? view.strides[0] : 0,
+            view.strides[target]};
   }
   void set_marks(std::size_t k, const Aligned& output, bool fused) {
     StreamPlan& s = scratch_->streams[k];
@@ -513,7 +526,8 @@ class Planner {
     s.causal = stream.causal.value_or(options_.causal);
     s.on_nan = stream.on_nan.value_or(options_.on_nan);
     if (s.edge == Edge::nan && !is_float(s.dtype)) {
-      here.fail(ErrorKind::value, "edge nan on ", robocache::name_of(s.dtype), " values, which have no NaN; use clamp or zero");
+      here.fail(ErrorKind::value, "edge nan on ", robocache::name_of(s.dtype),
+                " values, which have no NaN; use clamp or zero");
     }
     const std::size_t first = scratch_->ranges.size();
     append_ranges(here, stream, s.channel_count, scratch_->ranges);
@@ -522,7 +536,8 @@ class Planner {
     if (s.range_count > max_ranges) {
       here.fail(ErrorKind::value, s.range_count, " method ranges; at most ", max_ranges, ". Split the stream");
     }
-    for (std::size_t r = first; r < scratch_->ranges.size(); ++r) s.bins = s.bins || scratch_->ranges[r].method >= Method::mean;
+    for (std::size_t r = first; r < scratch_->ranges.size(); ++r)
+      s.bins = s.bins || scratch_->ranges[r].method >= Method::mean;
     s.name = here.stream.empty() ? 0 : intern(here.stream);
   }
 
@@ -556,8 +571,9 @@ void align_each(Operation operation, const Context& context, std::span<const Str
 
 Batch batch(std::string_view operation, std::span<const Stream> streams, const Targets& targets) {
   Layout layouts[max_streams];
-  const Operation named = operation == "fuse" ? Operation::fuse
-                          : operation == "resample" ? Operation::resample : Operation::align;
+  const Operation named = operation == "fuse"       ? Operation::fuse
+                          : operation == "resample" ? Operation::resample
+                                                    : Operation::align;
   return batch_of(named, streams, targets, layouts);
 }
 
@@ -601,8 +617,10 @@ void align_backward(const Context& context, std::span<const Stream> streams, con
     const Speaker here{Operation::align_backward, names[k]};
     const TensorView& values = streams[k].values;
     const TensorView& into = value_gradients[k];
-    if (!is_float(values.dtype)) here.fail(ErrorKind::type, robocache::name_of(values.dtype), " values have no gradient");
-    if (!is_float(output_gradients[k].dtype)) here.fail(ErrorKind::type, "the output's gradient must be floating point");
+    if (!is_float(values.dtype))
+      here.fail(ErrorKind::type, robocache::name_of(values.dtype), " values have no gradient");
+    if (!is_float(output_gradients[k].dtype))
+      here.fail(ErrorKind::type, "the output's gradient must be floating point");
     planner.check_values(k, "the output's gradient", output_gradients[k]);
     planner.set_values(k, "the output's gradient", output_gradients[k], false, 0);
     const auto rank = static_cast<std::size_t>(values.rank);

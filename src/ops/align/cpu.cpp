@@ -12,11 +12,10 @@ namespace robocache::align_op {
 inline namespace ROBOCACHE_SIMD_TARGET {
 namespace {
 
-constexpr std::int64_t piece_bytes =
-    64 << 10;                       // of values read and written: below this, threads cost more than they give
-constexpr std::int64_t block = 64;  // targets that are located before they are written
-constexpr std::int64_t prefetch_bytes = 512;
-constexpr std::int64_t channel_block = 256;  // channels of a bin that are reduced in one pass over its samples
+constexpr std::int64_t piece_bytes = 64 << 10;  // values read and written by one task: about 10 us, a thread's wake-up
+constexpr std::int64_t block = 64;              // targets that are located before they are written
+constexpr std::int64_t prefetch_bytes = 256;    // of each sample
+constexpr std::int64_t channel_block = 256;     // channels of a bin that are reduced in one pass over its samples
 
 // ---- where targets fall --------------------------------------------------------------------------------------------
 
@@ -57,14 +56,20 @@ struct Block {
   std::int64_t index[block];
 };
 
-// Asks for the samples about sample i before they are read: with the block located first, the misses overlap. Longer
-// samples are found by the hardware, once their first lines have been.
+// Asks for the samples of a target before they are read: with the whole block located first, the misses overlap. Of
+// long samples only the beginning; the hardware finds the rest.
 struct Prefetch {
   const char* data;  // of sample 0
-  std::int64_t sample_bytes, bytes;
-  void operator()(std::int64_t i) const {
-    const char* const from = data + (i < 0 ? 0 : i) * sample_bytes;
-    for (std::int64_t k = 0; k < bytes; k += 64) __builtin_prefetch(from + k);
+  std::int64_t sample_stride, bytes;
+  void operator()(const Location& found) const {
+    fetch(found.i);
+    fetch(found.j);
+  }
+
+ private:
+  void fetch(std::int64_t sample) const {
+    if (sample < 0) return;
+    for (std::int64_t k = 0; k < bytes; k += 64) __builtin_prefetch(data + sample * sample_stride + k);
   }
 };
 
@@ -79,7 +84,7 @@ void locate_block(const StreamPlan& s, const TargetPlan& targets, const At& at, 
     Target& found = here.targets[k];
     found.tau = tau;
     found.found = locate(s, at, arrival_at, count, position, tau);
-    prefetch(found.found.i);
+    prefetch(found.found);
     if (s.bins) {
       const std::int64_t key = shifted_target(s, previous_target(targets, here.row, here.first + k));
       found.bin = {upper_bound_near(at, position, key, before < position ? before : position), position};
@@ -340,9 +345,8 @@ void run_task(const Plan& plan, const StreamPlan& s, const Task& task) {
     const StampsAt arrival_at{&s.arrivals, row.arrivals_offset};
     const Samples<T> samples(s, row);
     const RowRun<T> run{s, samples, at, arrival_at, row.count};
-    const std::int64_t sample_bytes = s.sample_stride * std::int64_t{sizeof(T)};
-    const Prefetch prefetch{reinterpret_cast<const char*>(samples.data), sample_bytes,
-                            clamp_to(2 * sample_bytes, 0, prefetch_bytes)};
+    const Prefetch prefetch{reinterpret_cast<const char*>(samples.data), s.sample_stride * std::int64_t{sizeof(T)},
+                            clamp_to(s.channel_count * std::int64_t{sizeof(T)}, 0, prefetch_bytes)};
     std::int64_t position = 0;
     for (std::int64_t t = task.begin; t < task.end; t += block) {
       here.row = b;
@@ -354,9 +358,8 @@ void run_task(const Plan& plan, const StreamPlan& s, const Task& task) {
       } else {
         locate_block(s, plan.targets, at, arrival_at, row.count, position, prefetch, here);
       }
-      for (std::int32_t r = 0; r < s.range_count; ++r) {
-        run.write_range(plan.ranges[static_cast<std::size_t>(s.first_range + r)], r == 0, here);
-      }
+      const Range* const ranges = plan.ranges.data() + s.first_range;
+      for (std::int32_t r = 0; r < s.range_count; ++r) run.write_range(ranges[r], r == 0, here);
       for (std::int64_t k = 0; k < here.count; ++k) {
         write_marks(s, b, t + k, here.valid[k], age_of(here.targets[k].found), here.index[k]);
       }

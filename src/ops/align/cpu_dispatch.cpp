@@ -1,5 +1,4 @@
 // Which of the cpu.cpp that were compiled runs a plan.
-#include "core/float_environment.h"
 #include "core/simd.h"
 #include "ops/align/plan.h"
 #include "robocache_config.h"
@@ -19,7 +18,6 @@ void run_cpu(const Plan& plan) {
   static constexpr Run targets[] = {ROBOCACHE_SIMD_TARGETS(ROBOCACHE_ENTRY) run_reference};
 #undef ROBOCACHE_ENTRY
   constexpr int none = static_cast<int>(std::size(targets)) - 1;
-  const FloatEnvironment environment;
   const int target = simd_target_in_use();
   targets[target < 0 ? none : target](plan);
 }

@@ -92,7 +92,8 @@ const void* kernel_of(DType dtype) {
 
 // One launch for streams chosen[0 .. count) of the plan, which share a dtype.
 template <class L>
-void launch_group(const Plan& plan, const int* chosen, int count, bool check_targets, FaultBox* box, cudaStream_t stream) {
+void launch_group(const Plan& plan, const int* chosen, int count, bool check_targets, FaultBox* box,
+                  cudaStream_t stream) {
   L launch;
   launch.targets = plan.targets;
   launch.box = box;
@@ -116,13 +117,15 @@ void launch_group(const Plan& plan, const int* chosen, int count, bool check_tar
   }
   if (plan.check) {
     launch.check_targets = check_targets || launch.targets_must_rise;
-    if (launch.check_targets) to_check = std::max(to_check, TargetCheck{plan.operation, &launch.targets, false}.count());
+    if (launch.check_targets)
+      to_check = std::max(to_check, TargetCheck{plan.operation, &launch.targets, false}.count());
     const std::int64_t per_block = std::int64_t{tuning::threads} * tuning::checks_per_thread;
     launch.check_blocks = static_cast<std::uint32_t>(std::clamp<std::int64_t>(divide_up(to_check, per_block), 1, 4096));
     blocks += launch.check_blocks;
   }
   if (blocks == 0) return;
-  if (blocks >= std::int64_t{1} << 31) throw Error(ErrorKind::value, "the call is too large for one launch: split the rows");
+  if (blocks >= std::int64_t{1} << 31)
+    throw Error(ErrorKind::value, "the call is too large for one launch: split the rows");
   std::uint32_t first = launch.check_blocks;
   for (int k = 0; k < count; ++k) {
     launch.tilings[k].first_block = first;

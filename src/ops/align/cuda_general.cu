@@ -14,8 +14,9 @@ struct Shared {
 
 // Called, not inlined: it is large, and every launch size has it.
 template <class T>
-__device__ __noinline__ void general_tile(const StreamPlan& s, const Range* ranges, const TargetPlan& targets, const Tiling& tiling,
-                             const Tile& tile, SharedStamps& stamps, Shared* shared) {
+__device__ __noinline__ void general_tile(const StreamPlan& s, const Range* ranges, const TargetPlan& targets,
+                                          const Tiling& tiling, const Tile& tile, SharedStamps& stamps,
+                                          Shared* shared) {
   const auto thread = static_cast<int>(threadIdx.x);
   const bool mine = thread < tile.targets;
   TargetPlace place{0, 0};

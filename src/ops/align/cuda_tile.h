@@ -12,11 +12,11 @@ namespace {
 // ---- the launch, as the kernel sees it -----------------------------------------------------------------------------
 
 struct Tiling {
-  std::int32_t targets = 1;         // of a block
-  std::int32_t channel_tiles = 1;   // blocks that share a tile of targets
-  std::int32_t vectors = 0;         // of a sample, in one channel tile
-  std::int16_t vector_bytes = 0;    // 0: through range.h
-  bool by_row = true;               // a tile lies in one row; else tiles run over the rows' ends
+  std::int32_t targets = 1;        // of a block
+  std::int32_t channel_tiles = 1;  // blocks that share a tile of targets
+  std::int32_t vectors = 0;        // of a sample, in one channel tile
+  std::int16_t vector_bytes = 0;   // 0: through range.h
+  bool by_row = true;              // a tile lies in one row; else tiles run over the rows' ends
   std::uint32_t first_block = 0;
   std::uint32_t blocks = 0;
 };
@@ -103,22 +103,21 @@ __device__ std::int64_t search(const StreamPlan& s, const Row& row, const Shared
 // 32-bit words, or one narrower one: what the compiler keeps in registers.
 template <int Bytes>
 struct alignas(Bytes) Vector {
-  using Word = std::conditional_t<Bytes >= 4, std::uint32_t, std::conditional_t<Bytes == 2, std::uint16_t, std::uint8_t>>;
+  using Word =
+      std::conditional_t<Bytes >= 4, std::uint32_t, std::conditional_t<Bytes == 2, std::uint16_t, std::uint8_t>>;
   static constexpr int count = Bytes >= 4 ? Bytes / 4 : 1;
   Word words[count];
 };
 template <int Bytes>
 __device__ Vector<Bytes> load(const char* from) {
-  using Word = std::conditional_t<
-      Bytes == 16, uint4,
-      std::conditional_t<Bytes == 8, uint2, typename Vector<Bytes>::Word>>;
+  using Word =
+      std::conditional_t<Bytes == 16, uint4, std::conditional_t<Bytes == 8, uint2, typename Vector<Bytes>::Word>>;
   return bit_copy<Vector<Bytes>>(__ldg(reinterpret_cast<const Word*>(from)));
 }
 template <int Bytes>
 __device__ void save(char* to, const Vector<Bytes>& vector) {
-  using Word = std::conditional_t<
-      Bytes == 16, uint4,
-      std::conditional_t<Bytes == 8, uint2, typename Vector<Bytes>::Word>>;
+  using Word =
+      std::conditional_t<Bytes == 16, uint4, std::conditional_t<Bytes == 8, uint2, typename Vector<Bytes>::Word>>;
   *reinterpret_cast<Word*>(to) = bit_copy<Word>(vector);
 }
 
@@ -149,7 +148,8 @@ __device__ Vector<Bytes> blend(const Vector<Bytes>& a, const Vector<Bytes>& b, c
 #pragma unroll
     for (int k = 0; k < Vector<Bytes>::count; ++k) {
       const T low = mix(T{static_cast<std::uint16_t>(a.words[k])}, T{static_cast<std::uint16_t>(b.words[k])}, w);
-      const T high = mix(T{static_cast<std::uint16_t>(a.words[k] >> 16)}, T{static_cast<std::uint16_t>(b.words[k] >> 16)}, w);
+      const T high =
+          mix(T{static_cast<std::uint16_t>(a.words[k] >> 16)}, T{static_cast<std::uint16_t>(b.words[k] >> 16)}, w);
       out.words[k] = low.bits | static_cast<std::uint32_t>(high.bits) << 16;
     }
   } else if constexpr (is_float_type<T> && Bytes == 2) {
@@ -371,10 +371,12 @@ __device__ void check_all(const L& launch) {
   const std::uint32_t block = blockIdx.x;
   for (int k = 0; k < launch.streams; ++k) {
     check_share(StampCheck{launch.operation, &launch.plans[k]}, block, launch.check_blocks, launch.box);
-    check_share(IntegerCheck{launch.operation, &launch.plans[k], launch.targets.rows}, block, launch.check_blocks, launch.box);
+    check_share(IntegerCheck{launch.operation, &launch.plans[k], launch.targets.rows}, block, launch.check_blocks,
+                launch.box);
   }
   if (launch.check_targets) {
-    check_share(TargetCheck{launch.operation, &launch.targets, launch.targets_must_rise}, block, launch.check_blocks, launch.box);
+    check_share(TargetCheck{launch.operation, &launch.targets, launch.targets_must_rise}, block, launch.check_blocks,
+                launch.box);
   }
 }
 

@@ -30,8 +30,8 @@ ROBOCACHE_HD double output_gradient(const StreamPlan& s, std::int64_t offset) {
 // Calls add(sample, gradient) for each sample that channel d of this target was made from.
 template <class T, class At, class ArrivalAt, class Add>
 ROBOCACHE_HD_CALLED void spread(const StreamPlan& s, const Samples<T>& samples, const Range& range, const At& at,
-                         const ArrivalAt& arrival_at, const Target& target, const Verdict& verdict, std::int64_t d,
-                         std::int64_t out, const Add& add) {
+                                const ArrivalAt& arrival_at, const Target& target, const Verdict& verdict,
+                                std::int64_t d, std::int64_t out, const Add& add) {
   using C = compute_t<T>;
   if (!verdict.valid && verdict.source < 0) return;
   const double g = output_gradient<T>(s, out + channel_offset(s.out_channels, d));

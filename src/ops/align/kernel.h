@@ -52,7 +52,8 @@ ROBOCACHE_HD StampState state_of(const Stamps& stamps, std::int64_t offset) {
     return ::fabs(static_cast<double>(seconds)) > float32_seconds_limit ? StampState::float32_too_far
                                                                         : StampState::usable;
   }
-  if (stamps.dtype == DType::f64 && is_nan(static_cast<const double*>(stamps.data)[offset])) return StampState::unusable;
+  if (stamps.dtype == DType::f64 && is_nan(static_cast<const double*>(stamps.data)[offset]))
+    return StampState::unusable;
   const std::int64_t t = stamp(stamps, offset);
   return t > -time_limit && t < time_limit ? StampState::usable : StampState::unusable;
 }
@@ -90,9 +91,9 @@ ROBOCACHE_HD std::int64_t previous_target(const TargetPlan& targets, std::int64_
 
 // The samples that output row b reads. Never outside the arrays, whatever lengths, offsets and rows hold.
 struct Row {
-  std::int64_t segment = 0;      // row of values and times in memory
+  std::int64_t segment = 0;                                               // row of values and times in memory
   std::int64_t times_offset = 0, arrivals_offset = 0, values_offset = 0;  // of sample 0, in elements
-  std::int64_t first = 0;        // of sample 0 along a packed axis
+  std::int64_t first = 0;                                                 // of sample 0 along a packed axis
   std::int64_t count = 0;
 };
 ROBOCACHE_HD Row row_of(const StreamPlan& s, std::int64_t b) {

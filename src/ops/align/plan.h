@@ -45,20 +45,20 @@ struct StreamPlan {
   Channels channels;
   std::int64_t channel_count = 0;
 
-  Stamps times, arrivals;           // arrivals.data is nullptr where they are the times
+  Stamps times, arrivals;  // arrivals.data is nullptr where they are the times
   Integers lengths, offsets, rows;
-  std::int64_t samples = 0;         // S, or N where packed
-  std::int64_t segments = 0;        // rows in memory: 1 where unbatched (all output rows then read row 0)
-  bool batched = false;             // the stream itself has rows (for error sentences and for row 0 above)
+  std::int64_t samples = 0;   // S, or N where packed
+  std::int64_t segments = 0;  // rows in memory: 1 where unbatched (all output rows then read row 0)
+  bool batched = false;       // the stream itself has rows (for error sentences and for row 0 above)
 
   std::int64_t latency = 0, max_gap = no_max_gap;
   DType dtype = DType::f32, out_dtype = DType::f32;
   Edge edge = Edge::clamp;
   OnNan on_nan = OnNan::propagate;
   bool causal = false;
-  bool bins = false;                // some range is mean, max, min or last
+  bool bins = false;  // some range is mean, max, min or last
   std::int32_t first_range = 0, range_count = 0;
-  std::uint32_t name = 0;           // intern()
+  std::uint32_t name = 0;  // intern()
 
   // Outputs; nullptr where not wanted. Element (b, t, d) of values is out[b * out_row_stride + t * out_target_stride +
   // channel offset of d]; element (b, t) of the three marks is p[b * mark_row_stride + t * mark_target_stride].
@@ -72,9 +72,9 @@ struct StreamPlan {
 };
 
 struct TargetPlan {
-  Stamps times;                    // used where timeline is false; row_stride 0: one list for all rows
+  Stamps times;  // used where timeline is false; row_stride 0: one list for all rows
   bool timeline = false;
-  Stamps starts;                   // of the timeline, stride over rows in row_stride; data nullptr: `start` for all
+  Stamps starts;  // of the timeline, stride over rows in row_stride; data nullptr: `start` for all
   std::int64_t start = 0, first = 0;
   double rate = 1;
   std::int64_t rows = 0, count = 0;  // B (1 where nothing has a batch dimension) and T

@@ -104,7 +104,7 @@ ROBOCACHE_HD std::int64_t copied_sample(Method method, const Location& found, C 
 
 template <class T, class At, class ArrivalAt>
 ROBOCACHE_HD_CALLED Verdict judge(const StreamPlan& s, const Samples<T>& samples, const Range& range, const At& at,
-                           const ArrivalAt& arrival_at, std::int64_t count, const Target& target) {
+                                  const ArrivalAt& arrival_at, std::int64_t count, const Target& target) {
   using C = compute_t<T>;
   const Location& found = target.found;
   Verdict verdict;
@@ -161,7 +161,7 @@ ROBOCACHE_HD bool fills_nan(const StreamPlan& s, const Target& target) {
 // The mean of channel d over the bin, before it is rounded.
 template <class T, class At, class ArrivalAt>
 ROBOCACHE_HD_CALLED double mean_of(const StreamPlan& s, const Samples<T>& samples, const Range& range, const At& at,
-                            const ArrivalAt& arrival_at, const Target& target, std::int64_t d) {
+                                   const ArrivalAt& arrival_at, const Target& target, std::int64_t d) {
   double sum = -0.0;
   std::int64_t counted = 0;
   for (std::int64_t chunk = target.bin.begin; chunk < target.bin.end; chunk += mean_chunk) {
@@ -195,8 +195,9 @@ ROBOCACHE_HD compute_t<T> interpolate(const Samples<T>& samples, Method method, 
 
 // The sample that max, min and last take for channel d.
 template <class T, class At, class ArrivalAt>
-ROBOCACHE_HD_CALLED std::int64_t picked(const StreamPlan& s, const Samples<T>& samples, const Range& range, const At& at,
-                                 const ArrivalAt& arrival_at, const Target& target, std::int64_t d) {
+ROBOCACHE_HD_CALLED std::int64_t picked(const StreamPlan& s, const Samples<T>& samples, const Range& range,
+                                        const At& at, const ArrivalAt& arrival_at, const Target& target,
+                                        std::int64_t d) {
   if (range.method == Method::last) {
     std::int64_t k = target.bin.end - 1;
     while (!counts(s, samples, range, at, arrival_at, k, target.tau)) --k;
@@ -222,7 +223,8 @@ ROBOCACHE_HD_CALLED std::int64_t picked(const StreamPlan& s, const Samples<T>& s
 
 // Channels d .. d + 3 of a slerp range.
 template <class T>
-ROBOCACHE_HD_CALLED void slerp_group(const Samples<T>& samples, const Location& found, std::int64_t d, double (&out)[4]) {
+ROBOCACHE_HD_CALLED void slerp_group(const Samples<T>& samples, const Location& found, std::int64_t d,
+                                     double (&out)[4]) {
   double a[4];
   double b[4];
   const bool between = found.place == Place::between;

@@ -56,9 +56,8 @@ void run_stream_backward(const Plan& plan, const StreamPlan& s, T* gradient) {
         const Range& range = plan.ranges[static_cast<std::size_t>(s.first_range + r)];
         const Verdict verdict = judge(s, samples, range, at, arrival_at, row.count, here);
         for (std::int64_t d = range.begin; d < range.end; ++d) {
-          spread(s, samples, range, at, arrival_at, here, verdict, d, out, [&](std::int64_t k, double g) {
-            base[k * s.channel_count + d] += g;
-          });
+          spread(s, samples, range, at, arrival_at, here, verdict, d, out,
+                 [&](std::int64_t k, double g) { base[k * s.channel_count + d] += g; });
         }
       }
     }

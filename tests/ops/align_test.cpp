@@ -1,0 +1,414 @@
+// Every backend against the reference, byte for byte, on random calls that cover the whole surface of align; and the
+// gradient likewise. A case is a seed: whatever fails can be run again.
+#include <gtest/gtest.h>
+#include <robocache/robocache.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+
+#include "ops/device.h"
+
+namespace robocache::test {
+namespace {
+
+constexpr DType dtypes[] = {DType::f32, DType::f16, DType::bf16, DType::f64, DType::u8,  DType::i8,     DType::u16,
+                            DType::i16, DType::u32, DType::i32,  DType::u64, DType::i64, DType::boolean};
+constexpr std::int64_t millisecond = 1'000'000;
+
+struct TestStream {
+  Array values, times, arrivals, lengths, offsets, rows;
+  Stream options;
+  std::vector<std::int64_t> trailing;
+};
+
+class Case {
+ public:
+  explicit Case(unsigned seed) : random_(seed) {
+    const bool batched = chance(70);
+    rows_ = batched ? pick({1, 2, 3, 7, 40}) : 1;
+    count_ = pick({0, 1, 2, 5, 33, 130, 300});
+    batched_ = batched;
+    const bool timeline = chance(40);
+    bins_ = chance(35);
+    const int streams = static_cast<int>(pick({1, 1, 2, 3, 6}));
+    for (int k = 0; k < streams; ++k) add_stream(batched && (k == 0 || chance(70)));
+    if (timeline) {
+      line_.rate = chance(50) ? 50 : 333.3;
+      line_.count = count_;
+      line_.first = -pick({0, 2});
+      line_.start = pick({-20, 3}) * millisecond;
+      if (batched && chance(60)) {
+        std::vector<std::int64_t> starts;
+        for (std::int64_t b = 0; b < rows_; ++b) starts.push_back(uniform(-50, 50) * millisecond);
+        starts_ = times_array(starts, {rows_});
+      } else {
+        starts_.drop();
+      }
+    } else {
+      const bool own = batched && chance(60);
+      std::vector<std::int64_t> list;
+      for (std::int64_t b = 0; b < (own ? rows_ : 1); ++b) {
+        std::vector<std::int64_t> row;
+        for (std::int64_t t = 0; t < count_; ++t) row.push_back(uniform(-20, 400) * millisecond / (chance(50) ? 2 : 1));
+        if (bins_ || chance(60)) std::sort(row.begin(), row.end());
+        list.insert(list.end(), row.begin(), row.end());
+      }
+      targets_ = times_array(list, own ? std::vector<std::int64_t>{rows_, count_} : std::vector<std::int64_t>{count_});
+      timeline_ = false;
+    }
+    options_.edge = pick_of({Edge::clamp, Edge::nan, Edge::zero});
+    for (const TestStream& s : streams_) {
+      if (options_.edge == Edge::nan && !is_float(s.options.values.dtype)) options_.edge = Edge::clamp;
+    }
+    options_.causal = chance(30);
+    options_.on_nan = chance(30) ? OnNan::skip : OnNan::propagate;
+  }
+
+  // All output bytes of the call.
+  std::vector<std::vector<unsigned char>> run(Backend backend, DeviceKind where) {
+    std::vector<Stream> streams = views(where);
+    std::vector<Aligned> outputs(streams.size());
+    std::vector<Array> arrays;
+    for (const TestStream& s : streams_) {
+      const DType dtype = s.options.values.dtype;
+      arrays.push_back(output(dtype, s.trailing));
+      arrays.push_back(output(DType::boolean, {}));
+      arrays.push_back(output(DType::i64, {}));
+      arrays.push_back(output(DType::i64, {}));
+    }
+    for (std::size_t k = 0; k < streams.size(); ++k) {
+      outputs[k] = {arrays[4 * k].view(where), arrays[4 * k + 1].view(where), arrays[4 * k + 2].view(where),
+                    arrays[4 * k + 3].view(where)};
+    }
+    align({.backend = backend}, streams, targets(where), options_, outputs);
+    synchronize();
+    std::vector<std::vector<unsigned char>> bytes;
+    for (Array& array : arrays) {
+      array.fetch();
+      bytes.push_back(array.bytes());
+    }
+    return bytes;
+  }
+
+  // The streams fused as `dtype`, one tensor.
+  std::vector<unsigned char> run_fused(Backend backend, DeviceKind where, DType dtype) {
+    std::vector<Stream> streams = views(where);
+    std::int64_t width = 0;
+    for (const TestStream& s : streams_) width += channels(s);
+    Array values = output(dtype, {width});
+    Array valid = output(DType::boolean, {static_cast<std::int64_t>(streams.size())});
+    fuse({.backend = backend}, streams, targets(where), options_, {values.view(where), valid.view(where), {}, {}});
+    synchronize();
+    values.fetch();
+    valid.fetch();
+    std::vector<unsigned char> bytes = values.bytes();
+    bytes.insert(bytes.end(), valid.bytes().begin(), valid.bytes().end());
+    return bytes;
+  }
+
+  std::vector<std::vector<unsigned char>> run_backward(DeviceKind where) {
+    std::vector<Stream> streams = views(where);
+    std::vector<Array> arrays;
+    std::vector<TensorView> given;
+    std::vector<TensorView> wanted;
+    std::mt19937 same(1);
+    for (const TestStream& s : streams_) {
+      const DType dtype = s.options.values.dtype;
+      Array gradient = output(dtype, s.trailing);
+      arrays.push_back(numbers(dtype, shape_of(s.trailing), false, same));
+      arrays.push_back(s.values);
+    }
+    for (std::size_t k = 0; k < streams.size(); ++k) {
+      given.push_back(arrays[2 * k].view(where));
+      wanted.push_back(arrays[2 * k + 1].view(where));
+    }
+    align_backward({}, streams, targets(where), options_, given, wanted);
+    synchronize();
+    std::vector<std::vector<unsigned char>> bytes;
+    for (std::size_t k = 0; k < streams.size(); ++k) {
+      arrays[2 * k + 1].fetch();
+      bytes.push_back(arrays[2 * k + 1].bytes());
+    }
+    return bytes;
+  }
+
+  bool all_float() const {
+    return std::all_of(streams_.begin(), streams_.end(),
+                       [](const auto& s) { return is_float(s.options.values.dtype); });
+  }
+
+ private:
+  bool chance(int percent) { return static_cast<int>(random_() % 100) < percent; }
+  std::int64_t uniform(std::int64_t low, std::int64_t high) {
+    return low + static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(high - low + 1));
+  }
+  std::int64_t pick(std::initializer_list<std::int64_t> list) { return pick_of(list); }
+  template <class T>
+  T pick_of(std::initializer_list<T> list) {
+    return list.begin()[random_() % list.size()];
+  }
+
+  static std::int64_t product(const std::vector<std::int64_t>& shape) {
+    std::int64_t n = 1;
+    for (const std::int64_t x : shape) n *= x;
+    return n;
+  }
+  static std::int64_t channels(const TestStream& s) { return product(s.trailing); }
+
+  // Random values; odd ones (NaN, infinities, -0, denormals) where asked for.
+  static Array numbers(DType dtype, const std::vector<std::int64_t>& shape, bool odd, std::mt19937& random) {
+    const std::int64_t n = product(shape);
+    const int size = size_of(dtype);
+    std::vector<unsigned char> bytes(static_cast<std::size_t>(n * size));
+    for (std::int64_t k = 0; k < n; ++k) {
+      const std::uint64_t bits = std::uint64_t{random()} << 32 | random();
+      std::uint64_t raw = bits;
+      if (dtype == DType::boolean) raw = bits & 1;
+      if (is_float(dtype) && !(odd && bits % 11 == 0)) {  // a plain number: exponent near 0
+        if (dtype == DType::f64) raw = (bits & 0x800fffffffffffffull) | (0x3fdull + bits % 5) << 52;
+        if (dtype == DType::f32) raw = (bits & 0x807fffffu) | (0x7du + bits % 5) << 23;
+        if (dtype == DType::f16) raw = (bits & 0x83ffu) | (0xdu + bits % 5) << 10;
+        if (dtype == DType::bf16) raw = (bits & 0x807fu) | (0x7du + bits % 5) << 7;
+      }
+      std::memcpy(bytes.data() + k * size, &raw, static_cast<std::size_t>(size));
+    }
+    return {dtype, shape, std::move(bytes)};
+  }
+
+  Array times_array(const std::vector<std::int64_t>& ns, const std::vector<std::int64_t>& shape) {
+    const DType dtype = pick_of({DType::i64, DType::i64, DType::f64, DType::f32});
+    std::vector<unsigned char> bytes(ns.size() * static_cast<std::size_t>(size_of(dtype)));
+    for (std::size_t k = 0; k < ns.size(); ++k) {
+      const double seconds = static_cast<double>(ns[k]) * 1e-9;
+      const auto narrow = static_cast<float>(seconds);
+      if (dtype == DType::i64) std::memcpy(bytes.data() + 8 * k, &ns[k], 8);
+      if (dtype == DType::f64) std::memcpy(bytes.data() + 8 * k, &seconds, 8);
+      if (dtype == DType::f32) std::memcpy(bytes.data() + 4 * k, &narrow, 4);
+    }
+    return {dtype, shape, std::move(bytes)};
+  }
+  Array integers(const std::vector<std::int64_t>& list) {
+    std::vector<unsigned char> bytes(list.size() * 8);
+    std::memcpy(bytes.data(), list.data(), bytes.size());
+    return {DType::i64, {static_cast<std::int64_t>(list.size())}, std::move(bytes)};
+  }
+
+  std::vector<std::int64_t> stamps(std::int64_t n, bool late) {
+    std::vector<std::int64_t> list;
+    std::int64_t now = uniform(-30, 30) * millisecond;
+    for (std::int64_t k = 0; k < n; ++k) {
+      list.push_back(now + (late ? uniform(-5, 30) * millisecond : 0));
+      if (!chance(15)) now += uniform(0, 8) * millisecond / 2;
+      if (chance(4)) now += 60 * millisecond;
+    }
+    return list;
+  }
+
+  void add_stream(bool batched) {
+    TestStream s;
+    const DType dtype =
+        chance(60) ? pick_of({DType::f32, DType::bf16, DType::f16, DType::f64}) : dtypes[random_() % std::size(dtypes)];
+    s.trailing = pick_of<std::vector<std::int64_t>>({{}, {1}, {3}, {4}, {8}, {12}, {33}, {2, 3, 4}, {0}, {64}, {600}});
+    std::int64_t samples = pick({0, 1, 2, 3, 17, 60, 200, 1500});
+    const bool packed = batched && chance(35);
+    std::vector<std::int64_t> shape;
+    std::vector<std::int64_t> times;
+    std::vector<std::int64_t> arrivals;
+    s.lengths.drop();
+    s.offsets.drop();
+    s.rows.drop();
+    std::int64_t segments = rows_;
+    if (batched && chance(25)) {
+      segments = pick({1, 3});
+      std::vector<std::int64_t> rows;
+      for (std::int64_t b = 0; b < rows_; ++b) rows.push_back(uniform(0, segments - 1));
+      s.rows = integers(rows);
+    }
+    const auto fill_row = [&](std::int64_t n) {
+      const auto row = stamps(n, false);
+      const auto late = stamps(n, true);
+      times.insert(times.end(), row.begin(), row.end());
+      arrivals.insert(arrivals.end(), late.begin(), late.end());
+    };
+    if (packed) {
+      std::vector<std::int64_t> offsets{0};
+      for (std::int64_t g = 0; g < segments; ++g) {
+        const std::int64_t n = chance(10) ? 0 : uniform(0, samples);
+        fill_row(n);
+        offsets.push_back(offsets.back() + n);
+      }
+      s.offsets = integers(offsets);
+      shape = {offsets.back()};
+    } else if (batched) {
+      std::vector<std::int64_t> lengths;
+      for (std::int64_t g = 0; g < segments; ++g) {
+        fill_row(samples);
+        lengths.push_back(uniform(0, samples));
+      }
+      if (chance(40)) s.lengths = integers(lengths);
+      shape = {segments, samples};
+    } else {
+      fill_row(samples);
+      shape = {samples};
+    }
+    s.times = times_array(times, shape);
+    s.arrivals = times_array(arrivals, shape);
+    if (!chance(40)) s.arrivals.drop();
+    shape.insert(shape.end(), s.trailing.begin(), s.trailing.end());
+    s.values = numbers(dtype, shape, chance(40), random_);
+    s.options.values.dtype = dtype;
+    const std::int64_t d = channels(s);
+    if (is_float(dtype)) {
+      const auto method =
+          pick_of({Method::linear, Method::linear, Method::hold, Method::nearest, Method::cubic, Method::angle,
+                   Method::angle_degrees, Method::slerp, Method::mean, Method::max, Method::min, Method::last});
+      const bool fits = (method != Method::slerp || d % 4 == 0) && (bins_ || method < Method::mean);
+      if (fits && !chance(15)) {
+        s.options.methods = {{method, 0, d}};
+      } else if (d >= 8 && chance(60)) {
+        s.options.methods = {
+            {Method::slerp, 4, 8}, {Method::linear, 0, 4}, {bins_ ? Method::mean : Method::cubic, 8, d}};
+      }
+    } else if (chance(70)) {
+      s.options.methods = {{bins_ ? pick_of({Method::last, Method::max, Method::min}) : Method::nearest, 0, d}};
+    }
+    s.options.latency = pick({0, 0, 3, -4}) * millisecond;
+    if (chance(40)) s.options.max_gap = 20 * millisecond;
+    streams_.push_back(std::move(s));
+  }
+
+  std::vector<Stream> views(DeviceKind where) {
+    std::vector<Stream> streams;
+    for (TestStream& s : streams_) {
+      Stream stream = s.options;
+      stream.values = s.values.view(where);
+      stream.times = s.times.view(where);
+      stream.arrivals = s.arrivals.view(where);
+      stream.lengths = s.lengths.view(where);
+      stream.offsets = s.offsets.view(where);
+      stream.rows = s.rows.view(where);
+      streams.push_back(stream);
+    }
+    return streams;
+  }
+  Targets targets(DeviceKind where) {
+    if (!timeline_) return targets_.view(where);
+    Timeline line = line_;
+    line.starts = starts_.view(where);
+    return line;
+  }
+  std::vector<std::int64_t> shape_of(const std::vector<std::int64_t>& trailing) {
+    std::vector<std::int64_t> shape;
+    if (batch("align", views(DeviceKind::cpu), targets(DeviceKind::cpu)).rows) shape.push_back(rows_);
+    shape.push_back(count_);
+    shape.insert(shape.end(), trailing.begin(), trailing.end());
+    return shape;
+  }
+  // Poisoned, so that an element nobody writes shows.
+  Array output(DType dtype, const std::vector<std::int64_t>& trailing) {
+    const std::vector<std::int64_t> shape = shape_of(trailing);
+    return {dtype, shape, std::vector<unsigned char>(static_cast<std::size_t>(product(shape) * size_of(dtype)), 0xa5)};
+  }
+
+  std::mt19937 random_;
+  std::int64_t rows_ = 1, count_ = 0;
+  bool batched_ = false, timeline_ = true, bins_ = false;
+  std::vector<TestStream> streams_;
+  Array targets_, starts_;
+  Timeline line_;
+  AlignOptions options_;
+};
+
+constexpr unsigned cases = 400;
+constexpr unsigned cuda_cases = 250;  // fewer: compute-sanitizer runs them too
+
+TEST(Align, CpuEqualsReferenceAtEverySimdTarget) {
+  const std::string before = simd_target();
+  for (unsigned seed = 0; seed < cases; ++seed) {
+    Case one(seed);
+    const auto expected = one.run(Backend::reference, DeviceKind::cpu);
+    const auto fused = one.run_fused(Backend::reference, DeviceKind::cpu, seed % 2 == 0 ? DType::f16 : DType::f64);
+    for (const std::string& target : simd_targets()) {
+      set_simd_target(target);
+      EXPECT_EQ(one.run(Backend::cpu, DeviceKind::cpu), expected) << "seed " << seed << ", " << target;
+      EXPECT_EQ(one.run_fused(Backend::cpu, DeviceKind::cpu, seed % 2 == 0 ? DType::f16 : DType::f64), fused)
+          << "seed " << seed << ", " << target;
+    }
+    set_simd_target(before);
+  }
+}
+
+TEST(Align, CudaEqualsReference) {
+  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  for (unsigned seed = 0; seed < cuda_cases; ++seed) {
+    Case one(seed);
+    EXPECT_EQ(one.run(Backend::cuda, DeviceKind::cuda), one.run(Backend::reference, DeviceKind::cpu))
+        << "seed " << seed;
+    const DType dtype = seed % 2 == 0 ? DType::bf16 : DType::f64;
+    EXPECT_EQ(one.run_fused(Backend::cuda, DeviceKind::cuda, dtype),
+              one.run_fused(Backend::reference, DeviceKind::cpu, dtype))
+        << "seed " << seed;
+  }
+}
+
+TEST(Align, CudaGradientEqualsReference) {
+  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  for (unsigned seed = 0; seed < cuda_cases; ++seed) {
+    Case one(seed);
+    if (!one.all_float()) continue;
+    EXPECT_EQ(one.run_backward(DeviceKind::cuda), one.run_backward(DeviceKind::cpu)) << "seed " << seed;
+  }
+}
+
+// The sentence of a call that must fail.
+template <class F>
+std::string sentence(const F& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Align, TimesThatDecreaseAreNamed) {
+  const float values[6] = {};
+  const std::int64_t times[6] = {1, 2, 3, 7, 9, 5};
+  const std::int64_t targets[1] = {2};
+  float out[2] = {42, 42};
+  const Stream stream{.values = TensorView::contiguous(values, DType::f32, {2, 3}),
+                      .times = TensorView::contiguous(times, DType::i64, {2, 3}),
+                      .name = "imu"};
+  const Aligned output{.values = TensorView::contiguous(out, DType::f32, {2, 1})};
+  const std::string text = sentence([&] {
+    fuse({}, {&stream, 1}, TensorView::contiguous(targets, DType::i64, {1}), {},
+         {.values = TensorView::contiguous(out, DType::f32, {2, 1, 1})});
+  });
+  EXPECT_EQ(text, "fuse: stream \"imu\": times[1][2] = 5 is before times[1][1] = 9; times must not decrease");
+  EXPECT_EQ(out[0], 42);
+  AlignOptions unchecked;
+  unchecked.check = false;
+  resample({}, stream, TensorView::contiguous(targets, DType::i64, {1}), unchecked, output);
+}
+
+TEST(Align, CudaRaisesWhatTheDataHidInTheNextCall) {
+  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  Array values(DType::f32, {3}, std::vector<unsigned char>(12));
+  const std::int64_t stamps[3] = {1, 9, 5};
+  std::vector<unsigned char> bytes(24);
+  std::memcpy(bytes.data(), stamps, 24);
+  Array times(DType::i64, {3}, bytes);
+  Array out(DType::f32, {3}, std::vector<unsigned char>(12));
+  const Stream stream{.values = values.view(DeviceKind::cuda), .times = times.view(DeviceKind::cuda), .name = "imu"};
+  const auto call = [&] {
+    resample({}, stream, times.view(DeviceKind::cuda), {}, {.values = out.view(DeviceKind::cuda)});
+  };
+  call();
+  EXPECT_EQ(sentence([] { synchronize(); }),
+            "resample: stream \"imu\": times[2] = 5 is before times[1] = 9; times must not decrease");
+  EXPECT_EQ(sentence([] { synchronize(); }), "no error");
+}
+
+}  // namespace
+}  // namespace robocache::test
