@@ -65,6 +65,9 @@ def header(device: str) -> Row:
         "torch": torch.__version__,
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
+        "load": round(
+            os.getloadavg()[0], 2
+        ),  # what else ran: over some tenths, times on this CPU are not to be trusted
     }
 
 

@@ -66,10 +66,10 @@ def _cpu_line(title: str, threads: int | None, group: Group, must: bool) -> tupl
     ours, eager, _ = group
     floor = next(row["floor_us"] for row in group if row)
     walls = ["-" if row is None else number(row["wall_us"]) for row in group]
-    factor = eager["wall_us"] / ours["wall_us"] if ours and eager else 0.0
-    mark = "" if not must else "yes" if factor >= CPU_FACTOR else "NO"
+    factor = eager["wall_us"] / ours["wall_us"] if ours and eager else None
+    mark = "" if not must else "yes" if factor and factor >= CPU_FACTOR else "NO"
     share = f"{ours['memcpy_share']:.0%}" if ours else "-"
-    return (title, str(threads), number(floor), *walls, f"{factor:.1f}", share, mark)
+    return (title, str(threads), number(floor), *walls, f"{factor:.1f}" if factor else "-", share, mark)
 
 
 def _padded(cell: str, width: int, column: int) -> str:

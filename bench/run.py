@@ -187,6 +187,8 @@ class Run:
         record = self.record
         model = record["gpu"] or record["cpu"]
         print(f"{record['machine']}: {model}, torch {record['torch']}, commit {record['commit']}")
+        if record["load"] > 0.5:
+            print(f"WARNING the load average is {record['load']}: other programs run here, and host times suffer")
         if self.device == "cuda":
             self.bench.bandwidth = timing.copy_bytes_per_s()
             torch.cuda.empty_cache()
@@ -259,7 +261,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="default: bench/results/<machine>.json")
     parser.add_argument("--only", metavar="PATTERN", help="cases whose title contains it; * is anything")
     parser.add_argument("--quick", action="store_true", help="fewer repeats; torch.compile only on ANCHORS.md's rows")
-    parser.add_argument("--peers", default="", help="comma separated, of torch and torch.compile; none: ours alone")
+    parser.add_argument(
+        "--peers", default=f"{EAGER},{COMPILED}", help="comma separated, of torch and torch.compile; none: ours alone"
+    )
     parser.add_argument("--threads", default="", help="on a CPU: comma separated; default: all cores")
     parser.add_argument("--copies", type=int, help="on CUDA: input sets to rotate; default: past the L2")
     return parser.parse_args(argv)
@@ -271,9 +275,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if device == "cuda" and not torch.cuda.is_available():
         print("bench.run: torch sees no CUDA device; try --device cpu", file=sys.stderr)
         return 2
-    # torch.compile on a CPU takes minutes to build what it times: only where asked for.
-    peers = options.peers or (f"{EAGER},{COMPILED}" if device == "cuda" else EAGER)
-    chosen = [] if peers == "none" else peers.split(",")
+    chosen = [] if options.peers == "none" else options.peers.split(",")
     if unknown := set(chosen) - {EAGER, COMPILED}:
         names = ", ".join(sorted(unknown))
         print(f"bench.run: no peer is named {names}; there are {EAGER} and {COMPILED}", file=sys.stderr)

@@ -50,11 +50,12 @@ def cpu_table(record: records.Row) -> str:
         "Microseconds per call, wall, with the same threads. Of memcpy: the time of a memcpy that moves the floor's "
         "bytes, over ours.",
         "",
-        "| case | threads | RoboCache | torch | faster than torch | of memcpy |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| case | threads | RoboCache | torch | torch.compile | faster than torch | of memcpy |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for op, case, threads, (ours, eager, _) in groups(record["rows"]):
-        walls = ["-" if row is None else number(row["wall_us"]) for row in (ours, eager)]
+    for op, case, threads, group in groups(record["rows"]):
+        walls = ["-" if row is None else number(row["wall_us"]) for row in group]
+        ours, eager, _ = group
         factor = f"{eager['wall_us'] / ours['wall_us']:.1f}x" if ours and eager else "-"
         share = f"{ours['memcpy_share']:.0%}" if ours else "-"
         lines.append(_line(f"{op} {case}", str(threads), *walls, factor, share))

@@ -31,6 +31,10 @@ from robocache._core import (
 __version__: str = version()
 del version
 
+for _public in (Stream, Timeline, Aligned, Fused, CudaError, FileError):
+    _public.__module__ = __name__  # where users find them
+del _public
+
 __all__ = [
     "Aligned",
     "CudaError",

@@ -1,7 +1,8 @@
 """Streams at their own rates, onto one timeline: resample (one stream), align (many), fuse (many into one tensor).
 
-Nothing here computes. The engine (robocache._core) serves arrays that have memory; robocache._torch serves what it hands
-back with NotImplemented (gradients, tensors without memory, other devices), and everything while torch.compile traces.
+Nothing here computes. The engine (robocache._core) serves arrays that have memory; robocache._torch serves what it
+hands back with NotImplemented (gradients, tensors without memory, other devices), and everything while torch.compile
+traces.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class Stream(Generic[Array]):
     channels  a name for each channel of the flattened trailing shape.
     name      for error sentences and `Fused.columns`, where streams come as a sequence.
 
-    A duration is seconds as a float, nanoseconds as an int, or a timedelta; an int from 1 to 999 is refused, since whoever
-    writes max_gap=1 means a second. A Stream does not change; `replace` makes another.
+    A duration is seconds as a float, nanoseconds as an int, or a timedelta; an int from 1 to 999 is refused, since
+    whoever writes max_gap=1 means a second. A Stream does not change; `replace` makes another.
     """
 
     __slots__ = (
@@ -218,7 +219,7 @@ class Timeline:
 
     @staticmethod
     def around(t: Any, *, history: int, horizon: int, rate: float) -> Timeline:
-        """Windows about `t` (a time, or an array [B] of times): `history` steps before it, then `horizon` steps from it on.
+        """Windows about `t` (a time, or an array [B] of times): `history` steps before it, then `horizon` from it on.
 
         Timeline.around(t, history=2, horizon=100, rate=50) has 102 steps, and t itself is step 2.
         """
@@ -273,10 +274,6 @@ class Fused(NamedTuple, Generic[Array]):
         return f"Fused({', '.join(parts)}, columns {{{columns}}})"
 
 
-for _public in (Stream, Timeline, Aligned, Fused):
-    _public.__module__ = "robocache"  # where users find them
-
-
 def resample(
     values: Array,
     times: Any,
@@ -302,20 +299,21 @@ def resample(
         rc.resample(joints, stamps, targets, lengths=lengths)       # [B, S, 7], [B, S], [B, T] -> [B, T, 7]
 
     values, times, method, latency, max_gap, lengths, offsets, rows: see `Stream`.
-    targets   [T] for all rows, [B, T], or a `Timeline`: dtypes as times, in any order (not decreasing for mean, max, min,
-              last). Beside NumPy arrays a list will do.
-    edge      what is returned where the value is not valid, which is before the first and after the last sample, inside a
-              gap, and, with on_nan="skip", beside a sample that is not finite: "clamp" (the nearest sample), "nan", "zero".
+    targets   [T] for all rows, [B, T], or a `Timeline`: dtypes as times, in any order (not decreasing for mean, max,
+              min, last). Beside NumPy arrays a list will do.
+    edge      what is returned where the value is not valid, which is before the first and after the last sample, inside
+              a gap, and, with on_nan="skip", beside a sample that is not finite: "clamp" (the nearest sample), "nan",
+              "zero".
     causal    only what had arrived by the target: what a robot would have seen. Samples are held.
     on_nan    "propagate", or "skip": a sample that is not finite makes no valid value.
-    check     False leaves out what only the data can tell: that times do not decrease, that lengths, offsets and rows fit.
+    check     False leaves out what only the data can tell: that times do not decrease, that lengths, offsets, rows fit.
     out       an array to write into, of the shape, dtype and device that would be returned; any strides. Not for JAX.
     backend   "reference", "cpu", "cuda" or "torch"; default: by the device of the arrays.
 
-    Returns an array [B, T, ...] of the same kind, on the same device, queued on the caller's current stream; CUDA calls do
-    not wait, and what their checks find is raised by the next call or `rc.synchronize()`. JAX on a GPU is waited for.
-    A torch tensor made here has memory that torch does not track across streams: before another stream uses it while this
-    one may free it, pass out= instead of relying on record_stream.
+    Returns an array [B, T, ...] of the same kind, on the same device, queued on the caller's current stream. CUDA calls
+    do not wait; what their checks find is raised by the next call or `rc.synchronize()`. With JAX on a GPU the call
+    returns when the result is there. torch's record_stream() does nothing for a tensor made here, as for every tensor
+    that comes through DLPack: where another stream uses it, pass out=.
     """
     if not _compiling():
         made: Array = _core.resample(
@@ -463,13 +461,15 @@ def _unpack(
     operation: str, streams: Mapping[str, Stream[Array]] | Sequence[Stream[Array]]
 ) -> tuple[tuple[str | None, ...], tuple[Stream[Array], ...]]:
     """The names and the streams, as the torch layer takes them."""
+    names: tuple[str | None, ...]
     if isinstance(streams, Mapping):
         names, members = tuple(streams), tuple(streams.values())
     elif isinstance(streams, (list, tuple)):
         members = tuple(streams)
         names = tuple([member.name if isinstance(member, Stream) else None for member in members])
     else:
-        raise TypeError(f"{operation}: streams is of type {type(streams).__name__}; expected a dict or a list of Stream")
+        kind = type(streams).__name__
+        raise TypeError(f"{operation}: streams is of type {kind}; expected a dict or a list of Stream")
     for position, member in enumerate(members):
         if not isinstance(member, Stream):
             raise TypeError(f'{operation}: stream "{names[position] or position}": expected a robocache.Stream')

@@ -126,6 +126,6 @@ def like(times: Any, starts: Stamps) -> Any:
     if library in ("jax", "jaxlib"):
         import jax
 
-        wide = bool(jax.config.jax_enable_x64)
+        wide = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
         return jax.device_put(starts if wide else (starts / 1e9).astype(np.float32), times.device)
     return starts

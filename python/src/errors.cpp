@@ -72,8 +72,9 @@ PyObject* exception_for(ErrorKind kind) {
   }
 }
 
-PyObject* new_exception(nb::module_& m, const char* name, const char* qualified, const char* doc, PyObject* base) {
-  PyObject* const type = PyErr_NewExceptionWithDoc(qualified, doc, base, nullptr);
+PyObject* new_exception(nb::module_& m, const char* name, const char* doc, PyObject* base) {
+  const std::string qualified = text_of(m.attr("__name__")) + "." + name;
+  PyObject* const type = PyErr_NewExceptionWithDoc(qualified.c_str(), doc, base, nullptr);
   if (type == nullptr) throw nb::python_error();
   m.attr(name) = nb::handle(type);
   return type;
@@ -82,9 +83,8 @@ PyObject* new_exception(nb::module_& m, const char* name, const char* qualified,
 }  // namespace
 
 void bind_errors(nb::module_& m) {
-  file_error = new_exception(m, "FileError", "robocache.FileError", "A file is missing, damaged, or of another format.",
-                             PyExc_OSError);
-  cuda_error = new_exception(m, "CudaError", "robocache.CudaError",
+  file_error = new_exception(m, "FileError", "A file is missing, damaged, or of another format.", PyExc_OSError);
+  cuda_error = new_exception(m, "CudaError",
                              "The CUDA runtime or driver failed; a failure that no later call can get past says fatal.",
                              PyExc_RuntimeError);
   nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {

@@ -104,15 +104,17 @@ std::int64_t nanoseconds(const Where& where, const char* argument, PyObject* int
   return ns;
 }
 
-// An int of Python or NumPy; no bool and no array.
+// An int of Python or NumPy; no bool and no array. Asking NumPy's types takes longest, so it comes last.
 nb::object as_integer(PyObject* object) {
   if (PyLong_Check(object) != 0 && PyBool_Check(object) == 0) return nb::borrow(object);
+  if (PyFloat_Check(object) != 0) return {};
   if (is_numpy_scalar(object, "int") || is_numpy_scalar(object, "uint")) return nb::steal(PyNumber_Index(object));
   return {};
 }
 
 std::optional<double> as_float(PyObject* object) {
   if (PyFloat_Check(object) != 0) return PyFloat_AsDouble(object);
+  if (PyLong_Check(object) != 0) return std::nullopt;
   if (is_numpy_scalar(object, "float")) return PyFloat_AsDouble(object);
   return std::nullopt;
 }

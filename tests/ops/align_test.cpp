@@ -115,7 +115,6 @@ class Case {
     std::mt19937 same(1);
     for (const TestStream& s : streams_) {
       const DType dtype = s.options.values.dtype;
-      Array gradient = output(dtype, s.trailing);
       arrays.push_back(numbers(dtype, shape_of(s.trailing), false, same));
       arrays.push_back(s.values);
     }
@@ -320,6 +319,23 @@ class Case {
   AlignOptions options_;
 };
 
+// Where two runs differ first; "" where they are equal.
+using Arrays = std::vector<std::vector<unsigned char>>;
+std::string difference(const Arrays& a, const Arrays& b) {
+  for (std::size_t k = 0; k < a.size(); ++k) {
+    const auto [x, y] = std::mismatch(a[k].begin(), a[k].end(), b[k].begin(), b[k].end());
+    if (x == a[k].end() && y == b[k].end()) continue;
+    const auto at = static_cast<std::size_t>(x - a[k].begin());
+    std::string text = "array " + std::to_string(k) + " of " + std::to_string(a[k].size()) + " bytes, from byte " +
+                       std::to_string(at) + ":";
+    for (std::size_t n = at / 8 * 8; n < std::min(at / 8 * 8 + 16, a[k].size()); ++n) {
+      text += " " + std::to_string(a[k][n]) + "|" + std::to_string(b[k][n]);
+    }
+    return text;
+  }
+  return "";
+}
+
 constexpr unsigned cases = 400;
 constexpr unsigned cuda_cases = 250;  // fewer: compute-sanitizer runs them too
 
@@ -328,11 +344,12 @@ TEST(Align, CpuEqualsReferenceAtEverySimdTarget) {
   for (unsigned seed = 0; seed < cases; ++seed) {
     Case one(seed);
     const auto expected = one.run(Backend::reference, DeviceKind::cpu);
-    const auto fused = one.run_fused(Backend::reference, DeviceKind::cpu, seed % 2 == 0 ? DType::f16 : DType::f64);
+    const DType dtype = seed % 2 == 0 ? DType::f16 : DType::f64;
+    const auto fused = one.run_fused(Backend::reference, DeviceKind::cpu, dtype);
     for (const std::string& target : simd_targets()) {
       set_simd_target(target);
-      EXPECT_EQ(one.run(Backend::cpu, DeviceKind::cpu), expected) << "seed " << seed << ", " << target;
-      EXPECT_EQ(one.run_fused(Backend::cpu, DeviceKind::cpu, seed % 2 == 0 ? DType::f16 : DType::f64), fused)
+      EXPECT_EQ(difference(one.run(Backend::cpu, DeviceKind::cpu), expected), "") << "seed " << seed << ", " << target;
+      EXPECT_EQ(difference({one.run_fused(Backend::cpu, DeviceKind::cpu, dtype)}, {fused}), "")
           << "seed " << seed << ", " << target;
     }
     set_simd_target(before);
@@ -343,11 +360,12 @@ TEST(Align, CudaEqualsReference) {
   if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
   for (unsigned seed = 0; seed < cuda_cases; ++seed) {
     Case one(seed);
-    EXPECT_EQ(one.run(Backend::cuda, DeviceKind::cuda), one.run(Backend::reference, DeviceKind::cpu))
+    EXPECT_EQ(difference(one.run(Backend::cuda, DeviceKind::cuda), one.run(Backend::reference, DeviceKind::cpu)), "")
         << "seed " << seed;
     const DType dtype = seed % 2 == 0 ? DType::bf16 : DType::f64;
-    EXPECT_EQ(one.run_fused(Backend::cuda, DeviceKind::cuda, dtype),
-              one.run_fused(Backend::reference, DeviceKind::cpu, dtype))
+    EXPECT_EQ(difference({one.run_fused(Backend::cuda, DeviceKind::cuda, dtype)},
+                         {one.run_fused(Backend::reference, DeviceKind::cpu, dtype)}),
+              "")
         << "seed " << seed;
   }
 }
@@ -357,7 +375,7 @@ TEST(Align, CudaGradientEqualsReference) {
   for (unsigned seed = 0; seed < cuda_cases; ++seed) {
     Case one(seed);
     if (!one.all_float()) continue;
-    EXPECT_EQ(one.run_backward(DeviceKind::cuda), one.run_backward(DeviceKind::cpu)) << "seed " << seed;
+    EXPECT_EQ(difference(one.run_backward(DeviceKind::cuda), one.run_backward(DeviceKind::cpu)), "") << "seed " << seed;
   }
 }
 

@@ -245,8 +245,11 @@ class Row:
 
     def finite(self, k: int, part: slice, method: str) -> bool:
         values = self.values[k, part]
-        if method == "slerp" and np.any(np.linalg.norm(values.reshape(-1, 4), axis=1) == 0):
-            return False
+        if method == "slerp":  # a norm whose square is 0 or infinite in double cannot be divided by
+            with np.errstate(all="ignore"):
+                squares = np.sum(values.reshape(-1, 4) ** 2, axis=1)
+            if not np.all(np.isfinite(squares) & (squares > 0)):
+                return False
         return bool(np.all(np.isfinite(values)))
 
     def filled(self, source: int, nothing: bool, part: slice) -> Answer:
@@ -313,7 +316,7 @@ class Row:
             arc = (b - a) - turn * np.floor((b - a + turn / 2) / turn)
             slack = 8 * self.epsilon * (abs(a) + abs(b) + turn)
             # Close to half a turn, roundings decide which way round is shorter.
-            slack = np.where(turn / 2 - abs(arc) <= slack, 2 * turn, slack)
+            slack = np.where(turn / 2 - abs(arc) <= slack, slack + 2 * turn, slack)
             return Answer(True, a + w * arc, place.i, slack=slack)
 
     def neighbours(self, place: Place) -> tuple[int | None, int | None]:

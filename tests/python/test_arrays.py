@@ -52,6 +52,10 @@ def from_torch(tensor: Any) -> np.ndarray:
     return tensor.numpy()
 
 
+def refused(kind: Any, sentence: str) -> Any:
+    return pytest.raises(kind, match="^" + sentence)
+
+
 def run_alone(code: str) -> str:
     """In a process of its own: for what must be so before the first call."""
     done = subprocess.run(
@@ -138,26 +142,30 @@ STRUCTURED = np.zeros(4, [("x", "f8"), ("y", "f4")])
 @pytest.mark.parametrize(
     ("values", "kind", "sentence"),
     [
-        (samples().astype(">f8"), TypeError, r"^resample: values is big-endian \(>f8\)"),
-        (STRUCTURED, TypeError, "^resample: values is a structured array"),
-        (STRUCTURED["x"], ValueError, "^resample: values has a stride of 12 bytes, which is no multiple of its 8-byte"),
-        (np.zeros(4, "datetime64[us]"), TypeError, r"^resample: values is datetime64\[us\]; pass nanoseconds"),
-        (np.zeros(4, object), TypeError, "^resample: values is object, which is not supported"),
-        (np.zeros(4, "U3"), TypeError, "^resample: values is str96, which is not supported"),
-        (np.zeros(4, complex), TypeError, "^resample: values is complex128, which is not supported"),
-        (np.zeros(4, np.longdouble), TypeError, "^resample: values is .*, which is not supported"),
-        (np.zeros(4, ml_dtypes.float8_e5m2), TypeError, "^resample: values is float8_e5m2, which is not supported"),
-        (np.ma.masked_array(samples(), [0, 1, 0, 0]), TypeError, "^resample: values is a masked array"),
-        (np.frombuffer(bytes(33), np.uint8)[1:].view("f8"), ValueError, "^resample: values starts at an address"),
-        (np.zeros((4,) + (1,) * 8), ValueError, "^resample: values has 9 dimensions; at most 8"),
-        ([1.0, 2.0, 3.0, 4.0], TypeError, "^resample: values is of type list; torch tensors, NumPy, CuPy and JAX arrays"),
-        (3.0, TypeError, "^resample: values is of type float; torch tensors"),
-        (None, TypeError, "^resample: values is of type NoneType; torch tensors"),
-        (memoryview(bytes(4)), TypeError, "^resample: values is of type memoryview"),
+        (samples().astype(">f8"), TypeError, r"resample: values is big-endian \(>f8\)"),
+        (STRUCTURED, TypeError, "resample: values is a structured array"),
+        (STRUCTURED["x"], ValueError, "resample: values has a stride of 12 bytes, which is no multiple of its 8-byte"),
+        (np.zeros(4, "datetime64[us]"), TypeError, r"resample: values is datetime64\[us\]; pass nanoseconds"),
+        (np.zeros(4, object), TypeError, "resample: values is object, which is not supported"),
+        (np.zeros(4, "U3"), TypeError, "resample: values is str96, which is not supported"),
+        (np.zeros(4, complex), TypeError, "resample: values is complex128, which is not supported"),
+        (np.zeros(4, np.longdouble), TypeError, "resample: values is .*, which is not supported"),
+        (np.zeros(4, ml_dtypes.float8_e5m2), TypeError, "resample: values is float8_e5m2, which is not supported"),
+        (np.ma.masked_array(samples(), [0, 1, 0, 0]), TypeError, "resample: values is a masked array"),
+        (np.frombuffer(bytes(33), np.uint8)[1:].view("f8"), ValueError, "resample: values starts at an address"),
+        (np.zeros((4,) + (1,) * 8), ValueError, "resample: values has 9 dimensions; at most 8"),
+        (
+            [1.0, 2.0, 3.0, 4.0],
+            TypeError,
+            "resample: values is of type list; torch tensors, NumPy, CuPy and JAX arrays",
+        ),
+        (3.0, TypeError, "resample: values is of type float; torch tensors"),
+        (None, TypeError, "resample: values is of type NoneType; torch tensors"),
+        (memoryview(bytes(4)), TypeError, "resample: values is of type memoryview"),
     ],
 )
 def test_numpy_refused(values, kind, sentence):
-    with pytest.raises(kind, match=sentence):
+    with refused(kind, sentence):
         rc.resample(values, TIMES, TARGETS)
     test_numpy_dtypes("float32")  # and the library works on
 
@@ -251,14 +259,14 @@ def test_torch_layer_is_asked_where_only_it_can_serve():
 @pytest.mark.filterwarnings("ignore")
 def test_torch_refused(change, kind, sentence):
     values = to_torch(samples("float32", 2))
-    with pytest.raises(kind, match="^resample: " + sentence):
+    with refused(kind, "resample: " + sentence):
         rc.resample(change(values), to_torch(TIMES), to_torch(TARGETS))
     test_torch_dtypes("float32")
 
 
 def test_negative_bit_of_times():
     seconds = torch.complex(torch.zeros(4).double(), to_torch(-1e-9 * TIMES)).conj().imag
-    with pytest.raises(ValueError, match="^resample: times has the negative bit set"):
+    with refused(ValueError, "resample: times has the negative bit set"):
         rc.resample(to_torch(samples()), seconds, to_torch(TARGETS))
 
 
@@ -295,7 +303,7 @@ WITHOUT_EXCHANGE_API = """
     "patch",
     [
         "",
-        "given = torch.Tensor.__dlpack__; torch.Tensor.__dlpack__ = lambda self, stream=None: given(self, stream=stream)",
+        "new = torch.Tensor.__dlpack__; torch.Tensor.__dlpack__ = lambda self, stream=None: new(self, stream=stream)",
     ],
     ids=["max_version", "legacy capsule"],
 )
@@ -360,7 +368,7 @@ def test_out_of_fuse():
     fused = rc.fuse(streams, TARGETS, out=out)
     assert fused.values is out
     np.testing.assert_array_equal(out, rc.fuse(streams, TARGETS, dtype="float16").values)
-    with pytest.raises(TypeError, match="^fuse: out is float16; expected float32"):
+    with refused(TypeError, "fuse: out is float16; expected float32"):
         rc.fuse(streams, TARGETS, dtype=np.float32, out=out)
 
 
@@ -376,14 +384,14 @@ def test_out_of_fuse():
     ],
 )
 def test_out_refused(out, kind, sentence):
-    with pytest.raises(kind, match="^resample: " + sentence):
+    with refused(kind, "resample: " + sentence):
         rc.resample(samples("float64", 2), TIMES, TARGETS, out=out)
 
 
 def test_torch_out_and_autograd():
     arrays = [to_torch(samples("float32", 2)), to_torch(TIMES), to_torch(TARGETS)]
     out = torch.zeros(5, 2)
-    with pytest.raises(ValueError, match="^resample: out requires grad"):
+    with refused(ValueError, "resample: out requires grad"):
         rc.resample(*arrays, out=out.clone().requires_grad_())
     weight = torch.ones(5, 2, requires_grad=True)
     product = weight * out  # saves `out` for the backward pass
@@ -396,30 +404,30 @@ def test_torch_out_and_autograd():
 
 
 def test_mixed_kinds_and_devices():
-    with pytest.raises(TypeError, match="^resample: times is a NumPy array, but values is a torch tensor; all arrays"):
+    with refused(TypeError, "resample: times is a NumPy array, but values is a torch tensor; all arrays"):
         rc.resample(to_torch(samples()), TIMES, TARGETS)
     streams = {"a": rc.Stream(samples(), TIMES), "b": rc.Stream(to_torch(samples()), TIMES)}
-    with pytest.raises(TypeError, match='^align: stream "b": values is a torch tensor, but values is a NumPy array'):
+    with refused(TypeError, 'align: stream "b": values is a torch tensor, but values is a NumPy array'):
         rc.align(streams, TARGETS)
-    with pytest.raises(TypeError, match="^resample: backend torch takes torch tensors, and values is a NumPy array"):
+    with refused(TypeError, "resample: backend torch takes torch tensors, and values is a NumPy array"):
         rc.resample(samples(), TIMES, TARGETS, backend="torch")
 
 
 def test_streams_refused():
     stream = rc.Stream(samples(), TIMES)
-    with pytest.raises(TypeError, match='^align: stream "1": expected a robocache.Stream, not 3'):
+    with refused(TypeError, 'align: stream "1": expected a robocache.Stream, not 3'):
         rc.align([stream, 3], TARGETS)
-    with pytest.raises(TypeError, match="^align: streams is of type robocache.Stream; expected a dict or a list of Stream"):
+    with refused(TypeError, "align: streams is of type robocache.Stream; expected a dict or a list of Stream"):
         rc.align(stream, TARGETS)
-    with pytest.raises(TypeError, match="^fuse: a stream is named 3; expected a str"):
+    with refused(TypeError, "fuse: a stream is named 3; expected a str"):
         rc.fuse({3: stream}, TARGETS)
-    with pytest.raises(ValueError, match="^fuse: two streams are named 'imu'"):
+    with refused(ValueError, "fuse: two streams are named 'imu'"):
         rc.fuse([stream.replace(name="imu"), stream.replace(name="imu")], TARGETS)
-    with pytest.raises(ValueError, match='^fuse: stream "a": channels has 3 names, and the values have 1 channels'):
+    with refused(ValueError, 'fuse: stream "a": channels has 3 names, and the values have 1 channels'):
         rc.fuse({"a": stream.replace(channels="xyz")}, TARGETS)
-    with pytest.raises(TypeError, match='^fuse: stream "b": values are float32, and the first stream\'s float64; say dtype'):
+    with refused(TypeError, 'fuse: stream "b": values are float32, and the first stream\'s float64; say dtype'):
         rc.fuse({"a": stream, "b": rc.Stream(samples("float32"), TIMES)}, TARGETS)
-    with pytest.raises(TypeError, match="^fuse: dtype is 'complex64'; expected"):
+    with refused(TypeError, "fuse: dtype is 'complex64'; expected"):
         rc.fuse([stream], TARGETS, dtype="complex64")
 
 
@@ -432,7 +440,9 @@ def test_dtype_of_fuse(dtype):
 
 
 def test_a_stream_does_not_change():
-    stream = rc.Stream(samples("float64", 3), TIMES, method=(method := [("linear", 0, 1), ("hold", 1, 3)]), latency=0.001)
+    stream = rc.Stream(
+        samples("float64", 3), TIMES, method=(method := [("linear", 0, 1), ("hold", 1, 3)]), latency=0.001
+    )
     before = rc.align([stream], TARGETS)[0].values
     with pytest.raises(AttributeError):
         stream.latency = 0.5
@@ -453,16 +463,18 @@ def test_methods_by_name():
     by_range = rc.Stream(values, TIMES, method=[("linear", 0, 2), ("slerp", 2, 6), ("hold", 6, 7)])
     one, other = rc.align([by_name, by_range], TARGETS)
     assert one.values.tobytes() == other.values.tobytes()
-    with pytest.raises(ValueError, match="^align: no pattern of method matches channel 'grip'"):
+    with refused(ValueError, "align: no pattern of method matches channel 'grip'"):
         rc.align([by_name.replace(method={"position.*": "linear", "o*": "slerp"})], TARGETS)
-    with pytest.raises(ValueError, match="^align: method is a dict of patterns, and there are no channels"):
+    with refused(ValueError, "align: method is a dict of patterns, and there are no channels"):
         rc.align([by_name.replace(channels=None)], TARGETS)
 
 
 @pytest.mark.parametrize(
     "duration",
-    [0.01, 10 * MS, np.float64(0.01), np.float32(0.01), np.int64(10 * MS), np.timedelta64(10, "ms")]
-    + [datetime.timedelta(milliseconds=10)],
+    [
+        *(0.01, 10 * MS, np.float64(0.01), np.float32(0.01), np.int64(10 * MS)),
+        *(np.timedelta64(10, "ms"), datetime.timedelta(milliseconds=10)),
+    ],
 )
 def test_durations(duration):
     assert _core.nanoseconds("latency", duration) == pytest.approx(10 * MS, abs=1)
@@ -486,7 +498,7 @@ def test_durations(duration):
     ],
 )
 def test_durations_refused(duration, kind, sentence):
-    with pytest.raises(kind, match="^resample: .*" + sentence):
+    with refused(kind, "resample: .*" + sentence):
         rc.resample(samples(), TIMES, TARGETS, max_gap=duration)
 
 
@@ -510,7 +522,7 @@ def test_words_need_not_be_interned():
     ],
 )
 def test_words_refused(option, value, kind, sentence):
-    with pytest.raises(kind, match="^resample: " + sentence):
+    with refused(kind, "resample: " + sentence):
         rc.resample(samples(), TIMES, TARGETS, **{option: value})
 
 
@@ -531,7 +543,7 @@ def test_timeline_around():
 
 @pytest.mark.parametrize("start", ["now", [1, 2], None])
 def test_timeline_refused(start):
-    with pytest.raises(TypeError, match="^resample: the timeline's start is .*; expected nanoseconds as an int"):
+    with refused(TypeError, "resample: the timeline's start is .*; expected nanoseconds as an int"):
         rc.resample(samples(), TIMES, rc.Timeline(start, rate=100, count=3))
 
 
@@ -568,7 +580,7 @@ def test_timeline_over(convert):
 
 
 def test_jax():
-    jax = pytest.importorskip("jax", reason="jax is not installed")
+    pytest.importorskip("jax", reason="jax is not installed")
     code = f"""
         import jax; jax.config.update("jax_enable_x64", True); jax.config.update("jax_platforms", "cpu")
         import jax.numpy as jnp, numpy as np, robocache as rc
@@ -598,7 +610,8 @@ def test_jax():
             else:
                 raise AssertionError(start)
         values = jnp.arange(4.)
-        refused(TypeError, "resample: values is a JAX tracer", lambda: jax.jit(lambda v: rc.resample(v, times, targets))(values))
+        traced = jax.jit(lambda v: rc.resample(v, times, targets))
+        refused(TypeError, "resample: values is a JAX tracer", lambda: traced(values))
         refused(TypeError, "resample: out is a JAX array", lambda: rc.resample(values, times, targets, out=values))
         refused(TypeError, "resample: times is a NumPy array", lambda: rc.resample(values, np.arange(4), targets))
         print("served")
@@ -683,15 +696,11 @@ def every_call(arrays: tuple[Any, Any, Any]) -> None:
     rc.align({"a": stream, "b": stream}, targets)
     rc.fuse([stream, stream], targets)
     rc.fuse([stream], rc.Timeline(0, rate=100, count=3), dtype="float32")
-    try:
+    with refused(ValueError, "resample: times"):
         rc.resample(values, times[::-1] if isinstance(times, np.ndarray) else times.flip(0), targets)
-    except ValueError:
-        pass
     for bad in (values[:2], "no array"):
-        try:
+        with refused((ValueError, TypeError), 'fuse: stream "1": values'):
             rc.fuse([stream, rc.Stream(bad, times)], targets)
-        except (ValueError, TypeError):
-            pass
 
 
 @pytest.mark.parametrize("convert", [lambda a: a.copy(), lambda a: to_torch(a.copy())], ids=["numpy", "torch"])
@@ -780,9 +789,9 @@ def test_torch_cuda_runs_on_the_current_stream():
 @needs_cuda
 def test_cuda_devices_do_not_mix():
     values, times, targets = (to_torch(array) for array in (samples("float32", 2), TIMES, TARGETS))
-    with pytest.raises(ValueError, match="^resample: times is on the CPU and the first stream's values on cuda:0"):
+    with refused(ValueError, "resample: times is on the CPU and the first stream's values on cuda:0"):
         rc.resample(values.cuda(), times, targets)
-    with pytest.raises(ValueError, match="^resample: backend cpu needs arrays on the CPU"):
+    with refused(ValueError, "resample: backend cpu needs arrays on the CPU"):
         rc.resample(values.cuda(), times.cuda(), targets.cuda(), backend="cpu")
 
 

@@ -109,6 +109,13 @@ def test_the_number_of_streams():
     says(ValueError, ["fuse", "65 streams", "1 to 64"], rc.fuse, [stream()] * 65, TARGETS)
 
 
+def test_streams_that_are_none():
+    """The kind of the thing, not its numbers: an array prints over many lines."""
+    says(TypeError, ['align: stream "imu"', "Stream", "ndarray"], rc.align, {"imu": VALUES}, TARGETS)
+    says(TypeError, ["align", "Stream"], rc.align, stream(), TARGETS)
+    says(ValueError, ["align", "two streams", "imu"], rc.align, [stream(name="imu"), stream(name="imu")], TARGETS)
+
+
 # ---- methods -----------------------------------------------------------------------------------------------------
 
 

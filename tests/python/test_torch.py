@@ -93,6 +93,29 @@ def test_portable_agrees_with_reference(name):
             assert_within(mine[0], theirs[0], bound, f"{what}: values")
 
 
+def is_single(name: str) -> bool:
+    streams = problem_of(name).streams
+    return name.startswith(("method/", "layout/", "time/", "edge/", "arrivals/", "mixed/")) and all(
+        stream.values.dtype != np.float64 for stream in streams
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in BY_NAME if is_single(name)][::3])
+def test_portable_without_float64(name, monkeypatch):
+    """As on a device that has none: the same marks, and values within a few more roundings of float32."""
+    from robocache import _torch_backend
+
+    monkeypatch.setattr(_torch_backend, "wide_type", lambda device: torch.float32)
+    problem = problem_of(name)
+    actual, expected = calling.align(problem, "torch", calling.to_torch), reference(name)
+    for k, (stream, mine, theirs) in enumerate(zip(problem.streams, actual, expected, strict=True)):
+        for part, left, right in zip(("valid", "age", "index"), mine[1:], theirs[1:], strict=True):
+            calling.assert_same_bytes(left, right, f"{name}: stream {k}: {part}")
+        channels = math.prod(stream.values.shape[stream.times.ndim :])
+        bound = tolerance(problem, stream, (*np.atleast_2d(theirs[1]).shape, channels))
+        assert_within(mine[0], theirs[0], 10 * bound, f"{name}: stream {k}: values")
+
+
 @pytest.mark.parametrize("name", [name for name in BY_NAME if problem_of(name).fuse_dtypes])
 def test_portable_fuse_agrees_with_reference(name):
     problem = problem_of(name)

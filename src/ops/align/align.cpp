@@ -251,7 +251,7 @@ Batch batch_of(Operation operation, std::span<const Stream> streams, const Targe
     } else if (*result.rows != layouts[k].rows) {
       const std::string other =
           setter == streams.size() ? "the targets have " : concat("stream \"", names[setter], "\" has ");
-      here.fail(ErrorKind::value, layouts[k].rows, " rows, but ", other, *result.rows);
+      here.fail(ErrorKind::value, "has ", layouts[k].rows, " rows, but ", other, *result.rows);
     }
   }
   return result;
@@ -259,7 +259,9 @@ Batch batch_of(Operation operation, std::span<const Stream> streams, const Targe
 
 Method default_method(DType dtype) { return is_float(dtype) ? Method::linear : Method::hold; }
 
-void append_ranges(const Speaker& speaker, const Stream& stream, std::int64_t channels, std::vector<Range>& ranges) {
+// Neighbours of one method are merged, unless each is to be judged by itself (on_nan = skip).
+void append_ranges(const Speaker& speaker, const Stream& stream, std::int64_t channels, bool merge,
+                   std::vector<Range>& ranges) {
   const DType dtype = stream.values.dtype;
   if (stream.methods.empty()) {
     ranges.push_back({0, static_cast<std::int32_t>(channels), default_method(dtype)});
@@ -295,7 +297,7 @@ void append_ranges(const Speaker& speaker, const Stream& stream, std::int64_t ch
     covered = range.end;
     previous = &range;
     if (range.end == range.begin && channels > 0) continue;
-    if (ranges.size() > first && ranges.back().method == range.method) {
+    if (merge && ranges.size() > first && ranges.back().method == range.method) {
       ranges.back().end = static_cast<std::int32_t>(range.end);
     } else {
       ranges.push_back({static_cast<std::int32_t>(range.begin), static_cast<std::int32_t>(range.end), range.method});
@@ -530,7 +532,7 @@ class Planner {
                 " values, which have no NaN; use clamp or zero");
     }
     const std::size_t first = scratch_->ranges.size();
-    append_ranges(here, stream, s.channel_count, scratch_->ranges);
+    append_ranges(here, stream, s.channel_count, s.on_nan == OnNan::propagate, scratch_->ranges);
     s.first_range = static_cast<std::int32_t>(first);
     s.range_count = static_cast<std::int32_t>(scratch_->ranges.size() - first);
     if (s.range_count > max_ranges) {

@@ -128,9 +128,10 @@ HWY_INLINE void cubic_row(const T* from_p, const T* from_a, const T* from_b, con
   over_channels<C>(n, [=](auto d, std::int64_t k) HWY_ATTR {
     const auto a = load(d, from_a + k);
     const auto b = load(d, from_b + k);
-    const auto into = hn::MulAdd(hn::Set(d, after), hn::Sub(load(d, from_q + k), b), a);
-    const auto along = hn::MulAdd(hn::Set(d, across), hn::Sub(b, a), into);
-    store(d, hn::MulAdd(hn::Set(d, before), hn::Sub(a, load(d, from_p + k)), along), to + k);
+    auto value = after != C(0) ? hn::MulAdd(hn::Set(d, after), hn::Sub(load(d, from_q + k), b), a) : a;
+    value = hn::MulAdd(hn::Set(d, across), hn::Sub(b, a), value);
+    if (before != C(0)) value = hn::MulAdd(hn::Set(d, before), hn::Sub(a, load(d, from_p + k)), value);
+    store(d, value, to + k);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "core/text.h"
 #include "ops/align/cuda_tile.h"
 
 namespace robocache::align_op {
@@ -23,12 +24,13 @@ __global__ void __launch_bounds__(tuning::threads, tuning::blocks_per_processor)
     check_all(launch);
     return;
   }
-  __shared__ SharedStamps stamps;
+  __shared__ std::int64_t stamps[tuning::window_stamps];
   __shared__ Tap<T> taps[tuning::threads];
   const int k = stream_of(launch);
   const StreamPlan& s = launch.plans[k];
-  fast_tile<T>(s, launch.ranges[s.first_range].method, launch.targets, launch.tilings[k],
-               tile_of(launch.tilings[k], launch.targets, blockIdx.x - launch.tilings[k].first_block), stamps, taps);
+  fast_tile<T, true>(s, launch.ranges[s.first_range].method, launch.targets, launch.tilings[k],
+                     tile_of(launch.tilings[k], launch.targets, blockIdx.x - launch.tilings[k].first_block), stamps,
+                     taps);
 }
 
 // ---- planning a launch ---------------------------------------------------------------------------------------------
@@ -53,20 +55,30 @@ int vector_bytes(const StreamPlan& s, std::span<const Range> ranges) {
   return bits % 4 == 0 && size < 4 ? 4 : size;
 }
 
+// The kernel without range.h knows int64 stamps and no arrivals: the rest is worth no code in it.
+bool has_plain_times(const StreamPlan& s, const TargetPlan& targets) {
+  const Stamps& list = targets.timeline ? targets.starts : targets.times;
+  return s.times.dtype == DType::i64 && s.arrivals.data == nullptr &&
+         (list.data == nullptr || list.dtype == DType::i64);
+}
+
 Tiling tiling_of(const StreamPlan& s, const TargetPlan& targets, std::span<const Range> ranges) {
   Tiling tiling;
   tiling.vector_bytes = static_cast<std::int16_t>(vector_bytes(s, ranges));
   const std::int64_t unit = tiling.vector_bytes == 0 ? 1 : tiling.vector_bytes / size_of(s.dtype);
   const std::int64_t all = s.out == nullptr ? 1 : std::max<std::int64_t>(1, s.channel_count / unit);
-  const std::int64_t per_block = std::int64_t{tuning::threads} * tuning::vectors_per_thread;
+  const std::int64_t per_block = std::int64_t{tuning::threads} * tuning::vectors_in_flight * tuning::rounds;
   tiling.vectors = static_cast<std::int32_t>(std::min(all, per_block));
   tiling.channel_tiles = static_cast<std::int32_t>(divide_up(all, tiling.vectors));
   const std::int64_t wanted = std::clamp<std::int64_t>(per_block / tiling.vectors, 1, tuning::threads);
   tiling.targets = static_cast<std::int32_t>(std::min<std::int64_t>(wanted, std::max<std::int64_t>(targets.count, 1)));
-  tiling.by_row = targets.count >= wanted || targets.rows == 1 || 2 * targets.count > wanted;
+  tiling.all_vectors = static_cast<std::int32_t>(all);
+  tiling.by_row =
+      targets.rows == 1 || 2 * targets.count > wanted || targets.rows * targets.count >= std::int64_t{1} << 32;
   if (!tiling.by_row) tiling.targets = static_cast<std::int32_t>(wanted);
-  const std::int64_t tiles = tiling.by_row ? targets.rows * divide_up(targets.count, tiling.targets)
-                                           : divide_up(targets.rows * targets.count, tiling.targets);
+  tiling.tiles_per_row = static_cast<std::uint32_t>(divide_up(targets.count, tiling.targets));
+  const std::int64_t tiles =
+      tiling.by_row ? targets.rows * tiling.tiles_per_row : divide_up(targets.rows * targets.count, tiling.targets);
   const std::int64_t blocks = tiles * tiling.channel_tiles;
   if (blocks >= std::int64_t{1} << 31) {
     throw Error(ErrorKind::value, "the call is too large for one launch: split the rows");
@@ -106,9 +118,13 @@ void launch_group(const Plan& plan, const int* chosen, int count, bool check_tar
   for (int k = 0; k < count; ++k) {
     StreamPlan& s = launch.plans[k];
     s = plan.streams[static_cast<std::size_t>(chosen[k])];
+    if (s.samples >= std::int64_t{1} << 31) {
+      throw Error(ErrorKind::value,
+                  concat(name_of(plan.operation), ": a row of ", s.samples, " samples; on CUDA at most 2^31 - 1"));
+    }
     launch.tilings[k] = tiling_of(s, plan.targets, plan.ranges);
     blocks += launch.tilings[k].blocks;
-    general = general || launch.tilings[k].vector_bytes == 0;
+    general = general || launch.tilings[k].vector_bytes == 0 || !has_plain_times(s, plan.targets);
     std::copy_n(plan.ranges.begin() + s.first_range, s.range_count, launch.ranges + ranges);
     s.first_range = ranges;
     ranges += s.range_count;

@@ -15,35 +15,23 @@ struct Shared {
 // Called, not inlined: it is large, and every launch size has it.
 template <class T>
 __device__ __noinline__ void general_tile(const StreamPlan& s, const Range* ranges, const TargetPlan& targets,
-                                          const Tiling& tiling, const Tile& tile, SharedStamps& stamps,
+                                          const Tiling& tiling, const Tile& tile, std::int64_t* stamps,
                                           Shared* shared) {
   const auto thread = static_cast<int>(threadIdx.x);
-  const bool mine = thread < tile.targets;
-  TargetPlace place{0, 0};
-  if (mine || tiling.by_row) place = place_of(targets, tile.first + (tiling.by_row && !mine ? 0 : thread));
-  std::int64_t tau = 0;
-  if (mine) tau = target(targets, place.b, place.t);
-  const Row row = row_of(s, place.b);
-  if (tiling.by_row) {
-    bring_stamps(s, row, stamps);
-    __syncthreads();
-  }
-  if (mine) {
-    const StampsAt at{&s.times, row.times_offset};
-    const StampsAt arrival_at{&s.arrivals, row.arrivals_offset};
-    const std::int64_t key = search_key(s, tau);
-    const std::int64_t upper = tiling.by_row ? search(s, row, stamps, key) : upper_bound(at, 0, row.count, key);
+  const Searched<false> here = search_tile<false>(s, targets, tiling, tile, stamps);
+  const Row& row = here.row;
+  const StampsAt<> at{&s.times, row.times_offset};
+  const StampsAt<> arrival_at{&s.arrivals, row.arrivals_offset};
+  if (here.mine) {
     shared[thread].row = row;
-    shared[thread].target = target_at(s, targets, at, arrival_at, row.count, place.b, place.t, tau, upper);
-    shared[thread].out = place.b * s.out_row_stride + place.t * s.out_target_stride;
+    shared[thread].target = target_at(s, targets, at, arrival_at, row.count, here.b, here.t, here.tau, here.upper);
+    shared[thread].out = here.b * s.out_row_stride + here.t * s.out_target_stride;
   }
   bool valid = true;
   std::int64_t index = -1;
   for (std::int32_t r = 0; r < s.range_count; ++r) {
     const Range range = ranges[s.first_range + r];
-    if (mine) {
-      const StampsAt at{&s.times, row.times_offset};
-      const StampsAt arrival_at{&s.arrivals, row.arrivals_offset};
+    if (here.mine) {
       const Samples<T> samples(s, row);
       const Verdict verdict = judge(s, samples, range, at, arrival_at, row.count, shared[thread].target);
       valid = valid && verdict.valid;
@@ -57,28 +45,28 @@ __device__ __noinline__ void general_tile(const StreamPlan& s, const Range* rang
       const std::int64_t all = (range.end - range.begin) / step;
       const std::int64_t share = (all + tiling.channel_tiles - 1) / tiling.channel_tiles;
       const std::int64_t first = share * tile.channel_tile;
-      const std::int64_t here = min(share, all - first);
-      for (std::int64_t item = thread; item < here * tile.targets; item += tuning::threads) {
-        const std::int64_t k = item / here;
-        const std::int64_t d = range.begin + (first + item - k * here) * step;
+      const std::int64_t width = min(share, all - first);
+      for (std::int64_t item = thread; item < width * tile.targets; item += tuning::threads) {
+        const std::int64_t k = item / width;
+        const std::int64_t d = range.begin + (first + item - k * width) * step;
         const Shared& mate = shared[k];
-        const StampsAt at{&s.times, mate.row.times_offset};
-        const StampsAt arrival_at{&s.arrivals, mate.row.arrivals_offset};
-        write_channel(s, Samples<T>(s, mate.row), range, at, arrival_at, mate.target, mate.verdict, d, mate.out);
+        const StampsAt<> its{&s.times, mate.row.times_offset};
+        const StampsAt<> its_arrival{&s.arrivals, mate.row.arrivals_offset};
+        write_channel(s, Samples<T>(s, mate.row), range, its, its_arrival, mate.target, mate.verdict, d, mate.out);
       }
     }
     __syncthreads();
   }
-  if (mine && tile.channel_tile == 0) {
-    write_marks(s, place.b, place.t, valid, age_of(shared[thread].target.found), index);
+  if (here.mine && tile.channel_tile == 0) {
+    write_marks(s, here.b, here.t, valid, age_of(shared[thread].target.found), index);
   }
 }
 
 template <class T>
 __device__ __noinline__ void fast_tile_called(const StreamPlan& s, Method method, const TargetPlan& targets,
-                                              const Tiling& tiling, const Tile& tile, SharedStamps& stamps,
+                                              const Tiling& tiling, const Tile& tile, std::int64_t* stamps,
                                               Tap<T>* taps) {
-  fast_tile<T>(s, method, targets, tiling, tile, stamps, taps);
+  fast_tile<T, false>(s, method, targets, tiling, tile, stamps, taps);
 }
 
 template <class T, class L>
@@ -87,7 +75,7 @@ __global__ void __launch_bounds__(tuning::threads) align_general_kernel(const __
     check_all(launch);
     return;
   }
-  __shared__ SharedStamps stamps;
+  __shared__ std::int64_t stamps[tuning::window_stamps];
   __shared__ union Memory {
     __device__ Memory() {}
     Tap<T> taps[tuning::threads];

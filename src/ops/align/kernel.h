@@ -31,8 +31,10 @@ ROBOCACHE_HD std::int64_t nanoseconds(double seconds) {
   return static_cast<std::int64_t>(ns);
 }
 
+// Integer: all stamps are known to be int64.
+template <bool Integer = false>
 ROBOCACHE_HD std::int64_t stamp(const Stamps& stamps, std::int64_t offset) {
-  if (stamps.dtype == DType::i64) return static_cast<const std::int64_t*>(stamps.data)[offset];
+  if (Integer || stamps.dtype == DType::i64) return static_cast<const std::int64_t*>(stamps.data)[offset];
   if (stamps.dtype == DType::f64) return nanoseconds(static_cast<const double*>(stamps.data)[offset]);
   return nanoseconds(static_cast<const float*>(stamps.data)[offset]);
 }
@@ -69,16 +71,17 @@ ROBOCACHE_HD std::int64_t clamp_to(std::int64_t x, std::int64_t low, std::int64_
 }
 
 // tau_k of row b. k = -1 is the end of the bin before the first: what the first bin reaches back to.
-ROBOCACHE_HD std::int64_t timeline_step(const TargetPlan& targets, std::int64_t k) {
+ROBOCACHE_HD_CALLED std::int64_t timeline_step(const TargetPlan& targets, std::int64_t k) {
   return static_cast<std::int64_t>(::rint(static_cast<double>(targets.first + k) * 1e9 / targets.rate));
 }
+template <bool Integer = false>
 ROBOCACHE_HD std::int64_t target(const TargetPlan& targets, std::int64_t b, std::int64_t k) {
   if (targets.timeline) {
     const std::int64_t start =
-        targets.starts.data != nullptr ? stamp(targets.starts, b * targets.starts.row_stride) : targets.start;
+        targets.starts.data != nullptr ? stamp<Integer>(targets.starts, b * targets.starts.row_stride) : targets.start;
     return plus(start, timeline_step(targets, k));
   }
-  return stamp(targets.times, b * targets.times.row_stride + k * targets.times.stride);
+  return stamp<Integer>(targets.times, b * targets.times.row_stride + k * targets.times.stride);
 }
 ROBOCACHE_HD std::int64_t previous_target(const TargetPlan& targets, std::int64_t b, std::int64_t k) {
   if (k > 0 || targets.timeline) return target(targets, b, k - 1);
@@ -150,9 +153,15 @@ ROBOCACHE_HD std::int64_t upper_bound(const At& at, std::int64_t lo, std::int64_
   return lo;
 }
 
+// How rare cases read stamps: a backend whose accessor is large may offer a small one.
+template <class At>
+ROBOCACHE_HD const At& rarely(const At& at) {
+  return at;
+}
+
 // The last sample that has the stamp of sample k: equal stamps are rare and few, so look ahead in doubling steps.
 template <class At>
-ROBOCACHE_HD std::int64_t last_equal(const At& at, std::int64_t k, std::int64_t count) {
+ROBOCACHE_HD_CALLED std::int64_t last_equal(At at, std::int64_t k, std::int64_t count) {
   const std::int64_t value = at(k);
   std::int64_t step = 1;
   while (k + step < count && at(k + step) <= value) step *= 2;
@@ -160,7 +169,7 @@ ROBOCACHE_HD std::int64_t last_equal(const At& at, std::int64_t k, std::int64_t 
 }
 // The first sample that has the stamp of sample k.
 template <class At>
-ROBOCACHE_HD std::int64_t first_equal(const At& at, std::int64_t k) {
+ROBOCACHE_HD_CALLED std::int64_t first_equal(At at, std::int64_t k) {
   const std::int64_t value = at(k);
   std::int64_t step = 1;
   while (k - step >= 0 && at(k - step) >= value) step *= 2;
@@ -187,6 +196,11 @@ struct Location {
   std::int64_t span = 1;        // t_j - t_i
 };
 
+// Stands in for arrivals where the caller knows that there are none.
+struct NoArrivals {
+  ROBOCACHE_HD std::int64_t operator()(std::int64_t) const { return 0; }
+};
+
 // `upper` is how many stamps are <= search_key.
 template <class At, class ArrivalAt>
 ROBOCACHE_HD Location locate(const StreamPlan& s, const At& at, const ArrivalAt& arrival_at, std::int64_t count,
@@ -196,7 +210,7 @@ ROBOCACHE_HD Location locate(const StreamPlan& s, const At& at, const ArrivalAt&
   const std::int64_t x = shifted_target(s, tau);
   std::int64_t i = upper - 1;
   if (s.causal) {
-    if (s.arrivals.data != nullptr) {
+    if (!std::is_same_v<ArrivalAt, NoArrivals> && s.arrivals.data != nullptr) {
       while (i >= 0 && arrival_at(i) > tau) --i;
     }
     if (i < 0) {
@@ -221,8 +235,9 @@ ROBOCACHE_HD Location locate(const StreamPlan& s, const At& at, const ArrivalAt&
   } else if (i == count - 1) {
     found.place = Place::after;
   } else {
-    found.j = i + 2 < count ? last_equal(at, i + 1, count) : i + 1;
-    found.span = minus(at(found.j), left);
+    const std::int64_t right = at(i + 1);
+    found.j = i + 2 < count && at(i + 2) == right ? last_equal(rarely(at), i + 2, count) : i + 1;
+    found.span = minus(right, left);
     found.place = found.span > s.max_gap ? Place::gap : Place::between;
   }
   return found;
@@ -304,7 +319,9 @@ ROBOCACHE_HD Cubic cubic_steps(double w, double h_before, double h, double h_aft
 }
 template <class C>
 ROBOCACHE_HD C cubic(C p, C a, C b, C q, C before, C across, C after) {
-  return canonical(fused(before, a - p, fused(across, b - a, fused(after, q - b, a))));
+  C value = after != C(0) ? fused(after, q - b, a) : a;  // a step of weight 0 is left out: it may be infinite
+  value = fused(across, b - a, value);
+  return canonical(before != C(0) ? fused(before, a - p, value) : value);
 }
 // The four samples of a cubic and its steps. p = i, q = j where there is no such neighbour.
 struct CubicTaps {

@@ -10,10 +10,13 @@ namespace robocache::align_op {
 inline namespace ROBOCACHE_SIMD_TARGET {
 
 // The stamps or arrivals of one row.
+template <bool Integer = false>
 struct StampsAt {
   const Stamps* stamps;
   std::int64_t offset;
-  ROBOCACHE_HD std::int64_t operator()(std::int64_t k) const { return stamp(*stamps, offset + k * stamps->stride); }
+  ROBOCACHE_HD std::int64_t operator()(std::int64_t k) const {
+    return stamp<Integer>(*stamps, offset + k * stamps->stride);
+  }
 };
 
 // The values of one row.

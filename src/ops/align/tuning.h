@@ -9,16 +9,15 @@ inline constexpr int threads = 128;
 // Blocks that must fit on a multiprocessor: it bounds the registers of a thread to 64.
 inline constexpr int blocks_per_processor = 8;
 
-// Vectors (16 bytes, or an element where alignment forbids) that a thread moves; all its loads are issued before the
-// first is used.
-inline constexpr int vectors_per_thread = 4;
+// Vectors (16 bytes, or an element where alignment forbids) that a thread has in flight: all loads are issued before the
+// first is used. And how many times over it does that in one tile.
+inline constexpr int vectors_in_flight = 4;
+inline constexpr int rounds = 2;
 
-// A row of at most this many stamps is brought into shared memory whole; of a longer one every n-th stamp is.
-inline constexpr int stamps_in_shared = 1024;
-inline constexpr int pivots = 256;
-
-// The last stamps of a search are compared all at once instead of one after the other: one trip to memory.
-inline constexpr int stamps_at_once = 16;
+// Stamps that a block brings into shared memory: a row that has no more comes whole, of a longer one the stretch where
+// its targets should fall, that much wider on both sides.
+inline constexpr int window_stamps = 1024;
+inline constexpr int window_margin = 48;
 
 // Stamps that one thread of a checking block reads.
 inline constexpr int checks_per_thread = 8;
