@@ -80,7 +80,7 @@ nb::capsule Exported::dlpack(const nb::kwargs&) const {
     header->deleter(header);
   });
   if (capsule == nullptr) throw nb::python_error();
-  managed.release();
+  static_cast<void>(managed.release());  // the capsule's now
   return nb::steal<nb::capsule>(capsule);
 }
 

@@ -69,7 +69,7 @@ ArrayType classify(PyObject* object) {
   found.type = type;
   if (is_subtype(type, "numpy", {"ndarray"})) {
     found.library = Library::numpy;
-    found.opaque = is_subtype(type, "numpy", {"ma", "MaskedArray"});
+    found.opaque = is_subtype(type, "numpy.ma", {"MaskedArray"});
     return found;
   }
   if (is_instance(object, "jax", {"Array"})) {

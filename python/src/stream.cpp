@@ -135,6 +135,7 @@ bool view_timeline(const Where& where, PyObject* object, Arrays& arrays, Timelin
     fail(ErrorKind::type, where, name, " is ", describe(start.ptr()),
          "; expected nanoseconds as an int, seconds as a float, or an array with one start for each row");
   }
+  arrays.keep(start);  // a Timeline may change while other threads run
   if (!arrays.view(where, name, start.ptr(), Role::stamps, line.starts)) return false;
   if (line.starts.rank == 0 && line.starts.device.kind == DeviceKind::cpu) {  // times[0] of a tensor
     const nb::object number = start.attr("item")();

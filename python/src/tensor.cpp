@@ -123,7 +123,7 @@ bool is_bfloat16(PyObject* array) { return text_of(nb::handle(array).attr("dtype
 }
 
 // stream.cuda_stream of torch, stream.ptr of CuPy.
-void* stream_pointer(const Where& where, nb::object stream, const char* attribute) {
+void* stream_pointer(const Where& where, const nb::object& stream, const char* attribute) {
   void* const pointer = PyLong_AsVoidPtr(nb::object(stream.attr(attribute)).ptr());
   if (pointer == nullptr && PyErr_Occurred() != nullptr) {
     fail_with_python_error(ErrorKind::type, where, "the current stream could not be read");

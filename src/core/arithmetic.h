@@ -17,7 +17,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #define ROBOCACHE_HD __host__ __device__ __forceinline__
-#define ROBOCACHE_HD_CALLED __host__ __device__ __noinline__  // large, or called from many places
+#define ROBOCACHE_HD_CALLED inline __host__ __device__ __noinline__  // large, or called from many places
 #else
 #define ROBOCACHE_HD inline __attribute__((always_inline))
 #define ROBOCACHE_HD_CALLED inline
