@@ -261,7 +261,9 @@ nb::object resample(Argument values, Argument times, Argument targets, Argument 
   if (out.is_none()) {
     std::int64_t shape[max_rank];
     const std::size_t rank = values_shape(call, shape_of_call, stream, shape);
-    output.values = outputs.add(stream.values.dtype, {shape, rank});
+    outputs.add(stream.values.dtype, {shape, rank});
+    outputs.allocate();
+    output.values = outputs[0];
   } else {
     view_out(call, out, stream.values.dtype, output.values);
   }
@@ -289,10 +291,14 @@ nb::object align(Argument streams, Argument names, Argument targets, Argument ed
     std::int64_t shape[max_rank];
     const std::size_t rank = values_shape(call, shape_of_call, call.streams[k], shape);
     const std::size_t lead = call.leading(shape_of_call, shape);
-    aligned[k].values = outputs.add(call.streams[k].values.dtype, {shape, rank});
-    aligned[k].valid = outputs.add(DType::boolean, {shape, lead});
-    aligned[k].age = outputs.add(DType::i64, {shape, lead});
-    aligned[k].index = outputs.add(DType::i64, {shape, lead});
+    outputs.add(call.streams[k].values.dtype, {shape, rank});
+    outputs.add(DType::boolean, {shape, lead});
+    outputs.add(DType::i64, {shape, lead});
+    outputs.add(DType::i64, {shape, lead});
+  }
+  outputs.allocate();
+  for (std::size_t k = 0; k < count; ++k) {
+    aligned[k] = {outputs[4 * k], outputs[4 * k + 1], outputs[4 * k + 2], outputs[4 * k + 3]};
     work += aligned[k].values.size();
   }
   call.run(work, {}, [&](const Context& context) {
@@ -332,13 +338,18 @@ nb::object fuse(Argument streams, Argument names, Argument targets, Argument edg
   Aligned fused;
   Outputs outputs(call.where, call.arrays, 3);
   if (out.is_none()) {
-    fused.values = outputs.add(*wanted, {shape, lead + 1});
+    outputs.add(*wanted, {shape, lead + 1});
   } else {
     view_out(call, out, wanted, fused.values);
   }
   last = static_cast<std::int64_t>(count);
-  fused.valid = outputs.add(DType::boolean, {shape, lead + 1});
-  fused.age = outputs.add(DType::i64, {shape, lead + 1});
+  outputs.add(DType::boolean, {shape, lead + 1});
+  outputs.add(DType::i64, {shape, lead + 1});
+  outputs.allocate();
+  const std::size_t marks = out.is_none() ? 1 : 0;
+  if (out.is_none()) fused.values = outputs[0];
+  fused.valid = outputs[marks];
+  fused.age = outputs[marks + 1];
   call.run(call.stamps() + fused.values.size(), {},
            [&](const Context& context) { robocache::fuse(context, call.streams, *call.targets, call.options, fused); });
   nb::object values;
@@ -375,9 +386,11 @@ nb::object align_backward(Argument streams, Argument names, Argument targets, Ar
     if (!call.arrays.view(call.where, "an output gradient", gradient, Role::integers, from[k]))
       return not_implemented();
     const TensorView& values = call.streams[k].values;
-    into[k] = outputs.add(values.dtype, {values.shape.data(), static_cast<std::size_t>(values.rank)});
+    outputs.add(values.dtype, {values.shape.data(), static_cast<std::size_t>(values.rank)});
     work += from[k].size();
   }
+  outputs.allocate();
+  for (std::size_t k = 0; k < count; ++k) into[k] = outputs[k];
   Workspace workspace;
   if (call.arrays.type().api != nullptr && call.arrays.device().kind == DeviceKind::cuda) {
     workspace = {Outputs::allocate_scratch, &outputs};

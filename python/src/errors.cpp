@@ -41,6 +41,7 @@ std::string text_of(const nb::object& object) { return utf8(PyObject_Str(object.
 std::string describe(PyObject* object) {
   constexpr std::size_t longest = 80;
   std::string result = utf8(PyObject_Repr(object));
+  if (result.find('\n') != std::string::npos) return "an object of type " + type_name(object);  // an array
   if (result.size() > longest) result = result.substr(0, longest) + "...";
   return result;
 }

@@ -34,7 +34,7 @@ template <class... Parts>
 [[noreturn]] void fail_with_python_error(ErrorKind kind, const Where& where, std::string_view what);
 
 std::string text_of(const nanobind::object& object);  // str()
-std::string describe(PyObject* object);               // repr(), shortened
+std::string describe(PyObject* object);               // repr(), where it is short
 std::string type_name(PyObject* object);              // "list", "torch.Tensor"
 
 // FileError, CudaError, and the translation of robocache::Error.

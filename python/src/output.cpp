@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "exported.h"
+#include "shared_block.h"
 
 namespace nb = nanobind;
 
@@ -37,6 +38,18 @@ struct NumPy {
 const NumPy& numpy() {
   static const NumPy instance;
   return instance;
+}
+
+std::span<const std::int64_t> shape_of(const TensorView& view) {
+  return {view.shape.data(), static_cast<std::size_t>(view.rank)};
+}
+
+nb::object numpy_empty(DType dtype, std::span<const std::int64_t> shape) {
+  const nb::object size = shape_tuple(shape);
+  PyObject* arguments[] = {size.ptr(), numpy().dtypes[static_cast<int>(dtype)]};
+  nb::object array = nb::steal(PyObject_Vectorcall(numpy().empty, arguments, 2, nullptr));
+  if (!array.is_valid()) throw nb::python_error();
+  return array;
 }
 
 nb::object torch_empty(const Arrays& arrays, DType dtype, std::span<const std::int64_t> shape) {
@@ -78,29 +91,74 @@ Outputs::~Outputs() {
   for (const Output& output : outputs_) {
     if (output.managed != nullptr && output.managed->deleter != nullptr) output.managed->deleter(output.managed);
   }
+  if (shared_ != nullptr) shared_->release();
   for (dlpack::ManagedTensorVersioned* tensor : scratch_) {
     if (tensor->deleter != nullptr) tensor->deleter(tensor);
   }
 }
 
-TensorView Outputs::add(DType dtype, std::span<const std::int64_t> shape) {
-  Output output;
-  output.dtype = dtype;
-  void* data = nullptr;
-  if (arrays_.type().library == Library::numpy) {
-    data = add_numpy(output, shape);
-  } else if (arrays_.type().library == Library::jax) {
-    data = add_owned(output, shape);
-  } else if (arrays_.type().api != nullptr) {
-    output.managed = allocate(dtype, shape);
-    data = static_cast<char*>(output.managed->tensor.data) + output.managed->tensor.byte_offset;
-  } else if (arrays_.type().library == Library::torch) {
-    data = add_viewed(output, torch_empty(arrays_, dtype, shape));
-  } else {
-    data = add_viewed(output, cupy_empty(arrays_, dtype, shape));
+void Outputs::add(DType dtype, std::span<const std::int64_t> shape) {
+  outputs_.emplace_back().view = TensorView::contiguous(nullptr, dtype, shape, arrays_.device());
+}
+
+void Outputs::allocate() {
+  if (arrays_.type().api != nullptr) {
+    allocate_exchange();
+    return;
   }
-  outputs_.push_back(std::move(output));
-  return TensorView::contiguous(data, dtype, shape, arrays_.device());
+  for (Output& output : outputs_) {
+    const DType dtype = output.view.dtype;
+    const std::span<const std::int64_t> shape = shape_of(output.view);
+    switch (arrays_.type().library) {
+      case Library::numpy:
+        output.view.data = view_array(output, numpy_empty(dtype, shape));
+        break;
+      case Library::jax: {
+        Exported exported(dtype, arrays_.device(), shape);
+        output.view.data = exported.data();
+        output.array = nb::cast(std::move(exported));
+        break;
+      }
+      case Library::torch:
+        output.view.data = view_array(output, torch_empty(arrays_, dtype, shape));
+        break;
+      default:
+        output.view.data = view_array(output, cupy_empty(arrays_, dtype, shape));
+    }
+  }
+}
+
+void Outputs::allocate_exchange() {
+  constexpr std::size_t alignment = 256, small = std::size_t{1} << 20;
+  const auto bytes_of = [](const TensorView& view) {
+    const std::size_t bytes = static_cast<std::size_t>(view.size()) * static_cast<std::size_t>(size_of(view.dtype));
+    return (bytes + alignment - 1) / alignment * alignment;
+  };
+  std::size_t total = 0;
+  int sharing = 0;
+  for (Output& output : outputs_) {
+    const std::size_t bytes = bytes_of(output.view);
+    output.shared = bytes <= small;
+    if (output.shared) {
+      total += bytes;
+      ++sharing;
+    }
+  }
+  if (sharing > 1 && total > 0) {
+    const std::int64_t shape[] = {static_cast<std::int64_t>(total)};
+    shared_ = new SharedBlock(allocate(DType::u8, shape));
+  }
+  std::size_t offset = 0;
+  for (Output& output : outputs_) {
+    if (output.shared && shared_ != nullptr) {
+      output.view.data = shared_->data() + offset;
+      offset += bytes_of(output.view);
+    } else {
+      output.shared = false;
+      output.managed = allocate(output.view.dtype, shape_of(output.view));
+      output.view.data = static_cast<char*>(output.managed->tensor.data) + output.managed->tensor.byte_offset;
+    }
+  }
 }
 
 dlpack::ManagedTensorVersioned* Outputs::allocate(DType dtype, std::span<const std::int64_t> shape) {
@@ -117,15 +175,7 @@ dlpack::ManagedTensorVersioned* Outputs::allocate(DType dtype, std::span<const s
   return managed;
 }
 
-void* Outputs::add_numpy(Output& output, std::span<const std::int64_t> shape) {
-  const nb::object size = shape_tuple(shape);
-  PyObject* arguments[] = {size.ptr(), numpy().dtypes[static_cast<int>(output.dtype)]};
-  output.array = nb::steal(PyObject_Vectorcall(numpy().empty, arguments, 2, nullptr));
-  if (!output.array.is_valid()) throw nb::python_error();
-  return add_viewed(output, output.array);
-}
-
-void* Outputs::add_viewed(Output& output, nb::object array) {
+void* Outputs::view_array(Output& output, nb::object array) {
   TensorView view;
   if (!views_.view(where_, "the output", array.ptr(), Role::output, view)) {
     fail(ErrorKind::type, where_, "no memory could be had from the arrays' library");
@@ -134,25 +184,20 @@ void* Outputs::add_viewed(Output& output, nb::object array) {
   return view.data;
 }
 
-void* Outputs::add_owned(Output& output, std::span<const std::int64_t> shape) {
-  Exported exported(output.dtype, arrays_.device(), shape);
-  void* const data = exported.data();
-  output.array = nb::cast(std::move(exported));
-  return data;
-}
-
 nb::object Outputs::take() {
   Output& output = outputs_[taken_++];
-  if (output.managed != nullptr) {
+  if (output.shared || output.managed != nullptr) {
+    dlpack::ManagedTensorVersioned* const managed =
+        output.shared ? shared_->part(output.view) : std::exchange(output.managed, nullptr);
     void* array = nullptr;
     // Takes the tensor over, also where it fails.
-    if (arrays_.type().api->to_array(std::exchange(output.managed, nullptr), &array) != 0) throw nb::python_error();
+    if (arrays_.type().api->to_array(managed, &array) != 0) throw nb::python_error();
     return nb::steal(static_cast<PyObject*>(array));
   }
   if (arrays_.type().library == Library::jax) {
     return nb::module_::import_("jax.dlpack").attr("from_dlpack")(output.array);
   }
-  if (arrays_.type().library == Library::numpy && output.dtype == DType::bf16) {
+  if (arrays_.type().library == Library::numpy && output.view.dtype == DType::bf16) {
     return output.array.attr("view")(nb::module_::import_("ml_dtypes").attr("bfloat16"));
   }
   return std::move(output.array);

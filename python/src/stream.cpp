@@ -163,7 +163,7 @@ void set_methods(const Methods& methods, Stream& stream) {
 bool view_stream(const Where& where, PyObject* object, Arrays& arrays, Stream& stream) {
   const StreamClass& c = stream_class();
   if (!is_a(object, c.type)) {
-    fail(ErrorKind::type, where, "expected a robocache.Stream, not ", describe(object));
+    fail(ErrorKind::type, where, "expected a robocache.Stream, not ", type_name(object));
   }
   const Spec& spec = spec_of(where, object);
   stream.name = where.stream;

@@ -10,7 +10,7 @@ namespace {
 struct Torch {
   PyObject* requires_grad = nullptr;  // the descriptor on torch.Tensor: skips the lookup through the type
   descrgetfunc get = nullptr;
-  PyObject* is_neg = nullptr;
+  PyCFunction is_neg = nullptr;  // what torch.Tensor.is_neg calls; nullptr where that is no plain C function
   PyObject* is_grad_enabled = nullptr;
   PyObject* increment_version = nullptr;
 
@@ -19,7 +19,10 @@ struct Torch {
     const nb::object tensor = torch.attr("Tensor");
     requires_grad = tensor.attr("requires_grad").inc_ref().ptr();
     get = reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(requires_grad), Py_tp_descr_get));
-    is_neg = tensor.attr("is_neg").inc_ref().ptr();
+    const nb::object bound = torch.attr("zeros")(0).attr("is_neg");
+    if (PyCFunction_CheckExact(bound.ptr()) != 0 && PyCFunction_GetFlags(bound.ptr()) == METH_NOARGS) {
+      is_neg = PyCFunction_GetFunction(bound.ptr());
+    }
     is_grad_enabled = torch.attr("is_grad_enabled").inc_ref().ptr();
     increment_version = torch.attr("autograd").attr("graph").attr("increment_version").inc_ref().ptr();
   }
@@ -53,7 +56,10 @@ bool requires_grad(PyObject* tensor) {
 
 bool grad_enabled() { return truth(PyObject_CallNoArgs(torch().is_grad_enabled)); }
 
-bool is_negative(PyObject* tensor) { return truth(PyObject_CallFunctionObjArgs(torch().is_neg, tensor, nullptr)); }
+bool is_negative(PyObject* tensor) {
+  const PyCFunction is_neg = torch().is_neg;
+  return truth(is_neg != nullptr ? is_neg(tensor, nullptr) : PyObject_CallMethod(tensor, "is_neg", nullptr));
+}
 
 void explain_refusal(const Where& where, const char* argument, PyObject* tensor) {
   const nb::python_error refusal;  // takes the exception, so that the questions below can be asked

@@ -415,7 +415,7 @@ def test_mixed_kinds_and_devices():
 
 def test_streams_refused():
     stream = rc.Stream(samples(), TIMES)
-    with refused(TypeError, 'align: stream "1": expected a robocache.Stream, not 3'):
+    with refused(TypeError, 'align: stream "1": expected a robocache.Stream, not int'):
         rc.align([stream, 3], TARGETS)
     with refused(TypeError, "align: streams is of type robocache.Stream; expected a dict or a list of Stream"):
         rc.align(stream, TARGETS)
@@ -751,6 +751,30 @@ def test_outputs_outlive_the_call():
     assert torch.equal(made.values, kept)
 
 
+def test_outputs_live_apart():
+    """Small outputs share one allocation; each must keep it, and none may reach into another."""
+    streams = {
+        "a": rc.Stream(to_torch(samples("float32", 3)), to_torch(TIMES)),
+        "b": rc.Stream(to_torch(samples()), to_torch(TIMES)),
+    }
+    expected = {
+        name: [part.clone() for part in aligned] for name, aligned in rc.align(streams, to_torch(TARGETS)).items()
+    }
+    kept = []
+    for position in range(4):
+        for name in streams:
+            kept.append((name, position, rc.align(streams, to_torch(TARGETS))[name][position]))
+    gc.collect()
+    for name, position, tensor in kept:
+        assert torch.equal(tensor, expected[name][position])
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes
+        tensor.zero_()
+    again = rc.align(streams, to_torch(TARGETS))
+    again["a"].values.fill_(7)
+    assert all(torch.equal(part, expected["a"][1 + k]) for k, part in enumerate(again["a"][1:]))
+    assert torch.equal(pickle.loads(pickle.dumps(again["b"])).index, expected["b"][3])
+
+
 # ---- on a GPU
 
 
@@ -778,7 +802,9 @@ def test_torch_cuda_runs_on_the_current_stream():
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(50_000_000)
+        rc.resample(values, times, targets)  # the first one loads the kernel and gets memory for the stream: that waits
+        stream.synchronize()
+        torch.cuda._sleep(200_000_000)
         values.fill_(3)
         made = rc.resample(values, times, targets)
         assert not stream.query(), "the call waited for the GPU"
@@ -790,7 +816,7 @@ def test_torch_cuda_runs_on_the_current_stream():
 def test_cuda_devices_do_not_mix():
     values, times, targets = (to_torch(array) for array in (samples("float32", 2), TIMES, TARGETS))
     with refused(ValueError, "resample: times is on the CPU and the first stream's values on cuda:0"):
-        rc.resample(values.cuda(), times, targets)
+        rc.resample(values.cuda(), times, targets.cuda())
     with refused(ValueError, "resample: backend cpu needs arrays on the CPU"):
         rc.resample(values.cuda(), times.cuda(), targets.cuda(), backend="cpu")
 

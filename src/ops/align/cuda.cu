@@ -14,23 +14,222 @@ const void* general_kernel(DType dtype, bool small);  // cuda_general.cu
 
 namespace {
 
-// ---- the kernel ----------------------------------------------------------------------------------------------------
+// Whether the tiles of a stream see all its stamps between them, each segment once.
+bool checks_in_tiles(const StreamPlan& s, const Tiling& tiling) { return tiling.by_row && s.rows.data == nullptr; }
+
+// ---- the plain launch ----------------------------------------------------------------------------------------------
+
+// Arguments come to a multiprocessor through a small cache, line by line, and a short kernel waits for each line. So a
+// stream that needs nothing else is packed into three of them; the device unpacks it into registers.
+struct alignas(64) PlainStream {
+  const void* values;
+  const std::int64_t* times;
+  std::int64_t row_stride, sample_stride, times_row_stride, samples, latency, max_gap;
+
+  void* out;
+  std::int64_t out_row_stride, out_target_stride;
+  std::uint32_t first_block, tiles_per_row;
+  std::int32_t targets, channel_tiles, vectors, all_vectors;
+  std::uint16_t vector_bytes, magic_low;
+  bool magic_high, by_row, batched, check_rows;
+  Method method;
+  Edge edge;
+  DType dtype;
+  bool causal, packed, wide_extents, wide_rows;
+
+  std::uint8_t* valid;
+  std::int64_t* age;
+  std::int64_t* index;
+  std::int64_t mark_row_stride, mark_target_stride;
+  const void* extents;  // lengths, or offsets where packed
+  const void* rows;
+  std::uint32_t name;
+  std::uint32_t segments;
+};
+static_assert(sizeof(PlainStream) == 192);
+
+template <int Streams>
+struct PlainLaunch {
+  FaultBox* box;
+  Operation operation;
+  bool check, check_targets;
+  std::uint16_t streams;
+  std::uint32_t check_blocks;
+  TargetPlan targets;
+  std::uint32_t first_block[Streams];
+  PlainStream plans[Streams];
+};
+
+ROBOCACHE_HD StreamPlan unpack(const PlainStream& p) {
+  StreamPlan s;
+  s.values = p.values;
+  s.row_stride = p.row_stride;
+  s.sample_stride = p.sample_stride;
+  s.channel_count = p.all_vectors;  // only asked whether it is 0
+  s.times = {p.times, p.times_row_stride, 1, DType::i64};
+  if (p.packed) {
+    s.offsets = {p.extents, 1, p.wide_extents};
+  } else {
+    s.lengths = {p.extents, 1, p.wide_extents};
+  }
+  s.rows = {p.rows, 1, p.wide_rows};
+  s.samples = p.samples;
+  s.segments = p.segments;
+  s.batched = p.batched;
+  s.latency = p.latency;
+  s.max_gap = p.max_gap;
+  s.dtype = s.out_dtype = p.dtype;
+  s.edge = p.edge;
+  s.causal = p.causal;
+  s.name = p.name;
+  s.out = p.out;
+  s.out_row_stride = p.out_row_stride;
+  s.out_target_stride = p.out_target_stride;
+  s.valid = {p.valid, p.mark_row_stride, p.mark_target_stride};
+  s.age = {p.age, p.mark_row_stride, p.mark_target_stride};
+  s.index = {p.index, p.mark_row_stride, p.mark_target_stride};
+  return s;
+}
+
+PlainStream pack(const StreamPlan& s, Method method, const Tiling& tiling) {
+  PlainStream p{};
+  p.values = s.values;
+  p.times = static_cast<const std::int64_t*>(s.times.data);
+  p.row_stride = s.row_stride;
+  p.sample_stride = s.sample_stride;
+  p.times_row_stride = s.times.row_stride;
+  p.samples = s.samples;
+  p.segments = static_cast<std::uint32_t>(s.segments);
+  p.batched = s.batched;
+  p.latency = s.latency;
+  p.max_gap = s.max_gap;
+  p.out = s.out;
+  p.out_row_stride = s.out_row_stride;
+  p.out_target_stride = s.out_target_stride;
+  p.first_block = tiling.first_block;
+  p.tiles_per_row = tiling.tiles_per_row;
+  p.targets = tiling.targets;
+  p.channel_tiles = tiling.channel_tiles;
+  p.vectors = tiling.vectors;
+  p.all_vectors = s.channel_count == 0 ? 0 : tiling.all_vectors;
+  p.vector_bytes = static_cast<std::uint16_t>(tiling.vector_bytes);
+  p.magic_low = static_cast<std::uint16_t>(tiling.magic);
+  p.magic_high = tiling.magic >> 16 != 0;
+  p.by_row = tiling.by_row;
+  p.check_rows = checks_in_tiles(s, tiling);
+  p.method = method;
+  p.edge = s.edge;
+  p.dtype = s.dtype;
+  p.causal = s.causal;
+  p.packed = s.offsets.data != nullptr;
+  const Integers& extents = p.packed ? s.offsets : s.lengths;
+  p.extents = extents.data;
+  p.wide_extents = extents.wide;
+  p.rows = s.rows.data;
+  p.wide_rows = s.rows.wide;
+  p.valid = static_cast<std::uint8_t*>(s.valid.data);
+  p.age = static_cast<std::int64_t*>(s.age.data);
+  p.index = static_cast<std::int64_t*>(s.index.data);
+  const StreamPlan::Mark& mark = s.valid.data != nullptr ? s.valid : (s.age.data != nullptr ? s.age : s.index);
+  p.mark_row_stride = mark.row_stride;
+  p.mark_target_stride = mark.target_stride;
+  p.name = s.name;
+  return p;
+}
+
+// What a check that failed says; called at most once or twice in a process, so out of the way.
+__device__ __noinline__ void report_stamp(const PlainStream& p, Operation operation, std::int64_t n, FaultBox* box) {
+  const StreamPlan s = unpack(p);
+  const Fault fault = StampCheck{operation, &s}(n);
+  if (fault.code != FaultCode::none) report(box, fault);
+}
+__device__ __noinline__ void report_target(const TargetPlan& targets, Operation operation, std::int64_t n,
+                                           FaultBox* box) {
+  const Fault fault = TargetCheck{operation, &targets, false}(n);
+  if (fault.code != FaultCode::none) report(box, fault);
+}
+__device__ __noinline__ void check_extents(const PlainStream& p, Operation operation, std::int64_t row, FaultBox* box) {
+  const StreamPlan s = unpack(p);
+  const IntegerCheck check{operation, &s, 0};
+  for (std::int64_t k = row; k < row + 2 && k < check.count(); ++k) {
+    const Fault fault = check(k);
+    if (fault.code != FaultCode::none) report(box, fault);
+  }
+}
+
+// The tile's share of its row's stamps: they are on their way to this multiprocessor anyway.
+template <class L>
+struct PlainCheck {
+  const L* launch;
+  const PlainStream* p;
+  const Tile* tile;
+
+  __device__ void operator()(const Searched<true>& here) const {
+    if (!launch->check) return;
+    if (here.mine && !launch->targets.timeline && (here.tau <= -time_limit || here.tau >= time_limit)) {
+      report_target(launch->targets, launch->operation,
+                    launch->targets.batched ? here.b * launch->targets.count + here.t : here.t, launch->box);
+    }
+    if (!p->check_rows || tile->channel_tile != 0 || (!p->batched && tile->row != 0)) return;
+    const auto part = static_cast<std::uint32_t>(tile->first) / static_cast<std::uint32_t>(p->targets);
+    if (p->extents != nullptr && part == 0 && threadIdx.x == 0)
+      check_extents(*p, launch->operation, here.b, launch->box);
+    const auto count = static_cast<std::uint32_t>(here.row.count);
+    const std::uint32_t share = (count + p->tiles_per_row - 1) / p->tiles_per_row;
+    const std::uint32_t end = min(count, (part + 1) * share);
+    const std::int64_t* const times = here.at.all.first;
+#pragma unroll 4
+    for (std::uint32_t k = part * share + threadIdx.x; k < end; k += tuning::threads) {
+      const std::int64_t now = __ldg(times + k);
+      const std::int64_t before = k > 0 ? __ldg(times + k - 1) : 1 - time_limit;
+      if (now < before || now >= time_limit) {
+        report_stamp(*p, launch->operation, (p->packed ? here.row.first : here.row.segment * p->samples) + k,
+                     launch->box);
+      }
+    }
+  }
+};
+
+// Streams whose stamps no tile checks: many rows may read one segment, or a tile lies in many rows.
+template <class L>
+__device__ __noinline__ void check_plain(const L& launch) {
+  for (int k = 0; k < launch.streams; ++k) {
+    if (launch.plans[k].check_rows) continue;
+    const StreamPlan s = unpack(launch.plans[k]);
+    if (!surely_fine(s, launch.check_blocks)) {
+      check_share(StampCheck{launch.operation, &s}, launch.check_blocks, launch.box);
+    }
+    check_share(IntegerCheck{launch.operation, &s, launch.targets.rows}, launch.check_blocks, launch.box);
+  }
+  check_share(TargetCheck{launch.operation, &launch.targets, false}, launch.check_blocks, launch.box);
+}
 
 // T gives the size and arithmetic of a value.
-template <class T, class L>
+template <class T, int Streams>
 __global__ void __launch_bounds__(tuning::threads, tuning::blocks_per_processor)
-    align_kernel(const __grid_constant__ L launch) {
+    align_kernel(const __grid_constant__ PlainLaunch<Streams> launch) {
   if (blockIdx.x < launch.check_blocks) {
-    check_all(launch);
+    check_plain(launch);
     return;
   }
   __shared__ std::int64_t stamps[tuning::window_stamps];
   __shared__ Tap<T> taps[tuning::threads];
-  const int k = stream_of(launch);
-  const StreamPlan& s = launch.plans[k];
-  fast_tile<T, true>(s, launch.ranges[s.first_range].method, launch.targets, launch.tilings[k],
-                     tile_of(launch.tilings[k], launch.targets, blockIdx.x - launch.tilings[k].first_block), stamps,
-                     taps);
+  int k = 0;
+  while (k + 1 < launch.streams && blockIdx.x >= launch.first_block[k + 1]) ++k;
+  const PlainStream& p = launch.plans[k];
+  const StreamPlan s = unpack(p);
+  Tiling tiling;
+  tiling.targets = p.targets;
+  tiling.channel_tiles = p.channel_tiles;
+  tiling.vectors = p.vectors;
+  tiling.all_vectors = p.all_vectors;
+  tiling.tiles_per_row = p.tiles_per_row;
+  tiling.magic = p.magic_low | (p.magic_high ? 65536u : 0u);
+  tiling.vector_bytes = static_cast<std::int16_t>(p.vector_bytes);
+  tiling.by_row = p.by_row;
+  const Tile tile = tile_of(tiling, launch.targets, blockIdx.x - p.first_block);
+  fast_tile<T, true>(s, p.method, launch.targets, tiling, tile, stamps, taps,
+                     PlainCheck<PlainLaunch<Streams>>{&launch, &p, &tile});
 }
 
 // ---- planning a launch ---------------------------------------------------------------------------------------------
@@ -55,11 +254,23 @@ int vector_bytes(const StreamPlan& s, std::span<const Range> ranges) {
   return bits % 4 == 0 && size < 4 ? 4 : size;
 }
 
-// The kernel without range.h knows int64 stamps and no arrivals: the rest is worth no code in it.
-bool has_plain_times(const StreamPlan& s, const TargetPlan& targets) {
+// Whether the plain kernel can take the stream: dense int64 stamps, no arrivals, marks that share their strides.
+bool is_plain(const StreamPlan& s, const TargetPlan& targets) {
   const Stamps& list = targets.timeline ? targets.starts : targets.times;
-  return s.times.dtype == DType::i64 && s.arrivals.data == nullptr &&
-         (list.data == nullptr || list.dtype == DType::i64);
+  if (list.data != nullptr && list.dtype != DType::i64) return false;
+  if (s.times.dtype != DType::i64 || s.times.stride != 1 || s.arrivals.data != nullptr) return false;
+  if (s.segments >= std::int64_t{1} << 32) return false;
+  for (const Integers& integers : {s.lengths, s.offsets, s.rows}) {
+    if (integers.data != nullptr && integers.stride != 1) return false;
+  }
+  const StreamPlan::Mark* same = nullptr;
+  for (const StreamPlan::Mark* mark : {&s.valid, &s.age, &s.index}) {
+    if (mark->data == nullptr) continue;
+    if (same != nullptr && (mark->row_stride != same->row_stride || mark->target_stride != same->target_stride))
+      return false;
+    same = mark;
+  }
+  return true;
 }
 
 Tiling tiling_of(const StreamPlan& s, const TargetPlan& targets, std::span<const Range> ranges) {
@@ -70,6 +281,7 @@ Tiling tiling_of(const StreamPlan& s, const TargetPlan& targets, std::span<const
   const std::int64_t per_block = std::int64_t{tuning::threads} * tuning::vectors_in_flight * tuning::rounds;
   tiling.vectors = static_cast<std::int32_t>(std::min(all, per_block));
   tiling.channel_tiles = static_cast<std::int32_t>(divide_up(all, tiling.vectors));
+  tiling.magic = magic_of(tiling.vectors);
   const std::int64_t wanted = std::clamp<std::int64_t>(per_block / tiling.vectors, 1, tuning::threads);
   tiling.targets = static_cast<std::int32_t>(std::min<std::int64_t>(wanted, std::max<std::int64_t>(targets.count, 1)));
   tiling.all_vectors = static_cast<std::int32_t>(all);
@@ -88,98 +300,146 @@ Tiling tiling_of(const StreamPlan& s, const TargetPlan& targets, std::span<const
 }
 
 // Integers are only copied here, so their size is all that counts.
-template <class L>
-const void* kernel_of(DType dtype) {
+template <int Streams>
+const void* plain_kernel(DType dtype) {
   const void* kernel = nullptr;
   with_type(dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     if constexpr (std::is_integral_v<T>) {
-      kernel = reinterpret_cast<const void*>(&align_kernel<std::make_unsigned_t<T>, L>);
+      kernel = reinterpret_cast<const void*>(&align_kernel<std::make_unsigned_t<T>, Streams>);
     } else {
-      kernel = reinterpret_cast<const void*>(&align_kernel<T, L>);
+      kernel = reinterpret_cast<const void*>(&align_kernel<T, Streams>);
     }
   });
   return kernel;
 }
 
-// One launch for streams chosen[0 .. count) of the plan, which share a dtype.
-template <class L>
-void launch_group(const Plan& plan, const int* chosen, int count, bool check_targets, FaultBox* box,
-                  cudaStream_t stream) {
-  L launch;
-  launch.targets = plan.targets;
-  launch.box = box;
-  launch.operation = plan.operation;
-  launch.streams = count;
-  bool general = false;
-  std::int64_t blocks = 0;
-  std::int64_t to_check = 0;
+// Streams of a plan that share a dtype, so that one launch takes them.
+struct Group {
+  const Plan* plan = nullptr;
+  FaultBox* box = nullptr;
+  cudaStream_t stream = nullptr;
+  int count = 0;
+  int chosen[max_streams];
+  Tiling tilings[max_streams];
   std::int32_t ranges = 0;
-  for (int k = 0; k < count; ++k) {
-    StreamPlan& s = launch.plans[k];
-    s = plan.streams[static_cast<std::size_t>(chosen[k])];
+  bool plain = true;  // all of them go without range.h
+  bool bins = false;
+  std::int64_t blocks = 0;  // but for the checks'
+  std::int64_t to_check = 0;
+
+  const StreamPlan& operator[](int k) const { return plan->streams[static_cast<std::size_t>(chosen[k])]; }
+
+  void add(std::size_t k) {
+    const StreamPlan& s = plan->streams[k];
     if (s.samples >= std::int64_t{1} << 31) {
       throw Error(ErrorKind::value,
-                  concat(name_of(plan.operation), ": a row of ", s.samples, " samples; on CUDA at most 2^31 - 1"));
+                  concat(name_of(plan->operation), ": a row of ", s.samples, " samples; on CUDA at most 2^31 - 1"));
     }
-    launch.tilings[k] = tiling_of(s, plan.targets, plan.ranges);
-    blocks += launch.tilings[k].blocks;
-    general = general || launch.tilings[k].vector_bytes == 0 || !has_plain_times(s, plan.targets);
-    std::copy_n(plan.ranges.begin() + s.first_range, s.range_count, launch.ranges + ranges);
-    s.first_range = ranges;
+    Tiling& tiling = tilings[count];
+    tiling = tiling_of(s, plan->targets, plan->ranges);
+    plain = plain && tiling.vector_bytes != 0 && is_plain(s, plan->targets);
+    bins = bins || s.bins;
+    blocks += tiling.blocks;
     ranges += s.range_count;
-    to_check = std::max(to_check, StampCheck{plan.operation, &s}.count());
-    launch.targets_must_rise = launch.targets_must_rise || s.bins;
+    const StampCheck check{plan->operation, &s};
+    if (!plain || !checks_in_tiles(s, tiling)) to_check = std::max(to_check, std::max<std::int64_t>(check.count(), 1));
+    chosen[count++] = static_cast<int>(k);
   }
-  if (plan.check) {
-    launch.check_targets = check_targets || launch.targets_must_rise;
-    if (launch.check_targets)
-      to_check = std::max(to_check, TargetCheck{plan.operation, &launch.targets, false}.count());
-    const std::int64_t per_block = std::int64_t{tuning::threads} * tuning::checks_per_thread;
-    launch.check_blocks = static_cast<std::uint32_t>(std::clamp<std::int64_t>(divide_up(to_check, per_block), 1, 4096));
-    blocks += launch.check_blocks;
+
+  // Sets check_blocks, and each tiling's first_block after them. Returns all blocks.
+  template <class L>
+  std::int64_t place(L& launch) {
+    launch.box = box;
+    launch.operation = plan->operation;
+    launch.streams = static_cast<std::uint16_t>(count);
+    launch.targets = plan->targets;
+    launch.check_blocks = 0;
+    if (plan->check && to_check > 0) {
+      const std::int64_t per_block = std::int64_t{tuning::threads} * tuning::checks_per_thread;
+      launch.check_blocks =
+          static_cast<std::uint32_t>(std::clamp<std::int64_t>(divide_up(to_check, per_block), 1, 4096));
+    }
+    std::int64_t first = launch.check_blocks;
+    for (int k = 0; k < count; ++k) {
+      tilings[k].first_block = static_cast<std::uint32_t>(first);
+      first += tilings[k].blocks;
+    }
+    if (first >= std::int64_t{1} << 31) {
+      throw Error(ErrorKind::value, concat(name_of(plan->operation), ": too large for one launch: split the rows"));
+    }
+    return first;
   }
-  if (blocks == 0) return;
-  if (blocks >= std::int64_t{1} << 31)
-    throw Error(ErrorKind::value, "the call is too large for one launch: split the rows");
-  std::uint32_t first = launch.check_blocks;
-  for (int k = 0; k < count; ++k) {
-    launch.tilings[k].first_block = first;
-    first += launch.tilings[k].blocks;
+
+  void run(const void* kernel, std::int64_t all, void* launch) const {
+    if (all == 0) return;
+    void* arguments[] = {launch};
+    cuda_check(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(all)), dim3(tuning::threads), arguments, 0, stream),
+               name_of(plan->operation));
   }
-  void* arguments[] = {&launch};
-  const DType dtype = launch.plans[0].dtype;
-  const void* const kernel = general ? general_kernel(dtype, std::is_same_v<L, SmallLaunch>) : kernel_of<L>(dtype);
-  cuda_check(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)), dim3(tuning::threads), arguments, 0, stream),
-             name_of(plan.operation));
-}
+
+  template <int Streams>
+  void launch_plain() {
+    PlainLaunch<Streams> launch;
+    const std::int64_t all = place(launch);
+    launch.check = plan->check;
+    for (int k = 0; k < count; ++k) {
+      const StreamPlan& s = (*this)[k];
+      launch.first_block[k] = tilings[k].first_block;
+      launch.plans[k] = pack(s, plan->ranges[static_cast<std::size_t>(s.first_range)].method, tilings[k]);
+    }
+    run(plain_kernel<Streams>((*this)[0].dtype), all, &launch);
+  }
+
+  template <class L>
+  void launch_general() {
+    L launch;
+    to_check = std::max(to_check, TargetCheck{plan->operation, &plan->targets, false}.count());
+    const std::int64_t all = place(launch);
+    launch.check_targets = true;
+    launch.targets_must_rise = bins;
+    std::int32_t range = 0;
+    for (int k = 0; k < count; ++k) {
+      StreamPlan& s = launch.plans[k];
+      s = (*this)[k];
+      launch.tilings[k] = tilings[k];
+      std::copy_n(plan->ranges.begin() + s.first_range, s.range_count, launch.ranges + range);
+      s.first_range = range;
+      range += s.range_count;
+    }
+    run(general_kernel((*this)[0].dtype, std::is_same_v<L, SmallLaunch>), all, &launch);
+  }
+};
 
 }  // namespace
 
 void run_cuda(const Plan& plan, const Context& context, int device) {
   FaultBox* const box = cuda_fault_box(device);
   const CudaDevice current(device);
-  const auto stream = static_cast<cudaStream_t>(context.stream);
   bool done[max_streams] = {};
-  bool check_targets = true;
   for (std::size_t first = 0; first < plan.streams.size(); ++first) {
     if (done[first]) continue;
-    int chosen[max_streams];
-    int count = 0;
-    std::int32_t ranges = 0;
+    Group group;
+    group.plan = &plan;
+    group.box = box;
+    group.stream = static_cast<cudaStream_t>(context.stream);
     for (std::size_t k = first; k < plan.streams.size(); ++k) {
       const StreamPlan& s = plan.streams[k];
-      if (done[k] || s.dtype != plan.streams[first].dtype || ranges + s.range_count > max_ranges) continue;
+      if (done[k] || s.dtype != plan.streams[first].dtype || group.ranges + s.range_count > max_ranges) continue;
       done[k] = true;
-      chosen[count++] = static_cast<int>(k);
-      ranges += s.range_count;
+      group.add(k);
     }
-    if (count <= small_streams && ranges <= small_ranges) {
-      launch_group<SmallLaunch>(plan, chosen, count, check_targets, box, stream);
+    if (group.plain && group.count == 1) {
+      group.launch_plain<1>();
+    } else if (group.plain && group.count <= small_streams) {
+      group.launch_plain<small_streams>();
+    } else if (group.plain) {
+      group.launch_plain<max_streams>();
+    } else if (group.count <= small_streams && group.ranges <= small_ranges) {
+      group.launch_general<SmallLaunch>();
     } else {
-      launch_group<LargeLaunch>(plan, chosen, count, check_targets, box, stream);
+      group.launch_general<LargeLaunch>();
     }
-    check_targets = false;
   }
 }
 

@@ -17,6 +17,7 @@ struct Tiling {
   std::int32_t vectors = 0;        // of a sample, in one channel tile
   std::int32_t all_vectors = 0;    // of a sample
   std::uint32_t tiles_per_row = 1;
+  std::uint32_t magic = 0;        // k / vectors = k * magic >> 16, for k up to the threads of a block
   std::int16_t vector_bytes = 0;  // 0: through range.h
   bool by_row = true;             // a tile lies in one row; else tiles run over the rows' ends
   std::uint32_t first_block = 0;
@@ -199,25 +200,32 @@ struct Tap {
 // Walks over the (target, vector) pairs of a tile, tuning::threads apart, without a division a step.
 struct Walk {
   int target, vector;
-  __device__ explicit Walk(int vectors)
-      : target(static_cast<int>(threadIdx.x) / vectors), vector(static_cast<int>(threadIdx.x) - target * vectors) {}
+  int target_step, vector_step;
+  __device__ Walk(int vectors, std::uint32_t magic)
+      : target(static_cast<int>(threadIdx.x * magic >> 16)),
+        vector(static_cast<int>(threadIdx.x) - target * vectors),
+        target_step(static_cast<int>(tuning::threads * magic >> 16)),
+        vector_step(tuning::threads - target_step * vectors) {}
   __device__ void step(int vectors) {
-    const int targets = tuning::threads / vectors;
-    target += targets;
-    vector += tuning::threads - targets * vectors;
+    target += target_step;
+    vector += vector_step;
     if (vector >= vectors) {
       vector -= vectors;
       ++target;
     }
   }
 };
+constexpr std::uint32_t magic_of(int vectors) {
+  return (65535u + static_cast<std::uint32_t>(vectors)) / static_cast<std::uint32_t>(vectors);
+}
 
 template <class T, int Bytes>
-__device__ void move_values(const StreamPlan& s, const Tap<T>* taps, int targets, int first_vector, int vectors) {
+__device__ void move_values(const StreamPlan& s, const Tap<T>* taps, int targets, int first_vector, int vectors,
+                            std::uint32_t magic) {
   constexpr int n = tuning::vectors_in_flight;
   const auto* const from = static_cast<const char*>(s.values) + static_cast<std::int64_t>(first_vector) * Bytes;
   auto* const to = static_cast<char*>(s.out) + static_cast<std::int64_t>(first_vector) * Bytes;
-  Walk walk(vectors);
+  Walk walk(vectors, magic);
   while (walk.target < targets) {
     Vector<Bytes> a[n];
     Vector<Bytes> b[n];
@@ -242,14 +250,14 @@ __device__ void move_values(const StreamPlan& s, const Tap<T>* taps, int targets
 
 template <class T>
 __device__ void move_values(const StreamPlan& s, int vector_bytes, const Tap<T>* taps, int targets, int first_vector,
-                            int vectors) {
+                            int vectors, std::uint32_t magic) {
   constexpr int size = sizeof(T);
   if (vector_bytes == 16) {
-    move_values<T, 16>(s, taps, targets, first_vector, vectors);
+    move_values<T, 16>(s, taps, targets, first_vector, vectors, magic);
   } else if (size < 4 && vector_bytes == 4) {
-    move_values<T, (size < 4 ? 4 : size)>(s, taps, targets, first_vector, vectors);
+    move_values<T, (size < 4 ? 4 : size)>(s, taps, targets, first_vector, vectors, magic);
   } else {
-    move_values<T, size>(s, taps, targets, first_vector, vectors);
+    move_values<T, size>(s, taps, targets, first_vector, vectors, magic);
   }
 }
 
@@ -306,7 +314,7 @@ __device__ Searched<Integer> search_tile(const StreamPlan& s, const TargetPlan& 
   }
   if (result.mine) result.tau = target<Integer>(targets, result.b, result.t);
   result.row = row_of(s, result.b);
-  result.at.all = {&s.times, result.row.times_offset};
+  result.at.all = stamps_at<Integer>(s.times, result.row.times_offset);
   result.at.shared = shared;
   if (tiling.by_row && result.row.count > 0) {
     const auto count = static_cast<int>(result.row.count);
@@ -318,8 +326,17 @@ __device__ Searched<Integer> search_tile(const StreamPlan& s, const TargetPlan& 
       window = window_between(key(tile.first), key(tile.first + tile.targets - 1), result.at.all(0),
                               result.at.all(count - 1), count);
     }
-    for (int k = thread; k < window.count; k += tuning::threads) {
-      shared[k] = result.at.all(window.first + (static_cast<std::int64_t>(k) << window.shift));
+    constexpr int share = tuning::window_stamps / tuning::threads;
+    std::int64_t brought[share];  // all in flight before the first is put down
+#pragma unroll
+    for (int k = 0; k < share; ++k) {
+      const int at = thread + k * tuning::threads;
+      if (at < window.count) brought[k] = result.at.all(window.first + (static_cast<std::int64_t>(at) << window.shift));
+    }
+#pragma unroll
+    for (int k = 0; k < share; ++k) {
+      const int at = thread + k * tuning::threads;
+      if (at < window.count) shared[at] = brought[k];
     }
     __syncthreads();
   }
@@ -327,9 +344,14 @@ __device__ Searched<Integer> search_tile(const StreamPlan& s, const TargetPlan& 
   return result;
 }
 
-template <class T, bool Integer>
+// `check` may look at the tile, given what the search found, while nothing waits for memory.
+struct NoCheck {
+  template <class Found>
+  __device__ void operator()(const Found&) const {}
+};
+template <class T, bool Integer, class TileCheck = NoCheck>
 __device__ void fast_tile(const StreamPlan& s, Method method, const TargetPlan& targets, const Tiling& tiling,
-                          const Tile& tile, std::int64_t* shared, Tap<T>* taps) {
+                          const Tile& tile, std::int64_t* shared, Tap<T>* taps, const TileCheck& check = {}) {
   const Searched<Integer> here = search_tile<Integer>(s, targets, tiling, tile, shared);
   if (here.mine) {
     using ArrivalAt = std::conditional_t<Integer, NoArrivals, StampsAt<>>;
@@ -368,11 +390,13 @@ __device__ void fast_tile(const StreamPlan& s, Method method, const TargetPlan& 
     }
     taps[threadIdx.x] = tap;
   }
+  check(here);
   __syncthreads();
   if (s.out == nullptr || s.channel_count == 0) return;
   const int first_vector = tile.channel_tile * tiling.vectors;
   const int vectors = min(tiling.vectors, tiling.all_vectors - first_vector);
-  move_values(s, tiling.vector_bytes, taps, tile.targets, first_vector, vectors);
+  move_values(s, tiling.vector_bytes, taps, tile.targets, first_vector, vectors,
+              vectors == tiling.vectors ? tiling.magic : magic_of(vectors));
 }
 
 // The stream that this block works for.

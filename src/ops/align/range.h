@@ -19,6 +19,21 @@ struct StampsAt {
   }
 };
 
+template <>
+struct StampsAt<true> {  // no dtype to ask for: two registers pairs on a GPU
+  const std::int64_t* first;
+  std::int64_t stride;
+  ROBOCACHE_HD std::int64_t operator()(std::int64_t k) const { return first[k * stride]; }
+};
+template <bool Integer>
+ROBOCACHE_HD StampsAt<Integer> stamps_at(const Stamps& stamps, std::int64_t offset) {
+  if constexpr (Integer) {
+    return {static_cast<const std::int64_t*>(stamps.data) + offset, stamps.stride};
+  } else {
+    return {&stamps, offset};
+  }
+}
+
 // The values of one row.
 template <class T>
 struct Samples {
