@@ -15,7 +15,7 @@ help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: build ## a simulated arm, aligned: tables and a figure, in seconds
-	@$(VENV)/bin/robocache demo
+	@$(VENV)/bin/robocache demo --output build
 
 test: build ## every C++ and Python test that this machine can run
 	@rm -f build/dev/ctest.xml build/dev/pytest.xml; failed=0; \

@@ -1,4 +1,4 @@
-# Finds CUDA and decides which GPUs to build for. Sets ROBOCACHE_WITH_CUDA.
+# Finds CUDA and decides which GPUs to build for. Sets ROBOCACHE_WITH_CUDA and ROBOCACHE_CUDA_VERSION.
 set(ROBOCACHE_WITH_CUDA OFF)
 
 if(ROBOCACHE_CUDA)
@@ -44,6 +44,7 @@ if(ROBOCACHE_WITH_CUDA)
   if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
     list(REMOVE_ITEM CMAKE_CUDA_ARCHITECTURES 100-real 120-real)
   endif()
+  string(REGEX MATCH "^[0-9]+\\.[0-9]+" ROBOCACHE_CUDA_VERSION ${CMAKE_CUDA_COMPILER_VERSION})
   message(STATUS "RoboCache: CUDA ${CMAKE_CUDA_COMPILER_VERSION}, for ${CMAKE_CUDA_ARCHITECTURES}.")
 elseif(ROBOCACHE_CUDA)
   message(STATUS "RoboCache: no CUDA compiler was found, so this build is for the CPU only; "

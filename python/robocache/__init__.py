@@ -15,10 +15,10 @@ they are integers and seconds where they are floats. What each method computes, 
 """
 
 from robocache._align import Aligned, Fused, Stream, Timeline, align, fuse, resample
+from robocache._backends import backends
 from robocache._core import (
     CudaError,
     FileError,
-    backends,
     num_threads,
     set_num_threads,
     set_simd_target,

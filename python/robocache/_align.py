@@ -223,6 +223,9 @@ class Timeline:
 
         Timeline.around(t, history=2, horizon=100, rate=50) has 102 steps, and t itself is step 2.
         """
+        for name, steps in (("history", history), ("horizon", horizon)):
+            if steps < 0:
+                raise ValueError(f"Timeline.around: {name} is {steps}; it must not be negative")
         line = Timeline(t, rate=rate, count=history + horizon)
         line.first = -history
         return line
@@ -468,11 +471,11 @@ def _unpack(
         members = tuple(streams)
         names = tuple([member.name if isinstance(member, Stream) else None for member in members])
     else:
-        kind = type(streams).__name__
-        raise TypeError(f"{operation}: streams is of type {kind}; expected a dict or a list of Stream")
+        raise TypeError(f"{operation}: streams is of type {_kind(streams)}; expected a dict or a list of Stream")
     for position, member in enumerate(members):
         if not isinstance(member, Stream):
-            raise TypeError(f'{operation}: stream "{names[position] or position}": expected a robocache.Stream')
+            where = f'{operation}: stream "{names[position] or position}"'  # type: ignore[unreachable]
+            raise TypeError(f"{where}: expected a robocache.Stream, not {_kind(member)}")
     named = [name for name in names if name is not None]
     if len(set(named)) < len(named):
         raise ValueError(f"{operation}: two streams have the same name; they are named {', '.join(named)}")
@@ -481,6 +484,11 @@ def _unpack(
 
 def _options(edge: str, causal: bool, on_nan: str, check: bool, backend: str | None) -> dict[str, Any]:
     return {"edge": edge, "causal": causal, "on_nan": on_nan, "check": check, "backend": backend}
+
+
+def _kind(thing: Any) -> str:
+    kind = type(thing)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _shape(array: Any) -> str:

@@ -8,14 +8,15 @@ import platform
 import re
 import shutil
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import robocache as rc
 from robocache import _core
+from robocache._backends import package_version
 
 PACKAGES = ("numpy", "torch", "jax", "cupy", "scipy", "nanobind", "typer", "rich", "matplotlib")
+DISTRIBUTIONS = {"cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x")}  # the others are named like the package
 CPU_FEATURES = ("fma", "avx2", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "asimd", "fphp", "sve")
 GPU_FIELDS = ("name", "compute_cap", "memory.total", "driver_version")
 
@@ -33,19 +34,10 @@ def examine() -> dict[str, Any]:
             "threads": rc.num_threads(),
         },
         "gpus": graphics_cards(),
-        "packages": {name: found for name in PACKAGES if (found := package_version(name))},
-        "backends": backends(),
+        "packages": {name: found for name in PACKAGES if (found := package_version(*DISTRIBUTIONS.get(name, (name,))))},
+        "backends": {name: {"works": works, "detail": detail} for name, works, detail in rc.backends()},
         "environment": {name: value for name, value in sorted(os.environ.items()) if relevant(name)},
     }
-
-
-def backends() -> dict[str, dict[str, Any]]:
-    found = {name: {"works": works, "detail": detail} for name, works, detail in rc.backends()}
-    torch = package_version("torch")  # its backend is Python over torch, so whether it works is whether torch is there
-    detail = (
-        f"torch {torch}, on any of its devices: close to the others, not equal" if torch else "torch is not installed"
-    )
-    return found | {"torch": {"works": torch is not None, "detail": detail}}
 
 
 def operating_system() -> str:
@@ -85,16 +77,6 @@ def graphics_cards() -> list[dict[str, str]]:
     return [dict(zip(GPU_FIELDS, card, strict=True)) for card in cards if len(card) == len(GPU_FIELDS)]
 
 
-def package_version(name: str) -> str | None:
-    names = (name, "cupy-cuda13x", "cupy-cuda12x") if name == "cupy" else (name,)
-    for candidate in names:
-        try:
-            return version(candidate)
-        except PackageNotFoundError:
-            continue
-    return None
-
-
 def relevant(variable: str) -> bool:
     return variable.startswith("ROBOCACHE_") or variable == "CUDA_VISIBLE_DEVICES"
 
@@ -127,8 +109,7 @@ def lines(report: dict[str, Any]) -> list[str]:
 
 def parts(build: dict[str, Any]) -> list[str]:
     architectures = spoken(build["cuda_architectures"].split(";"))
-    toolkit = "" if build["cuda"] is True else f" {build['cuda']}"
-    cuda = f"CUDA{toolkit} for {architectures}" if build["cuda"] else "no CUDA kernels"
+    cuda = f"CUDA {build['cuda']} for {architectures}" if build["cuda"] else "no CUDA kernels"
     return [cuda, f"SIMD {spoken(build['simd_targets'])}", f"compiler {build['compiler']}"]
 
 

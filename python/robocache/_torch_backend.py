@@ -41,7 +41,7 @@ class StreamPlan:
     lengths: Tensor | None
     offsets: Tensor | None
     rows: Tensor | None
-    methods: list[tuple[str, int, int]]
+    methods: list[tuple[str, int, int]]  # in channel order, none of them empty
     latency: int
     max_gap: int
     edge: str
@@ -489,7 +489,10 @@ class Range:
             p, q, steps = self.steps
             before, across, after = (step.to(self.compute).unsqueeze(-1) for step in steps)
             outer_a, outer_b = self.take(p).to(self.compute), self.take(q).to(self.compute)
-            return before * (a - outer_a) + (across * (b - a) + (after * (outer_b - b) + a))
+            # A step of weight 0 is left out: it may be infinite.
+            from_left = torch.where(before == 0, -0.0, before * (a - outer_a))
+            from_right = torch.where(after == 0, -0.0, after * (outer_b - b))
+            return from_left + (across * (b - a) + (from_right + a))
         return angle(a, b, w, 6.283185307179586 if self.method == "angle" else 360.0)
 
     def with_bins(self, out: Tensor) -> Tensor:
@@ -560,8 +563,7 @@ def align(stream: StreamPlan, targets: TargetPlan, batch: int | None) -> tuple[T
 
     ranges = [Range(stream, rows, places, bins, flat[:, begin:end], method) for method, begin, end in stream.methods]
     valid = functools.reduce(torch.logical_and, [range.valid for range in ranges])
-    in_order = sorted(zip(stream.methods, ranges, strict=True), key=lambda pair: pair[0][1:])
-    parts = [range.values() for _, range in in_order]
+    parts = [range.values() for range in ranges]
     values = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
     lead = (tau.shape[1],) if batch is None else (number, tau.shape[1])

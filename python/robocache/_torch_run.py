@@ -93,12 +93,13 @@ def run_portable(tensors: Sequence[Tensor], call: Call) -> list[Tensor]:
 def stream_plan(unpacked: Unpacked, call: Call, k: int, dtype: torch.dtype | None) -> _torch_backend.StreamPlan:
     arrays, words = unpacked.streams[k], words_of(call, k)
     channels = channel_count(arrays["values"], arrays["times"])
-    # As the engine does: in channel order, and neighbours of one method are one range.
+    # As the engine does: in channel order, and neighbours of one method are one range unless each is judged by itself.
+    merge = words.on_nan != "skip"
     ranges: list[tuple[str, int, int]] = []
     for method, begin, end in sorted(method_ranges(words.method, channels), key=lambda entry: entry[1]):
         if begin == end and channels > 0:
             continue
-        if ranges and ranges[-1][0] == method:
+        if merge and ranges and ranges[-1][0] == method:
             ranges[-1] = (method, ranges[-1][1], end)
         else:
             ranges.append((method, begin, end))

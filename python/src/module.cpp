@@ -5,6 +5,8 @@
 #include <nanobind/stl/vector.h>
 #include <robocache/robocache.h>
 
+#include <algorithm>
+#include <limits>
 #include <tuple>
 
 #include "align.h"
@@ -32,7 +34,7 @@ nb::dict build_info() {
   nb::dict info;
   info["version"] = ROBOCACHE_VERSION;
   info["commit"] = ROBOCACHE_COMMIT;
-  info["cuda"] = ROBOCACHE_WITH_CUDA != 0;
+  info["cuda"] = ROBOCACHE_WITH_CUDA != 0 ? nb::object(nb::str(ROBOCACHE_CUDA_VERSION)) : nb::none();
   info["cuda_architectures"] = ROBOCACHE_CUDA_ARCHITECTURES;
   info["simd_targets"] = nb::cast(simd);
   info["compiler"] = __VERSION__;
@@ -50,9 +52,25 @@ NB_MODULE(_core, m) {
         "(name, available, description) of each backend; never fails where there is no GPU.");
   m.def("simd_targets", &simd_targets, "The SIMD targets that are compiled in and run on this CPU, best first.");
   m.def("simd_target", &simd_target, "The one in use; \"none\" where the cpu backend runs the reference code.");
-  m.def("set_simd_target", &set_simd_target, nb::arg("name"), "For tests: every target gives the same bits.");
+  m.def(
+      "set_simd_target",
+      [](nb::handle name) {
+        if (PyUnicode_Check(name.ptr()) == 0) {
+          fail(ErrorKind::type, {"set_simd_target", {}, -1}, "name is ", describe(name.ptr()), "; expected a str");
+        }
+        set_simd_target(text_of(nb::borrow(name)));
+      },
+      nb::arg("name").none(), "For tests: every target gives the same bits.",
+      nb::sig("def set_simd_target(name: str) -> None"));
   m.def("num_threads", &num_threads, "Host threads that the cpu backend uses.");
-  m.def("set_num_threads", &set_num_threads, nb::arg("threads"));
+  m.def(
+      "set_num_threads",
+      [](nb::handle threads) {
+        constexpr std::int64_t most = std::numeric_limits<int>::max();
+        const std::int64_t wanted = parse_integer({"set_num_threads", {}, -1}, "threads", threads.ptr());
+        set_num_threads(static_cast<int>(std::clamp(wanted, -most, most)));
+      },
+      nb::arg("threads").none(), "1 to 4096.", nb::sig("def set_num_threads(threads: int) -> None"));
   m.def(
       "synchronize",
       [] {
@@ -61,7 +79,8 @@ NB_MODULE(_core, m) {
       },
       "Waits for all CUDA work and raises what a data check on the GPU found.");
   m.def("version", &version);
-  m.def("build_info", &build_info, "What this build is: version, commit, CUDA architectures, SIMD targets, compiler.",
+  m.def("build_info", &build_info,
+        "What this build is: version, commit, CUDA toolkit (None: without) and architectures, SIMD targets, compiler.",
         nb::sig("def build_info() -> dict[str, typing.Any]"));
 }
 

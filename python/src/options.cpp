@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "core/text.h"
+
 namespace nb = nanobind;
 
 namespace robocache::python {
@@ -90,7 +92,8 @@ bool is_numpy_scalar(PyObject* object, std::string_view name) {
 std::int64_t nanoseconds(const Where& where, const char* argument, double seconds) {
   const double ns = std::rint(seconds * 1e9);
   if (!(ns > -time_limit && ns < time_limit)) {
-    fail(ErrorKind::value, where, argument, " = ", std::to_string(seconds), " s; it must be finite and within 2^62 ns");
+    fail(ErrorKind::value, where, argument, " = ", concat(seconds),
+         " s; it must be finite and within 2^62 ns (146 years)");
   }
   return static_cast<std::int64_t>(ns);
 }
@@ -99,7 +102,7 @@ std::int64_t nanoseconds(const Where& where, const char* argument, PyObject* int
   const long long ns = PyLong_AsLongLong(integer);
   if (ns == -1 && PyErr_Occurred() != nullptr) {
     PyErr_Clear();
-    fail(ErrorKind::value, where, argument, " = ", describe(integer), " ns; it must be within 2^62 ns");
+    fail(ErrorKind::value, where, argument, " = ", describe(integer), " ns; it must be within 2^62 ns (146 years)");
   }
   return ns;
 }
@@ -205,7 +208,11 @@ std::int64_t parse_duration(const Where& where, const char* argument, PyObject* 
 std::int64_t parse_max_gap(const Where& where, PyObject* object) {
   if (object == Py_None) return no_max_gap;
   const std::int64_t gap = parse_duration(where, "max_gap", object);
-  if (gap < 0) fail(ErrorKind::value, where, "max_gap = ", describe(object), " is negative");
+  if (gap < 0) {
+    const char* const unit = as_float(object) ? " s" : as_integer(object).is_valid() ? " ns" : "";
+    fail(ErrorKind::value, where, "max_gap = ", describe(object), unit,
+         " is negative; expected the widest space between samples that is no gap, or None");
+  }
   return gap;
 }
 
@@ -248,10 +255,11 @@ Methods parse_methods(const Where& where, PyObject* object, PyObject* channels) 
       fail(ErrorKind::type, where, "method[", k, "] is ", describe(item.ptr()), "; expected (name, begin, end)");
     }
     const nb::object parts = nb::steal(PySequence_Tuple(item.ptr()));
+    const std::string entry = "method[" + std::to_string(k) + "]: ";
     MethodRange range;
-    range.method = parse_word(methods, where, "method", PyTuple_GetItem(parts.ptr(), 0));
-    range.begin = parse_integer(where, "a method's first channel", PyTuple_GetItem(parts.ptr(), 1));
-    range.end = parse_integer(where, "a method's last channel", PyTuple_GetItem(parts.ptr(), 2));
+    range.method = parse_word(methods, where, (entry + "name").c_str(), PyTuple_GetItem(parts.ptr(), 0));
+    range.begin = parse_integer(where, (entry + "begin").c_str(), PyTuple_GetItem(parts.ptr(), 1));
+    range.end = parse_integer(where, (entry + "end").c_str(), PyTuple_GetItem(parts.ptr(), 2));
     result.ranges.push_back(range);
   }
   return result;

@@ -12,6 +12,7 @@ namespace robocache::python {
 namespace {
 
 constexpr const char* accepted = "torch tensors, NumPy, CuPy and JAX arrays are accepted";
+constexpr const char* supported = "floats of 16 to 64 bits, bfloat16, integers and bool are";
 
 constexpr int key(std::uint8_t code, int bits) { return code << 8 | bits; }
 
@@ -109,9 +110,9 @@ bool is_bfloat16(PyObject* array) { return text_of(nb::handle(array).attr("dtype
   const nb::object dtype = nb::handle(array).attr("dtype");
   const std::string text = dtype_text(array);
   const std::string kind = text_of(dtype.attr("kind"));
-  if (kind == "M") {
-    fail(ErrorKind::type, where, argument, " is ", text,
-         "; pass nanoseconds: .astype(\"datetime64[ns]\").astype(\"int64\")");
+  if (kind == "M" || kind == "m") {
+    fail(ErrorKind::type, where, argument, " is ", text, "; pass nanoseconds: .astype(\"",
+         kind == "M" ? "datetime64" : "timedelta64", "[ns]\").astype(\"int64\")");
   }
   if (!dtype.attr("fields").is_none()) {
     fail(ErrorKind::type, where, argument, " is a structured array (", text, "); pass one field of it");
@@ -119,7 +120,7 @@ bool is_bfloat16(PyObject* array) { return text_of(nb::handle(array).attr("dtype
   if (text_of(dtype.attr("byteorder")) == ">") {
     fail(ErrorKind::type, where, argument, " is big-endian (", text, "); pass .astype(dtype.newbyteorder(\"=\"))");
   }
-  fail(ErrorKind::type, where, argument, " is ", text_of(dtype.attr("name")), ", which is not supported");
+  fail(ErrorKind::type, where, argument, " is ", text_of(dtype.attr("name")), ", which is not supported; ", supported);
 }
 
 // stream.cuda_stream of torch, stream.ptr of CuPy.
@@ -346,7 +347,7 @@ bool Arrays::fill(const Where& where, const char* argument, PyObject* array, con
     if (type_.library == Library::torch && tensor.dtype.code == dlpack::code_complex) {
       torch_tensor::fail_complex(where, argument, array);
     }
-    fail(ErrorKind::type, where, argument, " is ", dtype_text(array), ", which is not supported");
+    fail(ErrorKind::type, where, argument, " is ", dtype_text(array), ", which is not supported; ", supported);
   }
   if (tensor.rank > max_rank) fail_rank(where, argument, tensor.rank);
   view.dtype = *dtype;

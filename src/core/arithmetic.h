@@ -47,7 +47,6 @@ ROBOCACHE_HD To bit_copy(const From& from) {
 ROBOCACHE_HD float fused(float a, float b, float c) { return ::fmaf(a, b, c); }
 ROBOCACHE_HD double fused(double a, double b, double c) { return ::fma(a, b, c); }
 ROBOCACHE_HD double root(double x) { return ::sqrt(x); }
-ROBOCACHE_HD double plain(double x) { return x; }  // the value of a number that may carry a derivative, see dual.h
 
 // Not std::isnan: a compiler may not fold these away.
 ROBOCACHE_HD bool is_nan(float x) { return (bit_copy<std::uint32_t>(x) & 0x7fffffffu) > 0x7f800000u; }
@@ -162,8 +161,7 @@ template <class T>
 using compute_t = typename compute_type<T>::type;
 
 // Sine of x in [0, pi/2], by its Taylor series to x^21: the remainder is under 2e-18.
-template <class D>
-ROBOCACHE_HD D sine(D x) {
+ROBOCACHE_HD double sine(double x) {
   constexpr double c[] = {-1.0 / 6,
                           1.0 / 120,
                           -1.0 / 5040,
@@ -174,24 +172,22 @@ ROBOCACHE_HD D sine(D x) {
                           1.0 / 355687428096000,
                           -1.0 / 121645100408832000,
                           1.0 / 51090942171709440000.0};
-  const D y = x * x;
-  D sum = D(c[9]);
-  for (int k = 8; k >= 0; --k) sum = fused(sum, y, D(c[k]));
+  const double y = x * x;
+  double sum = c[9];
+  for (int k = 8; k >= 0; --k) sum = fused(sum, y, c[k]);
   return fused(sum * y, x, x);
 }
 
 // Arc cosine of x in [0, 1]: three halvings of the angle bring its tangent under 0.2, where 13 terms of the series for
 // the arc tangent leave less than 1e-18.
-template <class D>
-ROBOCACHE_HD D arc_cosine(D x) {
-  const D one = D(1.0);
-  const D half = D(0.5);
-  const D tangent_quarter = root((one - x) * half) / (one + root((one + x) * half));
-  const D t = tangent_quarter / (one + root(fused(tangent_quarter, tangent_quarter, one)));
-  const D y = t * t;
-  D sum = D(1.0 / 27);
-  for (int k = 12; k >= 1; --k) sum = fused(sum, D(0.0) - y, D(1.0 / (2 * k + 1)));
-  return D(8.0) * fused(sum * (D(0.0) - y), t, t);
+ROBOCACHE_HD double arc_cosine(double x) {
+  const double tangent_quarter = root((1.0 - x) * 0.5) / (1.0 + root((1.0 + x) * 0.5));
+  const double t = tangent_quarter / (1.0 + root(fused(tangent_quarter, tangent_quarter, 1.0)));
+  const double y = -(t * t);
+  double sum = 1.0 / 27;
+  for (int k = 12; k >= 1; --k) sum = fused(sum, y, 1.0 / (2 * k + 1));
+  return 8.0 * fused(sum * y, t, t);
 }
+
 }  // namespace ROBOCACHE_SIMD_TARGET
 }  // namespace robocache

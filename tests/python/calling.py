@@ -104,7 +104,15 @@ def to_targets(targets: Any, convert=keep) -> Any:
     start = convert(targets.start) if isinstance(targets.start, np.ndarray) else targets.start
     if targets.first == 0:
         return rc.Timeline(start, rate=targets.rate, count=targets.count)
-    return rc.Timeline.around(start, history=-targets.first, horizon=targets.count + targets.first, rate=targets.rate)
+    line = rc.Timeline(start, rate=targets.rate, count=targets.count)
+    line.first = targets.first
+    return line
+
+
+@functools.cache
+def reference(name: str) -> Outputs:
+    """What the reference backend makes of a case."""
+    return align(cases.problem_of(name), "reference")
 
 
 def align(problem: cases.Problem, backend: str | None, convert=keep, **options: Any) -> Outputs:

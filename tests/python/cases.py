@@ -6,6 +6,7 @@ every NumPy makes the same bytes, and the hashes in tests/golden hold everywhere
 
 from __future__ import annotations
 
+import functools
 import math
 import zlib
 from collections.abc import Callable
@@ -770,3 +771,9 @@ CASES: list[Case] = [
     if BFLOAT16 or ("bfloat16" not in case.name and case.name != "many/three")
 ]
 assert len({case.name for case in CASES}) == len(CASES)
+BY_NAME = {case.name: case for case in CASES}
+
+
+@functools.cache
+def problem_of(name: str) -> Problem:
+    return BY_NAME[name].build()

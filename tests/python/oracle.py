@@ -53,7 +53,7 @@ def duration(value) -> int | None:
 
 
 def ranges(stream) -> list[tuple[str, int, int]]:
-    """The methods as (method, begin, end) over the flattened channels."""
+    """The methods as (method, begin, end) over the flattened channels, in their order."""
     trailing = stream.values.shape[stream.times.ndim :]
     count = math.prod(trailing)
     method = stream.method
@@ -70,7 +70,8 @@ def ranges(stream) -> list[tuple[str, int, int]]:
             else:
                 found.append((method[pattern], d, d + 1))
         return found
-    return [tuple(entry) for entry in method]
+    in_order = sorted(((name, begin, end) for name, begin, end in method), key=lambda entry: entry[1:])
+    return [entry for entry in in_order if entry[1] < entry[2] or count == 0]
 
 
 def is_timeline(targets) -> bool:
@@ -352,16 +353,18 @@ class Row:
             hq = float(times[q] - times[j])
             across += right * hq / (hq + h)
             after = right * h * h / (hq * (hq + h))
+        if self.single:
+            before, across, after = (float(np.float32(step)) for step in (before, across, after))
         a, b = self.values[i, part], self.values[j, part]
         vp = a if p is None else self.values[p, part]
         vq = b if q is None else self.values[q, part]
         with np.errstate(all="ignore"):
             value = a + across * (b - a)
             size = abs(a) + 2 * abs(across) * (abs(a) + abs(b))
-            if p is not None:
+            if before != 0:  # a step of weight 0 is left out: it may be infinite
                 value = value + before * (a - vp)
                 size = size + abs(before) * (abs(a) + abs(vp))
-            if q is not None:
+            if after != 0:
                 value = value + after * (vq - b)
                 size = size + abs(after) * (abs(b) + abs(vq))
             return Answer(True, value, i, slack=8 * self.epsilon * size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import calling
@@ -13,18 +12,7 @@ import pytest
 
 import robocache as rc
 
-BY_NAME = {case.name: case for case in cases.CASES}
-every_case = pytest.mark.parametrize("name", list(BY_NAME))
-
-
-@functools.cache
-def problem_of(name: str) -> cases.Problem:
-    return BY_NAME[name].build()
-
-
-@functools.cache
-def reference(name: str) -> calling.Outputs:
-    return calling.align(problem_of(name), "reference")
+every_case = pytest.mark.parametrize("name", list(cases.BY_NAME))
 
 
 def last_place(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -79,9 +67,9 @@ def assert_copies(actual: np.ndarray, stream: cases.Stream, source: np.ndarray, 
 
 @every_case
 def test_reference_agrees_with_the_oracle(name):
-    problem = problem_of(name)
+    problem = cases.problem_of(name)
     expected = oracle.align(problem.streams, problem.targets, **problem.options)
-    for k, (stream, mine, theirs) in enumerate(zip(problem.streams, reference(name), expected, strict=True)):
+    for k, (stream, mine, theirs) in enumerate(zip(problem.streams, calling.reference(name), expected, strict=True)):
         values, valid, age, index = mine
         what = f"{name}: stream {k}"
         assert values.dtype == stream.values.dtype
@@ -102,19 +90,19 @@ def test_reference_agrees_with_the_oracle(name):
 
 @every_case
 def test_cpu_equals_reference(name, simd):
-    calling.assert_same(calling.align(problem_of(name), "cpu"), reference(name), f"{name}: cpu {simd}")
+    calling.assert_same(calling.align(cases.problem_of(name), "cpu"), calling.reference(name), f"{name}: cpu {simd}")
 
 
 @every_case
 def test_cuda_equals_reference(name, cuda):
-    calling.assert_same(calling.align(problem_of(name), "cuda", cuda), reference(name), f"{name}: cuda")
+    calling.assert_same(calling.align(cases.problem_of(name), "cuda", cuda), calling.reference(name), f"{name}: cuda")
 
 
 @every_case
 def test_fuse_and_resample_equal_align(name, backend):
     kind, convert = backend
-    problem = problem_of(name)
-    expected = reference(name)
+    problem = cases.problem_of(name)
+    expected = calling.reference(name)
     marks = [np.stack([outputs[part] for outputs in expected], axis=-1) for part in (1, 2)]
     flat = [
         values.reshape(*valid.shape, -1 if values.size else _channels(s))
@@ -161,7 +149,7 @@ CONVERSIONS = [
     (case.name, dtype)
     for case in cases.CASES
     if case.name.startswith(("fuse/", "many/"))
-    for dtype in problem_of(case.name).fuse_dtypes
+    for dtype in cases.problem_of(case.name).fuse_dtypes
 ]
 
 
@@ -171,7 +159,7 @@ def test_fuse_converts(name, dtype, backend):
     kind, convert = backend
     if dtype == "bfloat16" and not cases.BFLOAT16:
         pytest.skip("ml_dtypes is not installed")
-    problem = problem_of(name)
+    problem = cases.problem_of(name)
     wanted = calling.dtype_argument(dtype, kind)
     values, valid, age = calling.fuse(problem, kind, convert, dtype=wanted)
     again = calling.fuse(problem, "reference", dtype=calling.dtype_argument(dtype, "reference"))
@@ -193,10 +181,10 @@ def test_fuse_converts(name, dtype, backend):
     assert begin == values.shape[-1]
 
 
-@pytest.mark.parametrize("name", [name for name in BY_NAME if name.startswith(("mixed/", "many/", "special/"))])
+@pytest.mark.parametrize("name", [name for name in cases.BY_NAME if name.startswith(("mixed/", "many/", "special/"))])
 def test_a_second_run_gives_the_same_bytes(name, backend):
     kind, convert = backend
-    problem = problem_of(name)
+    problem = cases.problem_of(name)
     first = calling.align(problem, kind, convert)
     calling.assert_same(calling.align(problem, kind, convert), first, name)
 
@@ -222,7 +210,7 @@ def test_out_may_have_any_strides(name, how, backend):
     kind, convert = backend
     if kind == "cuda" and how == "negative":
         pytest.skip("torch has no negative strides")
-    problem, (expected, *_) = problem_of(name), reference(name)[0]
+    problem, (expected, *_) = cases.problem_of(name), calling.reference(name)[0]
     stream = problem.streams[0]
     for call in ("resample", "fuse"):
         garbage = cases.garbage(cases.Random(2), expected.shape, expected.dtype)
@@ -240,8 +228,50 @@ def test_out_may_have_any_strides(name, how, backend):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in BY_NAME if name.startswith(("mixed/", "strides/", "method/", "rows/"))]
+    "name", [name for name in cases.BY_NAME if name.startswith(("mixed/", "strides/", "method/", "rows/"))]
 )
 def test_torch_tensors_equal_numpy_arrays(name):
     pytest.importorskip("torch")
-    calling.assert_same(calling.align(problem_of(name), "cpu", calling.to_torch), reference(name), f"{name}: torch")
+    calling.assert_same(
+        calling.align(cases.problem_of(name), "cpu", calling.to_torch), calling.reference(name), f"{name}: torch"
+    )
+
+
+def each_way(values, times, targets, **options):
+    """The call on every backend that runs here, the portable one too; all as NumPy."""
+    stream = rc.Stream(values, times, **options)
+    for backend in ("reference", "cpu"):
+        yield rc.align([stream], targets, backend=backend)[0]
+    torch = pytest.importorskip("torch")
+    tensors = [torch.from_numpy(array) for array in (values, times, targets)]
+    answer = rc.align([rc.Stream(*tensors[:2], **options)], tensors[2], backend="torch")[0]
+    yield rc.Aligned(*(part.numpy() for part in answer))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_cubic_leaves_out_a_neighbour_that_is_not_there(dtype):
+    """At an end there is no step to the neighbour: an infinite sample there makes an infinity, not inf - inf."""
+    times, targets = np.arange(3) * 4, np.array([1, 7])
+    for made in each_way(np.array([0, 1, np.inf], dtype), times, targets[1:], method="cubic"):
+        assert made.values.tolist() == [np.inf]
+    for made in each_way(np.array([-np.inf, 1, 0], dtype), times, targets[:1], method="cubic"):
+        assert np.isnan(made.values).all()  # -inf + inf: the sample itself and the step from it
+    for made in each_way(np.array([np.inf, 1], dtype), times[:2], targets[:1], method="cubic"):
+        assert np.isnan(made.values).all()
+
+
+def test_index_is_that_of_the_lowest_channels():
+    """Whatever the order that the ranges are given in; a range without channels says nothing."""
+    values, times = np.zeros((2, 2)), np.array([0, 10])
+    for method in ([("nearest", 0, 1), ("hold", 1, 2)], [("hold", 1, 2), ("hold", 0, 0), ("nearest", 0, 1)]):
+        for made in each_way(values, times, np.array([7]), method=method):
+            assert made.index.tolist() == [1]
+    for made in each_way(values, times, np.array([7]), method=[("nearest", 1, 2), ("hold", 0, 1)]):
+        assert made.index.tolist() == [0]
+
+
+def test_ranges_of_one_method_are_judged_apart():
+    values, times = np.array([[0, np.nan], [10, 10]]), np.array([0, 10])
+    for made in each_way(values, times, np.array([5]), method=[("linear", 0, 1), ("linear", 1, 2)], on_nan="skip"):
+        assert made.values[0, 0] == 5
+        assert not made.valid[0]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,8 @@ def test_doctor_speaks_json():
     report = json.loads(answer.stdout)
     assert report["robocache"]["version"] == rc.__version__
     assert report["robocache"]["commit"]
+    toolkit = report["robocache"]["cuda"]
+    assert toolkit is None or re.fullmatch(r"\d+\.\d+", toolkit)
     assert report["cpu"]["simd_target"] == rc.simd_target()
     assert report["cpu"]["threads"] >= 1
     assert report["backends"]["reference"]["works"] is True

@@ -111,7 +111,13 @@ def test_the_number_of_streams():
 
 def test_streams_that_are_none():
     """The kind of the thing, not its numbers: an array prints over many lines."""
-    says(TypeError, ['align: stream "imu"', "Stream", "ndarray"], rc.align, {"imu": VALUES}, TARGETS)
+    says(TypeError, ['align: stream "imu"', "robocache.Stream, not", "ndarray"], rc.align, {"imu": VALUES}, TARGETS)
+    parts = ['Timeline.over: stream "imu"', "robocache.Stream, not", "ndarray"]
+    says(TypeError, parts, rc.Timeline.over, {"imu": VALUES}, rate=50)
+    torch = pytest.importorskip("torch")
+    tensors = {"imu": torch.from_numpy(VALUES)}
+    parts = ['align: stream "imu"', "robocache.Stream, not", "Tensor"]
+    says(TypeError, parts, rc.align, tensors, torch.from_numpy(TARGETS), backend="torch")
     says(TypeError, ["align", "Stream"], rc.align, stream(), TARGETS)
     says(ValueError, ["align", "two streams", "imu"], rc.align, [stream(name="imu"), stream(name="imu")], TARGETS)
 
@@ -150,6 +156,15 @@ def test_methods_of_a_wrong_form():
     for method in (3, [("linear", 0)], [("linear", 0, "3")], ["linear"], [("linear", 0, 3, 4)]):
         with pytest.raises((TypeError, ValueError), match="method"):
             rc.resample(VALUES, TIMES, TARGETS, method=method)
+
+
+def test_a_part_of_a_method_names_its_entry():
+    parts = ["resample: method[0]: end is '3'; expected an int"]
+    says(TypeError, parts, rc.resample, VALUES, TIMES, TARGETS, method=[("linear", 0, "3")])
+    parts = ['align: stream "arm": method[1]: begin is 1.0; expected an int']
+    says(TypeError, parts, rc.align, {"arm": stream(method=[("linear", 0, 1), ("hold", 1.0, 3)])}, TARGETS)
+    parts = ["resample: method[0]: name is 'lineer'; expected linear"]
+    says(ValueError, parts, rc.resample, VALUES, TIMES, TARGETS, method=[("lineer", 0, 3)])
 
 
 def test_methods_by_channel_name():
@@ -213,6 +228,12 @@ def test_datetimes_are_refused_or_read_as_nanoseconds():
         np.testing.assert_array_equal(answer, rc.resample(VALUES, TIMES, TARGETS))
 
 
+@pytest.mark.parametrize("kind", ["datetime64", "timedelta64"])
+def test_times_of_numpy_come_with_the_way_to_nanoseconds(kind):
+    parts = ["resample: times", kind, f'.astype("{kind}[ns]").astype("int64")']
+    says(TypeError, parts, rc.resample, VALUES, TIMES.astype(f"{kind}[us]"), TARGETS)
+
+
 def test_lengths_of_a_wrong_dtype():
     parts = ["resample", "lengths", "float64", "int64"]
     says(TypeError, parts, rc.resample, BATCH_VALUES, BATCH_TIMES, TARGETS, lengths=np.array([8.0, 8.0, 8.0]))
@@ -222,7 +243,8 @@ def test_lengths_of_a_wrong_dtype():
 def test_values_of_an_unsupported_dtype(dtype):
     values = np.zeros((8, 3), dtype)
     name = {"U3": "str"}.get(dtype, dtype.split("[")[0])
-    says(TypeError, ["resample", "values", name], rc.resample, values, TIMES, TARGETS)
+    sentence = says(TypeError, ["resample", "values", name], rc.resample, values, TIMES, TARGETS)
+    assert "nanoseconds" in sentence if dtype.startswith("datetime") else "floats of 16 to 64 bits" in sentence
 
 
 @pytest.mark.parametrize("values", ["text", 3.5, None, object(), {"a": 1}], ids=lambda v: type(v).__name__)
@@ -270,8 +292,9 @@ def test_a_duration_that_was_meant_as_seconds(number):
 
 
 def test_a_negative_max_gap():
-    says(ValueError, ["resample", "max_gap", "-0.5", "negative"], rc.resample, VALUES, TIMES, TARGETS, max_gap=-0.5)
-    parts = ['align: stream "imu"', "max_gap", "-5000", "negative"]
+    parts = ["resample: max_gap = -0.5 s is negative; expected", "None"]
+    says(ValueError, parts, rc.resample, VALUES, TIMES, TARGETS, max_gap=-0.5)
+    parts = ['align: stream "imu": max_gap = -5000 ns is negative; expected']
     says(ValueError, parts, rc.align, {"imu": stream(max_gap=-5000)}, TARGETS)
 
 
@@ -279,6 +302,10 @@ def test_a_negative_max_gap():
 def test_a_duration_that_is_none(value):
     with pytest.raises((ValueError, OverflowError), match="latency"):
         rc.resample(VALUES, TIMES, TARGETS, latency=value)
+
+
+def test_a_huge_duration_is_written_short():
+    says(ValueError, ["resample: latency = 1e+30 s; ", "146 years"], rc.resample, VALUES, TIMES, TARGETS, latency=1e30)
 
 
 def test_a_duration_of_a_wrong_type():
@@ -569,6 +596,11 @@ def test_threads_and_simd_targets():
         rc.set_num_threads(0)
     with pytest.raises(ValueError, match="mmx"):
         rc.set_simd_target("mmx")
+    for threads in ("x", 1.5, None):
+        says(TypeError, [f"set_num_threads: threads is {threads!r}; expected an int"], rc.set_num_threads, threads)
+    for threads in (-1, 1 << 40):
+        says(ValueError, ["set_num_threads: ", "threads", "1 to 4096"], rc.set_num_threads, threads)
+    says(TypeError, ["set_simd_target: name is 3; expected a str"], rc.set_simd_target, 3)
 
 
 # ---- torch -------------------------------------------------------------------------------------------------------

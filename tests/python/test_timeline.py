@@ -47,6 +47,13 @@ def test_around():
     np.testing.assert_array_equal(alone, [SECOND - 20_000_000, SECOND])
 
 
+@pytest.mark.parametrize("steps", [{"history": -1, "horizon": 4}, {"history": 2, "horizon": -1}])
+def test_around_refuses_negative_steps(steps):
+    name = min(steps, key=steps.get)
+    with pytest.raises(ValueError, match=f"Timeline.around: {name} is -1; it must not be negative"):
+        rc.Timeline.around(0, rate=50, **steps)
+
+
 def stream(first: float, last: float, **options) -> rc.Stream:
     times = np.linspace(first * SECOND, last * SECOND, 11).astype(np.int64)
     return rc.Stream(np.zeros((11, 2), np.float32), times, **options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import subprocess
 import sys
@@ -18,19 +17,8 @@ import robocache as rc
 
 torch = pytest.importorskip("torch")
 
-BY_NAME = {case.name: case for case in cases.CASES}
 MS = 1_000_000
-every_case = pytest.mark.parametrize("name", list(BY_NAME))
-
-
-@functools.cache
-def problem_of(name: str) -> cases.Problem:
-    return BY_NAME[name].build()
-
-
-@functools.cache
-def reference(name: str) -> calling.Outputs:
-    return calling.align(problem_of(name), "reference", calling.to_torch)
+every_case = pytest.mark.parametrize("name", list(cases.BY_NAME))
 
 
 # ---- the portable backend ----------------------------------------------------------------------------------------
@@ -79,8 +67,8 @@ def assert_within(actual: np.ndarray, expected: np.ndarray, bound: np.ndarray, w
 
 @every_case
 def test_portable_agrees_with_reference(name):
-    problem = problem_of(name)
-    actual, expected = calling.align(problem, "torch", calling.to_torch), reference(name)
+    problem = cases.problem_of(name)
+    actual, expected = calling.align(problem, "torch", calling.to_torch), calling.reference(name)
     for k, (stream, mine, theirs) in enumerate(zip(problem.streams, actual, expected, strict=True)):
         what = f"{name}: stream {k}"
         for part, left, right in zip(("valid", "age", "index"), mine[1:], theirs[1:], strict=True):
@@ -94,20 +82,20 @@ def test_portable_agrees_with_reference(name):
 
 
 def is_single(name: str) -> bool:
-    streams = problem_of(name).streams
+    streams = cases.problem_of(name).streams
     return name.startswith(("method/", "layout/", "time/", "edge/", "arrivals/", "mixed/")) and all(
         stream.values.dtype != np.float64 for stream in streams
     )
 
 
-@pytest.mark.parametrize("name", [name for name in BY_NAME if is_single(name)][::3])
+@pytest.mark.parametrize("name", [name for name in cases.BY_NAME if is_single(name)][::3])
 def test_portable_without_float64(name, monkeypatch):
     """As on a device that has none: the same marks, and values within a few more roundings of float32."""
     from robocache import _torch_backend
 
     monkeypatch.setattr(_torch_backend, "wide_type", lambda device: torch.float32)
-    problem = problem_of(name)
-    actual, expected = calling.align(problem, "torch", calling.to_torch), reference(name)
+    problem = cases.problem_of(name)
+    actual, expected = calling.align(problem, "torch", calling.to_torch), calling.reference(name)
     for k, (stream, mine, theirs) in enumerate(zip(problem.streams, actual, expected, strict=True)):
         for part, left, right in zip(("valid", "age", "index"), mine[1:], theirs[1:], strict=True):
             calling.assert_same_bytes(left, right, f"{name}: stream {k}: {part}")
@@ -116,9 +104,9 @@ def test_portable_without_float64(name, monkeypatch):
         assert_within(mine[0], theirs[0], 10 * bound, f"{name}: stream {k}: values")
 
 
-@pytest.mark.parametrize("name", [name for name in BY_NAME if problem_of(name).fuse_dtypes])
+@pytest.mark.parametrize("name", [name for name in cases.BY_NAME if cases.problem_of(name).fuse_dtypes])
 def test_portable_fuse_agrees_with_reference(name):
-    problem = problem_of(name)
+    problem = cases.problem_of(name)
     for dtype in problem.fuse_dtypes:
         expected = calling.fuse(problem, "reference", calling.to_torch, dtype=getattr(torch, dtype))
         actual = calling.fuse(problem, "torch", calling.to_torch, dtype=getattr(torch, dtype))
@@ -142,8 +130,8 @@ def digits(dtype: str) -> int:
 
 @pytest.mark.parametrize("name", ["many/pose", "layout/packed_rows/timelines/mean", "arrivals/late/linear/packed_rows"])
 def test_portable_on_cuda(name, cuda):
-    on_gpu = calling.align(problem_of(name), "torch", cuda)
-    on_cpu = calling.align(problem_of(name), "torch", calling.to_torch)
+    on_gpu = calling.align(cases.problem_of(name), "torch", cuda)
+    on_cpu = calling.align(cases.problem_of(name), "torch", calling.to_torch)
     for mine, theirs in zip(on_gpu, on_cpu, strict=True):
         for left, right in zip(mine[1:], theirs[1:], strict=True):
             calling.assert_same_bytes(left, right, name)

@@ -30,7 +30,8 @@ struct alignas(64) PlainStream {
   std::int64_t out_row_stride, out_target_stride;
   std::uint32_t first_block, tiles_per_row;
   std::int32_t targets, channel_tiles, vectors, all_vectors;
-  std::uint16_t vector_bytes, magic_low;
+  std::uint8_t vector_bytes;
+  std::uint16_t magic_low;
   bool magic_high, by_row, batched, check_rows;
   Method method;
   Edge edge;
@@ -112,7 +113,7 @@ PlainStream pack(const StreamPlan& s, Method method, const Tiling& tiling) {
   p.channel_tiles = tiling.channel_tiles;
   p.vectors = tiling.vectors;
   p.all_vectors = s.channel_count == 0 ? 0 : tiling.all_vectors;
-  p.vector_bytes = static_cast<std::uint16_t>(tiling.vector_bytes);
+  p.vector_bytes = static_cast<std::uint8_t>(tiling.vector_bytes);
   p.magic_low = static_cast<std::uint16_t>(tiling.magic);
   p.magic_high = tiling.magic >> 16 != 0;
   p.by_row = tiling.by_row;
@@ -164,24 +165,26 @@ struct PlainCheck {
   const PlainStream* p;
   const Tile* tile;
 
-  __device__ void operator()(const Searched<true>& here) const {
-    if (!launch->check) return;
-    if (here.mine && !launch->targets.timeline && (here.tau <= -time_limit || here.tau >= time_limit)) {
-      report_target(launch->targets, launch->operation,
-                    launch->targets.batched ? here.b * launch->targets.count + here.t : here.t, launch->box);
-    }
-    if (!p->check_rows || tile->channel_tile != 0 || (!p->batched && tile->row != 0)) return;
+  __device__ void target(const Searched<true>& here) const {
+    if (!launch->check || !here.mine || launch->targets.timeline) return;
+    if (here.tau > -time_limit && here.tau < time_limit) return;
+    report_target(launch->targets, launch->operation,
+                  launch->targets.batched ? here.b * launch->targets.count + here.t : here.t, launch->box);
+  }
+
+  __device__ void stamps(const Searched<true>& here) const {
+    if (!launch->check || !p->check_rows || tile->channel_tile != 0 || (!p->batched && tile->row != 0)) return;
     const auto part = static_cast<std::uint32_t>(tile->first) / static_cast<std::uint32_t>(p->targets);
-    if (p->extents != nullptr && part == 0 && threadIdx.x == 0)
+    if (p->extents != nullptr && part == 0 && threadIdx.x == 0) {
       check_extents(*p, launch->operation, here.b, launch->box);
+    }
     const auto count = static_cast<std::uint32_t>(here.row.count);
     const std::uint32_t share = (count + p->tiles_per_row - 1) / p->tiles_per_row;
     const std::uint32_t end = min(count, (part + 1) * share);
-    const std::int64_t* const times = here.at.all.first;
-#pragma unroll 4
+#pragma unroll 1
     for (std::uint32_t k = part * share + threadIdx.x; k < end; k += tuning::threads) {
-      const std::int64_t now = __ldg(times + k);
-      const std::int64_t before = k > 0 ? __ldg(times + k - 1) : 1 - time_limit;
+      const std::int64_t now = here.at(k);  // mostly in the window
+      const std::int64_t before = k > 0 ? here.at(k - 1) : 1 - time_limit;
       if (now < before || now >= time_limit) {
         report_stamp(*p, launch->operation, (p->packed ? here.row.first : here.row.segment * p->samples) + k,
                      launch->box);
@@ -204,6 +207,27 @@ __device__ __noinline__ void check_plain(const L& launch) {
   check_share(TargetCheck{launch.operation, &launch.targets, false}, launch.check_blocks, launch.box);
 }
 
+// The stream that this block works for. An argument whose address is computed is slow to read, so of several streams the
+// block's own is brought into shared memory, a word a thread.
+__device__ const PlainStream& choose_stream(const PlainLaunch<1>& launch, PlainStream&) { return launch.plans[0]; }
+template <int Streams>
+__device__ const PlainStream& choose_stream(const PlainLaunch<Streams>& launch, PlainStream& chosen) {
+  int k = 0;
+  if constexpr (Streams <= small_streams) {
+#pragma unroll
+    for (int other = 1; other < Streams; ++other) k += blockIdx.x >= launch.first_block[other] ? 1 : 0;
+  } else {
+    while (k + 1 < launch.streams && blockIdx.x >= launch.first_block[k + 1]) ++k;
+  }
+  constexpr int words = sizeof(PlainStream) / sizeof(std::uint64_t);
+  if (threadIdx.x < words) {
+    reinterpret_cast<std::uint64_t*>(&chosen)[threadIdx.x] =
+        reinterpret_cast<const std::uint64_t*>(&launch.plans[k])[threadIdx.x];
+  }
+  __syncthreads();
+  return chosen;
+}
+
 // T gives the size and arithmetic of a value.
 template <class T, int Streams>
 __global__ void __launch_bounds__(tuning::threads, tuning::blocks_per_processor)
@@ -214,9 +238,8 @@ __global__ void __launch_bounds__(tuning::threads, tuning::blocks_per_processor)
   }
   __shared__ std::int64_t stamps[tuning::window_stamps];
   __shared__ Tap<T> taps[tuning::threads];
-  int k = 0;
-  while (k + 1 < launch.streams && blockIdx.x >= launch.first_block[k + 1]) ++k;
-  const PlainStream& p = launch.plans[k];
+  __shared__ PlainStream chosen;
+  const PlainStream& p = choose_stream(launch, chosen);
   const StreamPlan s = unpack(p);
   Tiling tiling;
   tiling.targets = p.targets;
@@ -278,7 +301,13 @@ Tiling tiling_of(const StreamPlan& s, const TargetPlan& targets, std::span<const
   tiling.vector_bytes = static_cast<std::int16_t>(vector_bytes(s, ranges));
   const std::int64_t unit = tiling.vector_bytes == 0 ? 1 : tiling.vector_bytes / size_of(s.dtype);
   const std::int64_t all = s.out == nullptr ? 1 : std::max<std::int64_t>(1, s.channel_count / unit);
-  const std::int64_t per_block = std::int64_t{tuning::threads} * tuning::vectors_in_flight * tuning::rounds;
+  // As many vectors a thread as leave enough blocks to fill the device.
+  std::int64_t per_block = std::int64_t{tuning::threads} * tuning::most_vectors;
+  const std::int64_t vectors = targets.rows * targets.count * all;
+  while (per_block > std::int64_t{tuning::threads} * tuning::fewest_vectors &&
+         vectors < per_block * tuning::enough_blocks) {
+    per_block /= 2;
+  }
   tiling.vectors = static_cast<std::int32_t>(std::min(all, per_block));
   tiling.channel_tiles = static_cast<std::int32_t>(divide_up(all, tiling.vectors));
   tiling.magic = magic_of(tiling.vectors);
@@ -383,6 +412,7 @@ struct Group {
     PlainLaunch<Streams> launch;
     const std::int64_t all = place(launch);
     launch.check = plan->check;
+    std::fill_n(launch.first_block, Streams, ~0u);
     for (int k = 0; k < count; ++k) {
       const StreamPlan& s = (*this)[k];
       launch.first_block[k] = tilings[k].first_block;

@@ -137,39 +137,76 @@ __device__ void save(char* to, const Vector<Bytes>& vector) {
   *reinterpret_cast<Word*>(to) = bit_copy<Word>(vector);
 }
 
+template <class C>
+__device__ C mix(C a, C b, C w) {
+  return fused(w, b, fused(-w, a, a));
+}
+
+// Two 16-bit values as the floats that they are, and back with one instruction, which rounds to nearest even as narrow()
+// does but has a NaN of its own.
 template <class T>
-__device__ T mix(T a, T b, compute_t<T> w) {
-  const auto p = widen(a);
-  return narrow<T>(fused(w, widen(b), fused(-w, p, p)));
+__device__ float2 widen_pair(std::uint32_t word) {
+  return {widen(T{static_cast<std::uint16_t>(word)}), widen(T{static_cast<std::uint16_t>(word >> 16)})};
+}
+template <class T>
+__device__ std::uint32_t narrow_pair(float2 pair) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return bit_copy<std::uint32_t>(__floats2bfloat162_rn(pair.x, pair.y));
+  } else {
+    return bit_copy<std::uint32_t>(__floats2half2_rn(pair.x, pair.y));
+  }
 }
 
 template <class T, int Bytes>
+__device__ __noinline__ Vector<Bytes> with_canonical_nan(Vector<Bytes> vector) {
+#pragma unroll
+  for (std::uint32_t& word : vector.words) {
+    if constexpr (std::is_same_v<T, float>) {
+      word = __float_as_uint(canonical(__uint_as_float(word)));
+    } else {
+      const float2 z = widen_pair<T>(word);
+      word = narrow<T>(z.x).bits | static_cast<std::uint32_t>(narrow<T>(z.y).bits) << 16;
+    }
+  }
+  return vector;
+}
+
+// The sum of all results tells whether one of them may be NaN: then, and it is rare, each is looked at.
+template <class T, int Bytes>
 __device__ Vector<Bytes> blend(const Vector<Bytes>& a, const Vector<Bytes>& b, compute_t<T> w) {
   Vector<Bytes> out = a;
+  constexpr int count = Vector<Bytes>::count;
   if constexpr (std::is_same_v<T, double>) {
 #pragma unroll
-    for (int k = 0; k + 1 < Vector<Bytes>::count; k += 2) {
+    for (int k = 0; k + 1 < count; k += 2) {
       const double x = __hiloint2double(static_cast<int>(a.words[k + 1]), static_cast<int>(a.words[k]));
       const double y = __hiloint2double(static_cast<int>(b.words[k + 1]), static_cast<int>(b.words[k]));
-      const double z = mix(x, y, w);
+      const double z = canonical(mix(x, y, w));
       out.words[k] = static_cast<std::uint32_t>(__double2loint(z));
       out.words[k + 1] = static_cast<std::uint32_t>(__double2hiint(z));
     }
   } else if constexpr (std::is_same_v<T, float> && Bytes >= 4) {
+    float sum = 0;
 #pragma unroll
-    for (int k = 0; k < Vector<Bytes>::count; ++k) {
-      out.words[k] = __float_as_uint(mix(__uint_as_float(a.words[k]), __uint_as_float(b.words[k]), w));
+    for (int k = 0; k < count; ++k) {
+      const float z = mix(__uint_as_float(a.words[k]), __uint_as_float(b.words[k]), w);
+      out.words[k] = __float_as_uint(z);
+      sum += z;
     }
+    if (is_nan(sum)) out = with_canonical_nan<T>(out);
   } else if constexpr (is_float_type<T> && Bytes >= 4) {
+    float sum = 0;
 #pragma unroll
-    for (int k = 0; k < Vector<Bytes>::count; ++k) {
-      const T low = mix(T{static_cast<std::uint16_t>(a.words[k])}, T{static_cast<std::uint16_t>(b.words[k])}, w);
-      const T high =
-          mix(T{static_cast<std::uint16_t>(a.words[k] >> 16)}, T{static_cast<std::uint16_t>(b.words[k] >> 16)}, w);
-      out.words[k] = low.bits | static_cast<std::uint32_t>(high.bits) << 16;
+    for (int k = 0; k < count; ++k) {
+      const float2 x = widen_pair<T>(a.words[k]);
+      const float2 y = widen_pair<T>(b.words[k]);
+      const float2 z{mix(x.x, y.x, w), mix(x.y, y.y, w)};
+      out.words[k] = narrow_pair<T>(z);
+      sum += z.x + z.y;
     }
+    if (is_nan(sum)) out = with_canonical_nan<T>(out);
   } else if constexpr (is_float_type<T> && Bytes == 2) {
-    out.words[0] = mix(T{a.words[0]}, T{b.words[0]}, w).bits;
+    out.words[0] = narrow<T>(mix(widen(T{a.words[0]}), widen(T{b.words[0]}), w)).bits;
   }
   return out;
 }
@@ -344,10 +381,12 @@ __device__ Searched<Integer> search_tile(const StreamPlan& s, const TargetPlan& 
   return result;
 }
 
-// `check` may look at the tile, given what the search found, while nothing waits for memory.
+// What may be checked on the way: a target once it is known, and the tile's stamps when nothing waits for it any more.
 struct NoCheck {
   template <class Found>
-  __device__ void operator()(const Found&) const {}
+  __device__ void target(const Found&) const {}
+  template <class Found>
+  __device__ void stamps(const Found&) const {}
 };
 template <class T, bool Integer, class TileCheck = NoCheck>
 __device__ void fast_tile(const StreamPlan& s, Method method, const TargetPlan& targets, const Tiling& tiling,
@@ -389,14 +428,16 @@ __device__ void fast_tile(const StreamPlan& s, Method method, const TargetPlan& 
       tap.a = is_float(s.dtype) && (s.edge != Edge::zero || !real) ? -2 : -1;
     }
     taps[threadIdx.x] = tap;
+    check.target(here);
   }
-  check(here);
   __syncthreads();
-  if (s.out == nullptr || s.channel_count == 0) return;
-  const int first_vector = tile.channel_tile * tiling.vectors;
-  const int vectors = min(tiling.vectors, tiling.all_vectors - first_vector);
-  move_values(s, tiling.vector_bytes, taps, tile.targets, first_vector, vectors,
-              vectors == tiling.vectors ? tiling.magic : magic_of(vectors));
+  if (s.out != nullptr && s.channel_count != 0) {
+    const int first_vector = tile.channel_tile * tiling.vectors;
+    const int vectors = min(tiling.vectors, tiling.all_vectors - first_vector);
+    move_values(s, tiling.vector_bytes, taps, tile.targets, first_vector, vectors,
+                vectors == tiling.vectors ? tiling.magic : magic_of(vectors));
+  }
+  check.stamps(here);
 }
 
 // The stream that this block works for.

@@ -354,46 +354,43 @@ ROBOCACHE_HD_CALLED CubicTaps cubic_taps(const StreamPlan& s, const At& at, std:
   return taps;
 }
 
-// Along the great arc from a to b. D is double, or a dual number for the gradient. False where a norm is 0 or either
-// is not finite: the result is then NaN.
-template <class D>
-ROBOCACHE_HD D dot4(const D (&a)[4], const D (&b)[4]) {
+ROBOCACHE_HD double dot4(const double (&a)[4], const double (&b)[4]) {
   return fused(a[3], b[3], fused(a[2], b[2], fused(a[1], b[1], a[0] * b[0])));
 }
-template <class D>
-ROBOCACHE_HD bool normalise(D (&q)[4]) {
-  const D norm = root(dot4(q, q));
-  if (!(plain(norm) > 0) || !is_finite(plain(norm))) return false;
-  for (D& x : q) x = x / norm;
+// False where the norm is 0 or not finite; q is then left as it was.
+ROBOCACHE_HD bool normalise(double (&q)[4]) {
+  const double norm = root(dot4(q, q));
+  if (!(norm > 0) || !is_finite(norm)) return false;
+  for (double& x : q) x = x / norm;
   return true;
 }
-template <class D>
-ROBOCACHE_HD_CALLED bool slerp(const D (&from)[4], const D (&to)[4], double w, D (&out)[4]) {
-  D a[4] = {from[0], from[1], from[2], from[3]};
-  D b[4] = {to[0], to[1], to[2], to[3]};
+// Along the great arc from one to the other. False, and NaN, where a norm is 0 or not finite.
+ROBOCACHE_HD_CALLED bool slerp(const double (&from)[4], const double (&to)[4], double w, double (&out)[4]) {
+  double a[4] = {from[0], from[1], from[2], from[3]};
+  double b[4] = {to[0], to[1], to[2], to[3]};
   bool real = normalise(a);
   if (w == 0.0) {  // only a has weight
     for (int k = 0; k < 4; ++k) out[k] = a[k];
   } else {
     real = normalise(b) && real;
-    D dot = dot4(a, b);
-    if (plain(dot) < 0) {
-      dot = D(0.0) - dot;
-      for (D& x : b) x = D(0.0) - x;
+    double dot = dot4(a, b);
+    if (dot < 0) {
+      dot = -dot;
+      for (double& x : b) x = -x;
     }
-    if (plain(dot) > 1.0 - 1e-9) {
-      for (int k = 0; k < 4; ++k) out[k] = fused(D(w), b[k], fused(D(-w), a[k], a[k]));
+    if (dot > 1.0 - 1e-9) {
+      for (int k = 0; k < 4; ++k) out[k] = fused(w, b[k], fused(-w, a[k], a[k]));
       real = normalise(out) && real;
     } else {
-      const D theta = arc_cosine(dot);
-      const D whole = sine(theta);
-      const D from_a = sine(theta * D(1.0 - w)) / whole;
-      const D from_b = sine(theta * D(w)) / whole;
+      const double theta = arc_cosine(dot);
+      const double whole = sine(theta);
+      const double from_a = sine(theta * (1.0 - w)) / whole;
+      const double from_b = sine(theta * w) / whole;
       for (int k = 0; k < 4; ++k) out[k] = fused(from_b, b[k], from_a * a[k]);
     }
   }
   if (!real) {
-    for (D& x : out) x = D(quiet_nan<double>());
+    for (double& x : out) x = quiet_nan<double>();
   }
   return real;
 }

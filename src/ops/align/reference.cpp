@@ -12,6 +12,7 @@ namespace {
 template <class T>
 void run_stream(const Plan& plan, const StreamPlan& s) {
   const TargetPlan& targets = plan.targets;
+  const Range* const ranges = plan.ranges.data() + s.first_range;
   for (std::int64_t b = 0; b < targets.rows; ++b) {
     const Row row = row_of(s, b);
     const StampsAt<> at{&s.times, row.times_offset};
@@ -22,7 +23,7 @@ void run_stream(const Plan& plan, const StreamPlan& s) {
       bool valid = true;
       std::int64_t index = -1;
       for (std::int32_t r = 0; r < s.range_count; ++r) {
-        const Range& range = plan.ranges[static_cast<std::size_t>(s.first_range + r)];
+        const Range& range = ranges[r];
         const Verdict verdict = judge(s, samples, range, at, arrival_at, row.count, here);
         valid = valid && verdict.valid;
         if (r == 0) index = verdict.index;
@@ -43,6 +44,7 @@ void run_stream_backward(const Plan& plan, const StreamPlan& s, T* gradient) {
   const std::int64_t samples_in_memory = s.offsets.data != nullptr ? s.samples : s.segments * s.samples;
   std::vector<double> sums(static_cast<std::size_t>(samples_in_memory * s.channel_count));
   const TargetPlan& targets = plan.targets;
+  const Range* const ranges = plan.ranges.data() + s.first_range;
   for (std::int64_t b = 0; b < targets.rows; ++b) {
     const Row row = row_of(s, b);
     const StampsAt<> at{&s.times, row.times_offset};
@@ -53,7 +55,7 @@ void run_stream_backward(const Plan& plan, const StreamPlan& s, T* gradient) {
       const Target here = target_at(s, targets, at, arrival_at, row.count, b, t);
       const std::int64_t out = b * s.out_row_stride + t * s.out_target_stride;
       for (std::int32_t r = 0; r < s.range_count; ++r) {
-        const Range& range = plan.ranges[static_cast<std::size_t>(s.first_range + r)];
+        const Range& range = ranges[r];
         const Verdict verdict = judge(s, samples, range, at, arrival_at, row.count, here);
         for (std::int64_t d = range.begin; d < range.end; ++d) {
           spread(s, samples, range, at, arrival_at, here, verdict, d, out,

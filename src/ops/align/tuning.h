@@ -10,9 +10,14 @@ inline constexpr int threads = 128;
 inline constexpr int blocks_per_processor = 8;
 
 // Vectors (16 bytes, or an element where alignment forbids) that a thread has in flight: all loads are issued before the
-// first is used. And how many times over it does that in one tile.
+// first is used.
 inline constexpr int vectors_in_flight = 4;
-inline constexpr int rounds = 2;
+
+// Vectors that a thread moves in a tile. More share the search among them; fewer make more blocks, and a small call is
+// over when its one block of each multiprocessor is.
+inline constexpr int most_vectors = 8;
+inline constexpr int fewest_vectors = 4;
+inline constexpr int enough_blocks = 1056;
 
 // Stamps that a block brings into shared memory: a row that has no more comes whole, of a longer one the stretch where
 // its targets should fall, that much wider on both sides.
