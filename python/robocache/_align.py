@@ -240,8 +240,8 @@ class Timeline:
         """
         from robocache._extent import overlap  # NumPy is only needed here
 
-        _, members = _unpack("Timeline.over", [streams] if isinstance(streams, Stream) else streams)
-        start, count = overlap(members, rate)
+        names, members = _unpack("Timeline.over", [streams] if isinstance(streams, Stream) else streams)
+        start, count = overlap(names, members, rate)
         return Timeline(start, rate=rate, count=count)
 
     def __repr__(self) -> str:

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 Stamps = NDArray[np.int64]
 
 
-def overlap(streams: Sequence[Stream[Any]], rate: float) -> tuple[Any, int]:
+def overlap(names: Sequence[str | None], streams: Sequence[Stream[Any]], rate: float) -> tuple[Any, int]:
     """The start (nanoseconds; an array like the streams' own where there are rows) and the count of a Timeline."""
     if len(streams) == 0:
         raise ValueError("Timeline.over: there are no streams")
-    if not rate > 0:
+    if not 0 < rate < np.inf:
         raise ValueError(f"Timeline.over: rate is {rate}; it must be a positive number of hertz")
     start = end = np.int64(0) * np.zeros((), np.int64)
     filled: Any = np.ones((), bool)
     for position, stream in enumerate(streams):
-        where = f'Timeline.over: stream "{stream.name or position}": '
+        where = f'Timeline.over: stream "{names[position] or position}": '
         first, last, any_sample = extent(where, stream)
         if start.ndim == 1 and first.ndim == 1 and len(start) != len(first):
             raise ValueError(f"{where}{len(first)} rows, but an earlier stream has {len(start)}")
@@ -41,35 +41,41 @@ def overlap(streams: Sequence[Stream[Any]], rate: float) -> tuple[Any, int]:
 def extent(where: str, stream: Stream[Any]) -> tuple[Stamps, Stamps, NDArray[np.bool_]]:
     """First and last stamp without latency, and whether there is any; [] or, of a stream with rows, [B]."""
     times = stream.times
+    if not hasattr(times, "shape"):
+        raise TypeError(f"{where}times are of type {type(times).__name__}; expected an array")
     rank = len(times.shape)
     if rank not in (1, 2) or (stream.offsets is not None and rank != 1):
         raise ValueError(f"{where}times have {rank} dimensions; expected [S], [B, S], or [N] with offsets")
     if stream.offsets is not None:
         bounds = on_host(stream.offsets).astype(np.int64)
         begin, end = bounds[:-1], bounds[1:]
-        flat = nanoseconds(where, times)
+        flat = on_host(times)
         if np.any(begin < 0) or np.any(end < begin) or np.any(end > len(flat)):
             raise ValueError(f"{where}offsets must not decrease, and lie within the {len(flat)} samples")
     elif rank == 2 and stream.lengths is not None:
         lengths = on_host(stream.lengths).astype(np.int64)
         if lengths.shape != times.shape[:1] or np.any(lengths < 0) or np.any(lengths > times.shape[1]):
             raise ValueError(f"{where}lengths must be [{times.shape[0]}], each from 0 to {times.shape[1]}")
-        flat = nanoseconds(where, times).reshape(-1)
+        flat = on_host(times).reshape(-1)
         begin = np.arange(times.shape[0], dtype=np.int64) * times.shape[1]
         end = begin + lengths
     else:  # only the ends are read
         samples = times.shape[-1]
-        ends = [nanoseconds(where, times[..., k : k + 1]) for k in (0, max(samples - 1, 0))]
+        ends = [on_host(times[..., k : k + 1]) for k in (0, max(samples - 1, 0))]
         flat = np.stack(ends, axis=-1).reshape(-1)
         begin = 2 * np.arange(times.shape[0] if rank == 2 else 1, dtype=np.int64)
         end = begin + (2 if samples > 0 else 0)
         if rank == 1:
             begin, end = begin[0], end[0]
     filled = np.asarray(end > begin)
-    padded = np.append(flat, np.int64(0))  # so that an empty row has an entry to read
+    zero = flat.dtype.type(0)
+    padded = np.append(flat, zero)  # so that an empty row has an entry to read
     latency = _core.nanoseconds(where + "latency", stream.latency)
-    first = np.where(filled, padded[np.minimum(begin, len(flat))] - latency, np.int64(0))
-    last = np.where(filled, padded[np.maximum(end, 1) - 1] - latency, np.int64(0))
+
+    def stamps(at: Any) -> Stamps:  # converted after they are picked: padding may hold anything
+        return np.where(filled, nanoseconds(where, times, np.where(filled, padded[at], zero)) - latency, np.int64(0))
+
+    first, last = stamps(np.minimum(begin, len(flat))), stamps(np.maximum(end, 1) - 1)
     if stream.rows is not None:
         rows = on_host(stream.rows).astype(np.int64)
         if first.ndim == 0 or np.any(rows < 0) or np.any(rows >= len(first)):
@@ -89,11 +95,13 @@ def steps(spans: Stamps, rate: float) -> int:
     return count
 
 
-def nanoseconds(where: str, times: Any) -> Stamps:
-    stamps = on_host(times)
-    if stamps.dtype.kind == "f":
+def nanoseconds(where: str, times: Any, stamps: NDArray[Any]) -> Stamps:
+    """Stamps that were picked out of `times`."""
+    if stamps.dtype in (np.float64, np.float32):
         if not np.all(np.isfinite(stamps)):
             raise ValueError(f"{where}times are not finite")
+        if stamps.dtype == np.float32 and np.any(np.abs(stamps) > 2**14):
+            raise ValueError(f"{where}times are too large for float32; give float64 seconds or int64 nanoseconds")
         return np.rint(stamps.astype(np.float64) * 1e9).astype(np.int64)
     if stamps.dtype != np.int64:
         raise TypeError(

@@ -100,10 +100,21 @@ def pack(
             numbers += [0, targets.first, targets.count]
             present.append(TIMELINES)
         else:
-            numbers += [round(start * 1e9) if isinstance(start, float) else start, targets.first, targets.count]
+            numbers += [start_ns(operation, start), targets.first, targets.count]
             present.append(TIMELINE)
     check, backend = bool(options["check"]), options["backend"]
     return tensors, Call(operation, present, words, numbers, rate, dtype, check, backend)
+
+
+def start_ns(operation: str, start: Any) -> Any:
+    """Of a timeline: a float is seconds. The engine looks at everything else."""
+    if not isinstance(start, int | float | torch.SymInt) and hasattr(start, "item"):  # NumPy's scalars
+        start = start.item()
+    if not isinstance(start, float):
+        return start
+    if not -math.inf < start < math.inf:
+        raise ValueError(f"{operation}: the timeline's start = {start} s; it must be finite and within 2^62 ns")
+    return round(start * 1e9)
 
 
 def tensor(where: str, what: str, array: Any) -> Tensor:

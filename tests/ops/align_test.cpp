@@ -117,7 +117,7 @@ class Case {
     for (const TestStream& s : streams_) {
       const DType dtype = s.options.values.dtype;
       arrays.push_back(numbers(dtype, shape_of(s.trailing), false, same));
-      arrays.push_back(s.values);
+      arrays.push_back(s.values.fresh());
     }
     for (std::size_t k = 0; k < streams.size(); ++k) {
       given.push_back(arrays[2 * k].view(where));

@@ -23,6 +23,9 @@ class Array {
   Array(DType dtype, std::vector<std::int64_t> shape, std::vector<unsigned char> bytes)
       : dtype_(dtype), shape_(std::move(shape)), bytes_(std::move(bytes)) {}
 
+  // The same bytes in memory of its own; a copy shares what is on the GPU.
+  Array fresh() const { return {dtype_, shape_, bytes_}; }
+
   bool present() const { return present_; }
   void drop() { present_ = false; }
   const std::vector<unsigned char>& bytes() const { return bytes_; }

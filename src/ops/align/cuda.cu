@@ -138,11 +138,15 @@ PlainStream pack(const StreamPlan& s, Method method, const Tiling& tiling) {
   return p;
 }
 
-// What a check that failed says; called at most once or twice in a process, so out of the way.
-__device__ __noinline__ void report_stamp(const PlainStream& p, Operation operation, std::int64_t n, FaultBox* box) {
+// Checks in full, and what they say: rarely called, so out of the way.
+__device__ __noinline__ void check_stamps(const PlainStream& p, Operation operation, std::int64_t row, int begin,
+                                          int end, FaultBox* box) {
   const StreamPlan s = unpack(p);
-  const Fault fault = StampCheck{operation, &s}(n);
-  if (fault.code != FaultCode::none) report(box, fault);
+  const StampCheck check{operation, &s};
+  for (int k = begin + static_cast<int>(threadIdx.x); k < end; k += tuning::threads) {
+    const Fault fault = check(row + k);
+    if (fault.code != FaultCode::none) report(box, fault);
+  }
 }
 __device__ __noinline__ void report_target(const TargetPlan& targets, Operation operation, std::int64_t n,
                                            FaultBox* box) {
@@ -178,17 +182,25 @@ struct PlainCheck {
     if (p->extents != nullptr && part == 0 && threadIdx.x == 0) {
       check_extents(*p, launch->operation, here.b, launch->box);
     }
-    const auto count = static_cast<std::uint32_t>(here.row.count);
-    const std::uint32_t share = (count + p->tiles_per_row - 1) / p->tiles_per_row;
-    const std::uint32_t end = min(count, (part + 1) * share);
-#pragma unroll 1
-    for (std::uint32_t k = part * share + threadIdx.x; k < end; k += tuning::threads) {
-      const std::int64_t now = here.at(k);  // mostly in the window
-      const std::int64_t before = k > 0 ? here.at(k - 1) : 1 - time_limit;
-      if (now < before || now >= time_limit) {
-        report_stamp(*p, launch->operation, (p->packed ? here.row.first : here.row.segment * p->samples) + k,
-                     launch->box);
+    const auto count = static_cast<int>(here.row.count);
+    const int share = static_cast<int>((static_cast<std::uint32_t>(count) + p->tiles_per_row - 1) / p->tiles_per_row);
+    const int begin = static_cast<int>(part) * share;
+    const int end = min(count, begin + share);
+    const Window& window = here.at.window;
+    bool fine = true;
+    int first = begin;  // of what is not in the window
+    if (window.shift == 0) {
+      first = max(begin, min(end, window.first + window.count));
+      fine = window.first == 0 || window.first < begin;
+      for (int k = max(begin, window.first) + static_cast<int>(threadIdx.x); k < first; k += tuning::threads) {
+        const std::int64_t* const stamp = here.at.shared + (k - window.first);
+        fine = fine && *stamp < time_limit && *stamp >= (k > 0 ? stamp[-1] : 1 - time_limit);
       }
+    }
+    if (!fine) first = begin;
+    if (first < end) {
+      check_stamps(*p, launch->operation, (p->packed ? here.row.first : here.row.segment * p->samples), first, end,
+                   launch->box);
     }
   }
 };

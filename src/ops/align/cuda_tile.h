@@ -381,7 +381,7 @@ __device__ Searched<Integer> search_tile(const StreamPlan& s, const TargetPlan& 
   return result;
 }
 
-// What may be checked on the way: a target once it is known, and the tile's stamps when nothing waits for it any more.
+// What may be checked on the way: a target, and the stamps that the search has brought in.
 struct NoCheck {
   template <class Found>
   __device__ void target(const Found&) const {}
@@ -430,6 +430,7 @@ __device__ void fast_tile(const StreamPlan& s, Method method, const TargetPlan& 
     taps[threadIdx.x] = tap;
     check.target(here);
   }
+  check.stamps(here);
   __syncthreads();
   if (s.out != nullptr && s.channel_count != 0) {
     const int first_vector = tile.channel_tile * tiling.vectors;
@@ -437,7 +438,6 @@ __device__ void fast_tile(const StreamPlan& s, Method method, const TargetPlan& 
     move_values(s, tiling.vector_bytes, taps, tile.targets, first_vector, vectors,
                 vectors == tiling.vectors ? tiling.magic : magic_of(vectors));
   }
-  check.stamps(here);
 }
 
 // The stream that this block works for.

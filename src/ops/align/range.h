@@ -102,6 +102,9 @@ ROBOCACHE_HD bool counts(const StreamPlan& s, const Samples<T>& samples, const R
          (s.on_nan == OnNan::propagate || sample_is_finite(samples, range, k));
 }
 
+// Whether all samples of a bin count, so that nobody need ask.
+ROBOCACHE_HD bool all_count(const StreamPlan& s) { return !s.causal && s.on_nan == OnNan::propagate; }
+
 // The verdict on a range at a target.
 struct Verdict {
   bool valid = false;
@@ -186,7 +189,7 @@ ROBOCACHE_HD_CALLED double mean_of(const StreamPlan& s, const Samples<T>& sample
     const std::int64_t end = chunk + mean_chunk < target.bin.end ? chunk + mean_chunk : target.bin.end;
     double partial = -0.0;
     for (std::int64_t k = chunk; k < end; ++k) {
-      if (!counts(s, samples, range, at, arrival_at, k, target.tau)) continue;
+      if (!all_count(s) && !counts(s, samples, range, at, arrival_at, k, target.tau)) continue;
       partial += static_cast<double>(widen(samples(k, d)));
       ++counted;
     }
@@ -223,7 +226,7 @@ ROBOCACHE_HD_CALLED std::int64_t picked(const StreamPlan& s, const Samples<T>& s
   }
   std::int64_t best = -1;
   for (std::int64_t k = target.bin.begin; k < target.bin.end; ++k) {
-    if (!counts(s, samples, range, at, arrival_at, k, target.tau)) continue;
+    if (!all_count(s) && !counts(s, samples, range, at, arrival_at, k, target.tau)) continue;
     if (best < 0) {
       best = k;
     } else if constexpr (is_float_type<T>) {
