@@ -602,7 +602,7 @@ def test_gradients_have_the_same_bits_on_cuda(method, cuda):
     values, times, targets = some_stream(8, dtype=torch.float32, samples=300, targets=999)
     gradients = []
     for device in ("cpu", "cuda", "cuda"):
-        leaf = values.to(device).requires_grad_()
+        leaf = values.detach().to(device).requires_grad_()
         made = rc.resample(leaf, times.to(device), targets.to(device), method=method)
         weights = torch.randn(made.shape, generator=torch.Generator().manual_seed(7)).to(device)
         made.backward(weights)

@@ -22,7 +22,6 @@ using namespace align_op;
 
 namespace {
 
-constexpr std::int64_t time_limit = std::int64_t{1} << 62;
 constexpr const char* method_names[] = {"linear", "hold", "nearest", "slerp", "angle", "angle_degrees",
                                         "cubic",  "mean", "max",     "min",   "last"};
 const char* name_of(Method method) { return method_names[static_cast<int>(method)]; }
@@ -429,16 +428,8 @@ class Planner {
   }
 
   void run(const Context& context) const {
-    const Speaker speaker{operation_};
-    const bool on_cpu = device_.kind == DeviceKind::cpu;
-    if (context.backend == Backend::cuda && on_cpu) {
-      speaker.fail(ErrorKind::value, "backend cuda needs arrays on a GPU, and these are on the CPU");
-    }
-    if ((context.backend == Backend::cpu || context.backend == Backend::reference) && !on_cpu) {
-      speaker.fail(ErrorKind::value, "backend ", context.backend == Backend::cpu ? "cpu" : "reference",
-                   " needs arrays on the CPU, and these are on ", describe(device_));
-    }
-    if (!on_cpu) {
+    check_backend(context);
+    if (device_.kind == DeviceKind::cuda) {
       run_cuda(plan_, context, device_.index);
       return;
     }
@@ -448,6 +439,18 @@ class Planner {
       run_reference(plan_);
     } else {
       run_cpu(plan_);
+    }
+  }
+
+  void check_backend(const Context& context) const {
+    const Speaker speaker{operation_};
+    const bool on_cpu = device_.kind == DeviceKind::cpu;
+    if (context.backend == Backend::cuda && on_cpu) {
+      speaker.fail(ErrorKind::value, "backend cuda needs arrays on a GPU, and these are on the CPU");
+    }
+    if ((context.backend == Backend::cpu || context.backend == Backend::reference) && !on_cpu) {
+      speaker.fail(ErrorKind::value, "backend ", context.backend == Backend::cpu ? "cpu" : "reference",
+                   " needs arrays on the CPU, and these are on ", describe(device_));
     }
   }
 
@@ -634,6 +637,7 @@ void align_backward(const Context& context, std::span<const Stream> streams, con
     }
     gradients[k] = into.data;
   }
+  planner.check_backend(context);
   const std::span<void* const> all(gradients, streams.size());
   if (planner.device().kind == DeviceKind::cuda) {
     run_cuda_backward(planner.plan(), all, context, planner.device().index);

@@ -1,7 +1,7 @@
 // Align on a GPU. One launch per value dtype: a block takes a tile of targets of one stream. First each thread searches
 // one target and leaves in shared memory where the value comes from (a Tap); then the block moves the values, 16 bytes a
-// thread. What that cannot do (slerp, cubic, bins, other strides, ...) goes target by target through range.h. The first
-// blocks of a launch do nothing but check the data.
+// thread. What that cannot do (slerp, cubic, bins, other strides, ...) goes target by target through range.h. Stamps are
+// checked by the tile that has them at hand or, where that is nobody, by blocks that do nothing else.
 #include <algorithm>
 #include <type_traits>
 
@@ -15,7 +15,9 @@ const void* general_kernel(DType dtype, bool small);  // cuda_general.cu
 namespace {
 
 // Whether the tiles of a stream see all its stamps between them, each segment once.
-bool checks_in_tiles(const StreamPlan& s, const Tiling& tiling) { return tiling.by_row && s.rows.data == nullptr; }
+bool checks_in_tiles(const StreamPlan& s, const Tiling& tiling) {
+  return tiling.by_row && tiling.blocks > 0 && s.rows.data == nullptr;
+}
 
 // ---- the plain launch ----------------------------------------------------------------------------------------------
 
@@ -53,7 +55,7 @@ template <int Streams>
 struct PlainLaunch {
   FaultBox* box;
   Operation operation;
-  bool check, check_targets;
+  bool check;
   std::uint16_t streams;
   std::uint32_t check_blocks;
   TargetPlan targets;
@@ -170,10 +172,11 @@ struct PlainCheck {
   const Tile* tile;
 
   __device__ void target(const Searched<true>& here) const {
-    if (!launch->check || !here.mine || launch->targets.timeline) return;
-    if (here.tau > -time_limit && here.tau < time_limit) return;
-    report_target(launch->targets, launch->operation,
-                  launch->targets.batched ? here.b * launch->targets.count + here.t : here.t, launch->box);
+    if (!launch->check || !here.mine || (here.tau > -time_limit && here.tau < time_limit)) return;
+    const TargetPlan& targets = launch->targets;
+    if (targets.timeline && targets.starts.data == nullptr) return;
+    const std::int64_t in_list = targets.batched ? here.b * targets.count + here.t : here.t;
+    report_target(targets, launch->operation, targets.timeline ? here.b : in_list, launch->box);
   }
 
   __device__ void stamps(const Searched<true>& here) const {
@@ -374,8 +377,8 @@ struct Group {
   void add(std::size_t k) {
     const StreamPlan& s = plan->streams[k];
     if (s.samples >= std::int64_t{1} << 31) {
-      throw Error(ErrorKind::value,
-                  concat(name_of(plan->operation), ": a row of ", s.samples, " samples; on CUDA at most 2^31 - 1"));
+      throw Error(ErrorKind::value, concat(name_of(plan->operation), ": a row, or packed rows, of ", s.samples,
+                                           " samples; on CUDA at most 2^31 - 1"));
     }
     Tiling& tiling = tilings[count];
     tiling = tiling_of(s, plan->targets, plan->ranges);
@@ -383,9 +386,12 @@ struct Group {
     bins = bins || s.bins;
     blocks += tiling.blocks;
     ranges += s.range_count;
-    const StampCheck check{plan->operation, &s};
-    if (!plain || !checks_in_tiles(s, tiling)) to_check = std::max(to_check, std::max<std::int64_t>(check.count(), 1));
+    if (!checks_in_tiles(s, tiling)) count_stamps(s);
     chosen[count++] = static_cast<int>(k);
+  }
+
+  void count_stamps(const StreamPlan& s) {
+    to_check = std::max({to_check, StampCheck{plan->operation, &s}.count(), std::int64_t{1}});
   }
 
   // Sets check_blocks, and each tiling's first_block after them. Returns all blocks.
@@ -436,9 +442,9 @@ struct Group {
   template <class L>
   void launch_general() {
     L launch;
+    for (int k = 0; k < count; ++k) count_stamps((*this)[k]);
     to_check = std::max(to_check, TargetCheck{plan->operation, &plan->targets, false}.count());
     const std::int64_t all = place(launch);
-    launch.check_targets = true;
     launch.targets_must_rise = bins;
     std::int32_t range = 0;
     for (int k = 0; k < count; ++k) {

@@ -214,6 +214,9 @@ void run_cuda_backward(const Plan& plan, std::span<void* const> gradients, const
     call.chunks = (plan.targets.count + chunk - 1) / chunk;
     call.gradient = gradients[k];
     if (call.samples == 0 || call.plan.channel_count == 0) continue;
+    if (call.plan.channel_count > std::int64_t{tile_channels} * 65535) {
+      throw Error(ErrorKind::value, "align_backward: at most 2,097,120 channels on CUDA; split the stream");
+    }
     if (plan.targets.rows * call.chunks >= std::int64_t{1} << 31) {
       throw Error(ErrorKind::value, "align_backward: the call is too large for one launch: split the rows");
     }

@@ -29,7 +29,7 @@ struct Launch {
   TargetPlan targets;
   FaultBox* box = nullptr;
   Operation operation = Operation::align;
-  bool check_targets = false, targets_must_rise = false;
+  bool targets_must_rise = false;
   std::uint32_t check_blocks = 0;
   int streams = 0;
   Tiling tilings[Streams];
@@ -490,10 +490,8 @@ __device__ void check_all(const L& launch) {
       check_share(IntegerCheck{launch.operation, &s, launch.targets.rows}, launch.check_blocks, launch.box);
     }
   }
-  if (launch.check_targets) {
-    check_share(TargetCheck{launch.operation, &launch.targets, launch.targets_must_rise}, launch.check_blocks,
-                launch.box);
-  }
+  check_share(TargetCheck{launch.operation, &launch.targets, launch.targets_must_rise}, launch.check_blocks,
+              launch.box);
 }
 
 }  // namespace

@@ -9,9 +9,8 @@ namespace robocache::align_op {
 inline namespace ROBOCACHE_SIMD_TARGET {
 
 inline constexpr std::int64_t no_age = std::numeric_limits<std::int64_t>::min();
-inline constexpr std::int64_t time_limit = std::int64_t{1} << 62;  // |t| must be below
-inline constexpr double float32_seconds_limit = 16384;             // a float32 second past this steps by over 1 ms
-inline constexpr int mean_chunk = 256;                             // samples of a mean that are summed in one go
+inline constexpr double float32_seconds_limit = 16384;  // a float32 second past this steps by over 1 ms
+inline constexpr int mean_chunk = 256;                  // samples of a mean that are summed in one go
 
 // ---- time --------------------------------------------------------------------------------------------------------
 

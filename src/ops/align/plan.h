@@ -8,6 +8,7 @@
 
 namespace robocache::align_op {
 
+inline constexpr std::int64_t time_limit = std::int64_t{1} << 62;  // nanoseconds; |t| must be below
 inline constexpr int max_streams = 64;
 inline constexpr int max_ranges = 128;      // of one stream
 inline constexpr int max_channel_rank = 4;  // trailing dimensions that strides keep apart
