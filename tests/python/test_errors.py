@@ -387,6 +387,14 @@ DATA = {
         ["align", "start", "[1]", "nan"],
         lambda c: rc.align([rc.Stream(c(VALUES), c(TIMES))], rc.Timeline(c(np.array([0.0, np.nan])), rate=50, count=3)),
     ),
+    "an integer start that is no time": (
+        ["align", "start", "[1]", str(2**62)],
+        lambda c: rc.align([rc.Stream(c(VALUES), c(TIMES))], rc.Timeline(c(np.array([0, 2**62])), rate=50, count=3)),
+    ),
+    "bad times and no targets": (
+        ["resample: times[2] = 17 is before times[1]"],
+        lambda c: rc.resample(c(VALUES), c(with_change(TIMES, 2, 17)), c(TARGETS[:0])),
+    ),
     "lengths too large": (
         ["resample: lengths[1] = 9 is outside 0..8"],
         lambda c: rc.resample(c(BATCH_VALUES), c(BATCH_TIMES), c(TARGETS), lengths=c(np.array([8, 9, 8]))),

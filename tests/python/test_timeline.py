@@ -100,6 +100,20 @@ def test_over_float_seconds():
     np.testing.assert_array_equal(taus(line), SECOND + np.arange(51) * 20_000_000)
 
 
+def test_over_ignores_what_lies_beyond_lengths():
+    times = np.array([[0.0, 1.0, np.nan], [0.5, 1.5, 2.5]])
+    stream = rc.Stream(np.zeros((2, 3)), times, lengths=np.array([2, 3]))
+    assert rc.Timeline.over([stream], rate=10).count == 21
+
+
+def test_a_float32_start_is_seconds_on_every_backend():
+    torch = pytest.importorskip("torch")
+    stream = rc.Stream(torch.arange(4.0), torch.arange(4) * SECOND)
+    timeline = rc.Timeline(np.float32(1.5), rate=1, count=2)
+    assert rc.align([stream], timeline)[0].values.tolist() == [1.5, 2.5]
+    assert rc.align([stream], timeline, backend="torch")[0].values.tolist() == [1.5, 2.5]
+
+
 def test_durations():
     """A float is seconds, an int is nanoseconds, a timedelta is what it says."""
     values, times = np.arange(4.0), np.arange(4) * SECOND
