@@ -103,6 +103,11 @@ std::int64_t channel_count(const TensorView& view, int lead) {
   return count;
 }
 
+// Where element `offset` is; an array without elements may have no memory at all.
+void* element(const TensorView& view, std::int64_t offset) {
+  return view.data != nullptr ? static_cast<char*>(view.data) + offset * size_of(view.dtype) : nullptr;
+}
+
 // How a stream lies in memory.
 struct Layout {
   bool batched = false;       // it has rows: [B, S, ...], or packed
@@ -370,8 +375,7 @@ class Planner {
                 robocache::name_of(s.dtype), "; give a floating-point dtype or a wider one");
     }
     const int lead = batch_.rows ? 2 : 1;
-    s.out = static_cast<char*>(view.data) +
-            first * (fused ? view.strides[static_cast<std::size_t>(lead)] : 0) * size_of(view.dtype);
+    s.out = element(view, fused ? first * view.strides[static_cast<std::size_t>(lead)] : 0);
     s.out_dtype = view.dtype;
     s.out_row_stride = batch_.rows ? view.strides[0] : 0;
     s.out_target_stride = view.strides[static_cast<std::size_t>(lead - 1)];
@@ -417,8 +421,7 @@ class Planner {
     }
     const std::size_t target = batch_.rows ? 1 : 0;
     const std::int64_t shift = fused ? static_cast<std::int64_t>(k) * view.strides[target + 1] : 0;
-    return {static_cast<char*>(view.data) + shift * size_of(dtype), batch_.rows ? view.strides[0] : 0,
-            view.strides[target]};
+    return {element(view, shift), batch_.rows ? view.strides[0] : 0, view.strides[target]};
   }
   void set_marks(std::size_t k, const Aligned& output, bool fused) {
     StreamPlan& s = scratch_->streams[k];
