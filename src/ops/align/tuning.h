@@ -1,5 +1,6 @@
 // The numbers that the CUDA kernels are tuned with, and why each is what it is. Figures are microseconds on one H200, cold,
-// for the six align rows of the bench in its order.
+// for the six align rows of the bench in its order. Each pair is from one sweep, but the sweeps are of several versions of
+// the kernel, so pairs do not compare with each other.
 #pragma once
 
 namespace robocache::align_op::tuning {
