@@ -29,7 +29,6 @@ class Case {
     const bool batched = chance(70);
     rows_ = batched ? pick({1, 2, 3, 7, 40}) : 1;
     count_ = pick({0, 1, 2, 5, 33, 130, 300});
-    batched_ = batched;
     const bool timeline = chance(40);
     bins_ = chance(35);
     const int streams = static_cast<int>(pick({1, 1, 2, 3, 6}));
@@ -313,7 +312,7 @@ class Case {
 
   std::mt19937 random_;
   std::int64_t rows_ = 1, count_ = 0;
-  bool batched_ = false, timeline_ = true, bins_ = false;
+  bool timeline_ = true, bins_ = false;
   std::vector<TestStream> streams_;
   Array targets_, starts_;
   Timeline line_;

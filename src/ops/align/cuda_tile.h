@@ -425,7 +425,7 @@ __device__ void fast_tile(const StreamPlan& s, Method method, const TargetPlan& 
       tap.b = bytes_of(found.j);
       tap.w = w;
     } else {
-      tap.a = is_float(s.dtype) && (s.edge != Edge::zero || !real) ? -2 : -1;
+      tap.a = fills_nan(s, found.place) ? -2 : -1;
     }
     taps[threadIdx.x] = tap;
     check.target(here);

@@ -20,7 +20,7 @@ struct StampsAt {
 };
 
 template <>
-struct StampsAt<true> {  // no dtype to ask for: two registers pairs on a GPU
+struct StampsAt<true> {  // no dtype to ask for: two register pairs on a GPU
   const std::int64_t* first;
   std::int64_t stride;
   ROBOCACHE_HD std::int64_t operator()(std::int64_t k) const { return first[k * stride]; }
@@ -174,8 +174,7 @@ ROBOCACHE_HD_CALLED Verdict judge(const StreamPlan& s, const Samples<T>& samples
 
 // Whether a value without a source is NaN rather than 0. An empty stream, or one of which nothing has arrived, is NaN
 // whatever the edge.
-ROBOCACHE_HD bool fills_nan(const StreamPlan& s, const Target& target) {
-  const Place place = target.found.place;
+ROBOCACHE_HD bool fills_nan(const StreamPlan& s, Place place) {
   return is_float(s.dtype) && (s.edge != Edge::zero || place == Place::empty || place == Place::unarrived);
 }
 
@@ -279,7 +278,7 @@ ROBOCACHE_HD void write_channel(const StreamPlan& s, const Samples<T>& samples, 
       const std::int64_t here = c == 0 ? offset : out + channel_offset(s.out_channels, d + c);
       if (verdict.source >= 0) {
         store_copy(s, here, samples(verdict.source, d + c));
-      } else if (fills_nan(s, target)) {
+      } else if (fills_nan(s, target.found.place)) {
         store_as(s.out_dtype, s.out, here, quiet_nan<C>());
       } else if constexpr (is_float_type<T>) {
         store_as(s.out_dtype, s.out, here, C(0));

@@ -1,6 +1,4 @@
 // The truth: every target, range and channel one after the other.
-#include <algorithm>
-#include <memory>
 #include <vector>
 
 #include "ops/align/gradient.h"
