@@ -54,6 +54,25 @@ class CudaDevice {
 // where one is in it, having emptied it, and Error(unavailable) where CUDA cannot run.
 FaultBox* cuda_fault_box(int device);
 
+// Launches a kernel of which every thread calls after_earlier_work(). On GPUs that can (Hopper and later) its blocks are
+// brought up while the work before it in the stream drains.
+void cuda_launch(const void* kernel, std::int64_t blocks, int threads, std::size_t shared_bytes, void* argument,
+                 int device, cudaStream_t stream, const char* doing);
+
+// Lets the next launch of the stream bring up its blocks, which wait in turn. To be called early.
+__device__ inline void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+// Waits until all earlier work of the stream is done and its writes are seen. Before it a kernel touches nothing but its
+// arguments and its shared memory.
+__device__ inline void after_earlier_work() {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
+
 __device__ inline void report(FaultBox* box, const Fault& fault) {
   if (atomicCAS(&box->taken, 0, 1) != 0) return;
   box->fault = fault;

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int max_devices = 64;
 std::atomic<FaultBox*> boxes[max_devices];
+bool overlaps[max_devices];  // launches: set before the box is
 std::mutex boxes_mutex;
 
 std::string version_text(int version) { return concat(version / 1000, ".", version % 1000 / 10); }
@@ -82,6 +83,9 @@ FaultBox* make_box(int device) {
   cuda_check(cudaHostAlloc(&memory, sizeof(FaultBox), cudaHostAllocMapped | cudaHostAllocPortable),
              "allocating host memory");
   auto* const box = new (memory) FaultBox{};
+  int major = 0;
+  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for the architecture");
+  overlaps[device] = major >= 9;
   boxes[device].store(box);
   return box;
 }
@@ -139,6 +143,22 @@ FaultBox* cuda_fault_box(int device) {
     throw Error(ErrorKind::value, describe(empty(box)) + " (found on the GPU, in an earlier call)");
   }
   return box;
+}
+
+void cuda_launch(const void* kernel, std::int64_t blocks, int threads, std::size_t shared_bytes, void* argument,
+                 int device, cudaStream_t stream, const char* doing) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = overlaps[device] ? 1 : 0;
+  void* arguments[] = {argument};
+  cuda_check(cudaLaunchKernelExC(&config, kernel, arguments), doing);
 }
 
 void cuda_synchronize_all() {

@@ -75,7 +75,7 @@ struct Prefetch {
 
 // Locates the targets of a block. `position` is the guess, for this call and the next.
 template <class At>
-void locate_block(const StreamPlan& s, const TargetPlan& targets, const At& at, const StampsAt<>& arrival_at,
+void locate_block(const StreamPlan& s, const TargetPlan& targets, const At& at, const StampsAt& arrival_at,
                   std::int64_t count, std::int64_t& position, const Prefetch& prefetch, Block& here) {
   for (std::int64_t k = 0; k < here.count; ++k) {
     const std::int64_t before = position;
@@ -127,8 +127,8 @@ struct Writer {
   const StreamPlan& s;
   const Range& range;
   const Samples<T>& samples;
-  const StampsAt<>& at;
-  const StampsAt<>& arrival_at;
+  const StampsAt& at;
+  const StampsAt& arrival_at;
   const Target& here;
   const Verdict& verdict;
   std::int64_t out;  // of the target, in elements from s.out
@@ -289,8 +289,8 @@ template <class T>
 struct RowRun {
   const StreamPlan& s;
   const Samples<T>& samples;
-  const StampsAt<>& at;
-  const StampsAt<>& arrival_at;
+  const StampsAt& at;
+  const StampsAt& arrival_at;
   std::int64_t count;  // samples of the row
 
   std::int64_t out(const Block& here, std::int64_t k) const {
@@ -341,8 +341,8 @@ void run_task(const Plan& plan, const StreamPlan& s, const Task& task) {
   Block here;
   for (std::int64_t b = task.row_begin; b < task.row_end; ++b) {
     const Row row = row_of(s, b);
-    const StampsAt<> at{&s.times, row.times_offset};
-    const StampsAt<> arrival_at{&s.arrivals, row.arrivals_offset};
+    const StampsAt at{&s.times, row.times_offset};
+    const StampsAt arrival_at{&s.arrivals, row.arrivals_offset};
     const Samples<T> samples(s, row);
     const RowRun<T> run{s, samples, at, arrival_at, row.count};
     const Prefetch prefetch{reinterpret_cast<const char*>(samples.data), s.sample_stride * std::int64_t{sizeof(T)},

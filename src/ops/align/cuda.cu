@@ -14,31 +14,33 @@ const void* general_kernel(DType dtype, bool small);  // cuda_general.cu
 
 namespace {
 
-// Whether the tiles of a stream see all its stamps between them, each segment once.
-bool checks_in_tiles(const StreamPlan& s, const Tiling& tiling) {
-  return tiling.by_row && tiling.blocks > 0 && s.rows.data == nullptr;
+// Stamps of a tile's share, beside the window's margins.
+constexpr std::int64_t window_room = tuning::window_stamps - 2 * tuning::narrow_margin - 3;
+
+// Whether the tiles of a stream see all its stamps between them, each segment once, and have them in their windows.
+bool checks_in_tiles(const StreamPlan& s, const TargetPlan& targets, const Tiling& tiling) {
+  if (!tiling.by_row || tiling.tiles == 0 || s.rows.data != nullptr) return false;
+  return s.samples < tuning::window_stamps || window_room * targets.count >= s.samples * tiling.targets;
 }
 
 // ---- the plain launch ----------------------------------------------------------------------------------------------
 
-// A stream that needs nothing else is packed into three cache lines of arguments; the device unpacks it into registers.
-// Meant to spare a short kernel waiting for argument lines; by itself it was not seen to gain (fuse B=4: 6.1 to 6.0 us).
+// A stream that needs nothing else, packed into three cache lines of arguments.
 struct alignas(64) PlainStream {
-  const void* values;
+  const char* values;
   const std::int64_t* times;
-  std::int64_t row_stride, sample_stride, times_row_stride, samples, latency, max_gap;
+  std::int64_t row_bytes, times_row_stride, latency, max_gap;
+  std::uint32_t sample_bytes, samples, segments, name;
 
-  void* out;
-  std::int64_t out_row_stride, out_target_stride;
-  std::uint32_t first_block, tiles_per_row;
-  std::int32_t targets, channel_tiles, vectors, all_vectors;
-  std::uint8_t vector_bytes;
-  std::uint16_t magic_low;
-  bool magic_high, by_row, batched, check_rows;
+  char* out;
+  std::int64_t out_row_bytes, out_target_bytes;
+  std::uint32_t first_block, tiles_per_row, channel_tiles, all_vectors;
+  std::uint16_t vectors, magic_low;
+  std::uint8_t targets, vector_bytes;
+  bool magic_high, by_row, batched, check_rows, causal, ragged, packed, wide_extents, wide_rows, marks;
   Method method;
   Edge edge;
   DType dtype;
-  bool causal, packed, wide_extents, wide_rows;
 
   std::uint8_t* valid;
   std::int64_t* age;
@@ -46,8 +48,6 @@ struct alignas(64) PlainStream {
   std::int64_t mark_row_stride, mark_target_stride;
   const void* extents;  // lengths, or offsets where packed
   const void* rows;
-  std::uint32_t name;
-  std::uint32_t segments;
 };
 static_assert(sizeof(PlainStream) == 192);
 
@@ -63,12 +63,9 @@ struct PlainLaunch {
   PlainStream plans[Streams];
 };
 
+// All but what tells where values lie.
 ROBOCACHE_HD StreamPlan unpack(const PlainStream& p) {
   StreamPlan s;
-  s.values = p.values;
-  s.row_stride = p.row_stride;
-  s.sample_stride = p.sample_stride;
-  s.channel_count = p.all_vectors;  // only asked whether it is 0
   s.times = {p.times, p.times_row_stride, 1, DType::i64};
   if (p.packed) {
     s.offsets = {p.extents, 1, p.wide_extents};
@@ -85,41 +82,39 @@ ROBOCACHE_HD StreamPlan unpack(const PlainStream& p) {
   s.edge = p.edge;
   s.causal = p.causal;
   s.name = p.name;
-  s.out = p.out;
-  s.out_row_stride = p.out_row_stride;
-  s.out_target_stride = p.out_target_stride;
   s.valid = {p.valid, p.mark_row_stride, p.mark_target_stride};
   s.age = {p.age, p.mark_row_stride, p.mark_target_stride};
   s.index = {p.index, p.mark_row_stride, p.mark_target_stride};
   return s;
 }
 
-PlainStream pack(const StreamPlan& s, Method method, const Tiling& tiling) {
+PlainStream pack(const StreamPlan& s, const TargetPlan& targets, Method method, const Tiling& tiling) {
   PlainStream p{};
-  p.values = s.values;
+  const std::int64_t size = size_of(s.dtype);
+  p.values = static_cast<const char*>(s.values);
   p.times = static_cast<const std::int64_t*>(s.times.data);
-  p.row_stride = s.row_stride;
-  p.sample_stride = s.sample_stride;
+  p.row_bytes = s.row_stride * size;
+  p.sample_bytes = static_cast<std::uint32_t>(s.sample_stride * size);
   p.times_row_stride = s.times.row_stride;
-  p.samples = s.samples;
+  p.samples = static_cast<std::uint32_t>(s.samples);
   p.segments = static_cast<std::uint32_t>(s.segments);
   p.batched = s.batched;
   p.latency = s.latency;
   p.max_gap = s.max_gap;
-  p.out = s.out;
-  p.out_row_stride = s.out_row_stride;
-  p.out_target_stride = s.out_target_stride;
+  p.out = static_cast<char*>(s.out);
+  p.out_row_bytes = s.out_row_stride * size;
+  p.out_target_bytes = s.out_target_stride * size;
   p.first_block = tiling.first_block;
   p.tiles_per_row = tiling.tiles_per_row;
-  p.targets = tiling.targets;
-  p.channel_tiles = tiling.channel_tiles;
-  p.vectors = tiling.vectors;
-  p.all_vectors = s.channel_count == 0 ? 0 : tiling.all_vectors;
+  p.targets = static_cast<std::uint8_t>(tiling.targets);
+  p.channel_tiles = static_cast<std::uint32_t>(tiling.channel_tiles);
+  p.vectors = static_cast<std::uint16_t>(tiling.vectors);
+  p.all_vectors = s.channel_count == 0 || s.out == nullptr ? 0 : static_cast<std::uint32_t>(tiling.all_vectors);
   p.vector_bytes = static_cast<std::uint8_t>(tiling.vector_bytes);
   p.magic_low = static_cast<std::uint16_t>(tiling.magic);
   p.magic_high = tiling.magic >> 16 != 0;
   p.by_row = tiling.by_row;
-  p.check_rows = checks_in_tiles(s, tiling);
+  p.check_rows = checks_in_tiles(s, targets, tiling);
   p.method = method;
   p.edge = s.edge;
   p.dtype = s.dtype;
@@ -129,6 +124,7 @@ PlainStream pack(const StreamPlan& s, Method method, const Tiling& tiling) {
   p.extents = extents.data;
   p.wide_extents = extents.wide;
   p.rows = s.rows.data;
+  p.ragged = p.extents != nullptr || p.rows != nullptr;
   p.wide_rows = s.rows.wide;
   p.valid = static_cast<std::uint8_t*>(s.valid.data);
   p.age = static_cast<std::int64_t*>(s.age.data);
@@ -136,6 +132,7 @@ PlainStream pack(const StreamPlan& s, Method method, const Tiling& tiling) {
   const StreamPlan::Mark& mark = s.valid.data != nullptr ? s.valid : (s.age.data != nullptr ? s.age : s.index);
   p.mark_row_stride = mark.row_stride;
   p.mark_target_stride = mark.target_stride;
+  p.marks = mark.data != nullptr;
   p.name = s.name;
   return p;
 }
@@ -145,14 +142,16 @@ __device__ __noinline__ void check_stamps(const PlainStream& p, Operation operat
                                           int end, FaultBox* box) {
   const StreamPlan s = unpack(p);
   const StampCheck check{operation, &s};
-  for (int k = begin + static_cast<int>(threadIdx.x); k < end; k += tuning::threads) {
+  for (int k = begin + thread_of_block(); k < end; k += tuning::threads) {
     const Fault fault = check(row + k);
     if (fault.code != FaultCode::none) report(box, fault);
   }
 }
-__device__ __noinline__ void report_target(const TargetPlan& targets, Operation operation, std::int64_t n,
-                                           FaultBox* box) {
-  const Fault fault = TargetCheck{operation, &targets, false}(n);
+__device__ __noinline__ void report_target(const TargetPlan& targets, Operation operation, std::int64_t b,
+                                           std::int64_t t, FaultBox* box) {
+  if (targets.timeline && targets.starts.data == nullptr) return;
+  const std::int64_t in_list = targets.batched ? b * targets.count + t : t;
+  const Fault fault = TargetCheck{operation, &targets, false}(targets.timeline ? b : in_list);
   if (fault.code != FaultCode::none) report(box, fault);
 }
 __device__ __noinline__ void check_extents(const PlainStream& p, Operation operation, std::int64_t row, FaultBox* box) {
@@ -164,49 +163,163 @@ __device__ __noinline__ void check_extents(const PlainStream& p, Operation opera
   }
 }
 
-// The tile's share of its row's stamps: they are on their way to this multiprocessor anyway.
-template <class L>
-struct PlainCheck {
-  const L* launch;
-  const PlainStream* p;
-  const Tile* tile;
+// Its own function, because most streams have no lengths, offsets or rows.
+__device__ __noinline__ Row ragged_row(const PlainStream& p, std::uint32_t b) { return row_of(unpack(p), b); }
 
-  __device__ void target(const Searched<true>& here) const {
-    if (!launch->check || !here.mine || (here.tau > -time_limit && here.tau < time_limit)) return;
-    const TargetPlan& targets = launch->targets;
-    if (targets.timeline && targets.starts.data == nullptr) return;
-    const std::int64_t in_list = targets.batched ? here.b * targets.count + here.t : here.t;
-    report_target(targets, launch->operation, targets.timeline ? here.b : in_list, launch->box);
+struct PlainStamps {
+  const std::int64_t* first;
+  __device__ std::int64_t operator()(std::int64_t k) const { return first[k]; }
+  __device__ PlainStamps from(int k) const { return {first + k}; }
+};
+
+// The usual cases of locate() and choose(): a target on a sample of the window, or between two that have no twin and no
+// gap between them. False where it is another.
+template <class C>
+__device__ bool choose_easily(const PlainStream& p, const SharedStamps& shared, const Window& window, int found,
+                              int count, std::int64_t x, Choice<C>& choice) {
+  const bool inside = found < window.count;
+  const bool at_end = window.first + window.count == count;
+  if (p.causal || found < 1 || !(inside || at_end)) return false;
+  const std::int64_t left = shared[found - 1];
+  const std::int64_t right = shared[found];  // behind the window: the end of time
+  const std::int64_t span = right - left;
+  const std::int64_t since = x - left;
+  const bool alone = shared[found + 1] != right && (found + 1 < window.count || at_end);
+  if (since != 0 && (!inside || !alone || span > p.max_gap)) return false;
+  choice.valid = true;
+  choice.age = since;
+  choice.sample = choice.index = window.first + found - 1;
+  choice.step = 1;
+  if (p.method == Method::nearest) {
+    choice.sample = choice.index = choice.sample + (since <= span - since ? 0 : 1);
+  } else if (p.method == Method::linear) {
+    choice.w = static_cast<C>(static_cast<double>(since) / static_cast<double>(span));
+    if (choice.w == C(1)) {
+      choice.w = 0;
+      ++choice.sample;
+    }
+  }
+  return true;
+}
+
+// Every case. Its own function, because few targets need it.
+template <class C>
+__device__ __noinline__ Choice<C> choose_carefully(const PlainStream& p, PlainStamps all, int count, std::int64_t upper,
+                                                   std::int64_t tau) {
+  const StreamPlan s = unpack(p);
+  return choose<C>(s, p.method, locate(s, all, NoArrivals{}, count, upper, tau));
+}
+
+// One tile, in 32-bit arithmetic as far as it goes: before the first value can move, all warps of a multiprocessor go
+// through the search together, and it costs what its instructions cost.
+template <class T, class L>
+__device__ void plain_tile(const L& launch, const PlainStream& p, const SharedStamps& shared, Tap<T>* taps) {
+  const TargetPlan& targets = launch.targets;
+  const StreamPlan s = unpack(p);
+
+  // The targets: one a thread.
+  std::uint32_t tile = blockIdx.x - p.first_block;
+  std::uint32_t channel_tile = 0;
+  if (p.channel_tiles > 1) {
+    channel_tile = tile % p.channel_tiles;
+    tile /= p.channel_tiles;
+  }
+  const auto row_targets = static_cast<std::uint32_t>(targets.count);
+  std::uint32_t b = 0;
+  std::uint32_t first = tile * p.targets;
+  std::uint32_t end = row_targets;
+  if (p.by_row) {
+    b = tile / p.tiles_per_row;
+    first = (tile - b * p.tiles_per_row) * p.targets;
+  } else {
+    end *= static_cast<std::uint32_t>(targets.rows);  // the planner keeps this under 2^32
+  }
+  const std::uint32_t tile_targets = min(static_cast<std::uint32_t>(p.targets), end - first);
+  const bool mine = threadIdx.x < tile_targets;
+  std::uint32_t t = first + threadIdx.x;
+  if (!p.by_row && mine) {
+    b = t / row_targets;
+    t -= b * row_targets;
   }
 
-  __device__ void stamps(const Searched<true>& here) const {
-    if (!launch->check || !p->check_rows || tile->channel_tile != 0 || (!p->batched && tile->row != 0)) return;
-    const auto part = static_cast<std::uint32_t>(tile->first) / static_cast<std::uint32_t>(p->targets);
-    if (p->extents != nullptr && part == 0 && threadIdx.x == 0) {
-      check_extents(*p, launch->operation, here.b, launch->box);
+  // The samples.
+  after_earlier_work();
+  std::uint32_t segment = p.batched ? b : 0;
+  std::int64_t first_sample = 0;
+  auto count = static_cast<int>(p.samples);
+  if (p.ragged) {
+    const Row row = ragged_row(p, b);
+    segment = static_cast<std::uint32_t>(row.segment);
+    first_sample = row.first;
+    count = static_cast<int>(row.count);
+  }
+  const PlainStamps all{p.times + segment * p.times_row_stride + first_sample};
+
+  // The stamps and the targets come together: nothing waits for the one before the other is on its way.
+  Window window;
+  const bool searches = p.by_row && count > 0;
+  if (searches) window = window_by_place(first, p.targets, row_targets, count);
+  const Brought brought(all, window);
+  std::int64_t tau = 0;
+  if (mine) {
+    if (targets.timeline) {
+      tau = target<true>(targets, b, t);
+    } else {
+      tau = __ldg(static_cast<const std::int64_t*>(targets.times.data) + b * targets.times.row_stride + t);
     }
-    const auto count = static_cast<int>(here.row.count);
-    const int share = static_cast<int>((static_cast<std::uint32_t>(count) + p->tiles_per_row - 1) / p->tiles_per_row);
-    const int begin = static_cast<int>(part) * share;
-    const int end = min(count, begin + share);
-    const Window& window = here.at.window;
-    bool fine = true;
-    int first = begin;  // of what is not in the window
-    if (window.shift == 0) {
-      first = max(begin, min(end, window.first + window.count));
-      fine = window.first == 0 || window.first < begin;
-      for (int k = max(begin, window.first) + static_cast<int>(threadIdx.x); k < first; k += tuning::threads) {
-        const std::int64_t* const stamp = here.at.shared + (k - window.first);
-        fine = fine && *stamp < time_limit && *stamp >= (k > 0 ? stamp[-1] : 1 - time_limit);
+  }
+  if (searches) {
+    brought.put(shared);
+    if (launch.check && p.check_rows && channel_tile == 0 && (p.batched || b == 0)) {
+      bool fine = brought.rise(shared);  // then the row's first and last tell of all
+      if (window.first == 0) fine &= shared[0] > -time_limit;
+      if (window.first + window.count == count) fine &= shared[window.count - 1] < time_limit;
+      if (!fine) {
+        check_stamps(p, launch.operation, p.packed ? first_sample : static_cast<std::int64_t>(segment) * p.samples,
+                     window.first, window.first + window.count, launch.box);
+      }
+      if (p.extents != nullptr && first == 0 && threadIdx.x == 0) check_extents(p, launch.operation, b, launch.box);
+    }
+  }
+
+  // The search, and where the values are.
+  const std::int64_t channel = static_cast<std::int64_t>(channel_tile) * (p.vectors * p.vector_bytes);
+  std::int64_t upper = -1;  // not known
+  for (bool pending = mine;;) {
+    if (pending) {
+      Choice<compute_t<T>> choice;
+      bool easy = false;
+      if (!searches) {
+        upper = upper_bound(all, 0, count, search_key(s, tau));
+      } else if (upper < 0) {
+        const int found = search_window(shared, search_key(s, tau));
+        easy = choose_easily(p, shared, window, found, count, shifted_target(s, tau), choice);
+        if (!easy && window.count > 0 && tells(window, found, count)) upper = window.first + found;
+      }
+      if (!easy && upper >= 0) choice = choose_carefully<compute_t<T>>(p, all, count, upper, tau);
+      if (easy || upper >= 0) {
+        pending = false;
+        if (p.marks && channel_tile == 0) write_marks(s, b, t, choice.valid, choice.age, choice.index);
+        Tap<T>& tap = taps[threadIdx.x];
+        tap.a = p.values + channel + segment * p.row_bytes + (first_sample + choice.sample) * p.sample_bytes;
+        tap.b = tap.a + choice.step * p.sample_bytes;
+        tap.w = choice.w;
+        tap.out = p.out + channel + b * p.out_row_bytes + t * p.out_target_bytes;
+        if (launch.check && (tau <= -time_limit || tau >= time_limit)) {
+          report_target(targets, launch.operation, b, t, launch.box);
+        }
       }
     }
-    if (!fine) first = begin;
-    if (first < end) {
-      check_stamps(*p, launch->operation, (p->packed ? here.row.first : here.row.segment * p->samples), first, end,
-                   launch->box);
-    }
+    if (!__syncthreads_or(pending)) break;
+    upper = search_by_time(all, count, search_key(s, tau), static_cast<int>(tile_targets), shared);
   }
-};
+  let_next_begin();  // not before: blocks that come early crowd on the multiprocessors that are first to be free
+  if (p.all_vectors == 0) return;
+  const auto vectors = static_cast<int>(min(std::uint32_t{p.vectors}, p.all_vectors - channel_tile * p.vectors));
+  const std::uint32_t magic = p.magic_low | (p.magic_high ? 65536u : 0u);
+  move_values(taps, p.vector_bytes, static_cast<int>(tile_targets), vectors,
+              vectors == p.vectors ? magic : magic_of(vectors));
+}
 
 // Streams whose stamps no tile checks: many rows may read one segment, or a tile lies in many rows.
 template <class L>
@@ -248,31 +361,19 @@ template <class T, int Streams>
 __global__ void __launch_bounds__(tuning::threads, tuning::blocks_per_processor)
     align_kernel(const __grid_constant__ PlainLaunch<Streams> launch) {
   if (blockIdx.x < launch.check_blocks) {
+    after_earlier_work();
     check_plain(launch);
     return;
   }
   __shared__ std::int64_t stamps[tuning::window_stamps];
   __shared__ Tap<T> taps[tuning::threads];
   __shared__ PlainStream chosen;
-  const PlainStream& p = choose_stream(launch, chosen);
-  const StreamPlan s = unpack(p);
-  Tiling tiling;
-  tiling.targets = p.targets;
-  tiling.channel_tiles = p.channel_tiles;
-  tiling.vectors = p.vectors;
-  tiling.all_vectors = p.all_vectors;
-  tiling.tiles_per_row = p.tiles_per_row;
-  tiling.magic = p.magic_low | (p.magic_high ? 65536u : 0u);
-  tiling.vector_bytes = static_cast<std::int16_t>(p.vector_bytes);
-  tiling.by_row = p.by_row;
-  const Tile tile = tile_of(tiling, launch.targets, blockIdx.x - p.first_block);
-  fast_tile<T, true>(s, p.method, launch.targets, tiling, tile, stamps, taps,
-                     PlainCheck<PlainLaunch<Streams>>{&launch, &p, &tile});
+  plain_tile<T>(launch, choose_stream(launch, chosen), SharedStamps(stamps), taps);
 }
 
 // ---- planning a launch ---------------------------------------------------------------------------------------------
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return b == 0 ? 0 : (a + b - 1) / b; }
 
 // The largest vector that every address of the stream and its output is a multiple of; 0 where range.h must do it.
 int vector_bytes(const StreamPlan& s, std::span<const Range> ranges) {
@@ -288,8 +389,10 @@ int vector_bytes(const StreamPlan& s, std::span<const Range> ranges) {
        {s.row_stride, s.sample_stride, s.channel_count, s.out_row_stride, s.out_target_stride}) {
     bits |= static_cast<std::uint64_t>(elements * size);
   }
-  if (bits % 16 == 0) return 16;
-  return bits % 4 == 0 && size < 4 ? 4 : size;
+  for (int bytes = 16; bytes > size; bytes /= 2) {
+    if (bits % static_cast<unsigned>(bytes) == 0) return bytes;
+  }
+  return size;
 }
 
 // Whether the plain kernel can take the stream: dense int64 stamps, no arrivals, marks that share their strides.
@@ -297,7 +400,10 @@ bool is_plain(const StreamPlan& s, const TargetPlan& targets) {
   const Stamps& list = targets.timeline ? targets.starts : targets.times;
   if (list.data != nullptr && list.dtype != DType::i64) return false;
   if (s.times.dtype != DType::i64 || s.times.stride != 1 || s.arrivals.data != nullptr) return false;
-  if (s.segments >= std::int64_t{1} << 32) return false;
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  if (s.segments > most || targets.rows > most || targets.count > most) return false;
+  if (s.sample_stride < 0 || s.sample_stride * size_of(s.dtype) > most) return false;
+  if (!targets.timeline && targets.times.stride != 1) return false;
   for (const Integers& integers : {s.lengths, s.offsets, s.rows}) {
     if (integers.data != nullptr && integers.stride != 1) return false;
   }
@@ -311,35 +417,47 @@ bool is_plain(const StreamPlan& s, const TargetPlan& targets) {
   return true;
 }
 
-Tiling tiling_of(const StreamPlan& s, const TargetPlan& targets, std::span<const Range> ranges) {
-  Tiling tiling;
-  tiling.vector_bytes = static_cast<std::int16_t>(vector_bytes(s, ranges));
-  const std::int64_t unit = tiling.vector_bytes == 0 ? 1 : tiling.vector_bytes / size_of(s.dtype);
-  const std::int64_t all = s.out == nullptr ? 1 : std::max<std::int64_t>(1, s.channel_count / unit);
-  // As many vectors a thread as leave enough blocks to fill the device.
-  std::int64_t per_block = std::int64_t{tuning::threads} * tuning::most_vectors;
-  const std::int64_t vectors = targets.rows * targets.count * all;
-  while (per_block > std::int64_t{tuning::threads} * tuning::fewest_vectors &&
-         vectors < per_block * tuning::enough_blocks) {
-    per_block /= 2;
+std::int64_t vectors_of(const StreamPlan& s, int vector_bytes) {
+  const std::int64_t unit = vector_bytes == 0 ? 1 : vector_bytes / size_of(s.dtype);
+  return s.out == nullptr ? 1 : std::max<std::int64_t>(1, s.channel_count / unit);
+}
+
+// How many vectors a tile should have where a launch has that many: as many as make one wave of blocks, within limits.
+std::int64_t vectors_of_tile(std::int64_t vectors) {
+  std::int64_t per_tile = std::int64_t{tuning::threads} * tuning::fewest_vectors;
+  while (per_tile < std::int64_t{tuning::threads} * tuning::most_vectors && vectors > per_tile * tuning::one_wave) {
+    per_tile *= 2;
   }
-  tiling.vectors = static_cast<std::int32_t>(std::min(all, per_block));
+  while (per_tile > tuning::threads && vectors < per_tile * tuning::least_tiles) per_tile /= 2;
+  return per_tile;
+}
+
+Tiling tiling_of(const StreamPlan& s, const TargetPlan& targets, int vector_bytes, std::int64_t per_tile) {
+  Tiling tiling;
+  tiling.vector_bytes = static_cast<std::int16_t>(vector_bytes);
+  const std::int64_t all = vectors_of(s, vector_bytes);
+  tiling.vectors = static_cast<std::int32_t>(std::min(all, per_tile));
   tiling.channel_tiles = static_cast<std::int32_t>(divide_up(all, tiling.vectors));
   tiling.magic = magic_of(tiling.vectors);
-  const std::int64_t wanted = std::clamp<std::int64_t>(per_block / tiling.vectors, 1, tuning::threads);
-  tiling.targets = static_cast<std::int32_t>(std::min<std::int64_t>(wanted, std::max<std::int64_t>(targets.count, 1)));
+  std::int64_t wanted = std::clamp<std::int64_t>(per_tile / tiling.vectors, 1, tuning::threads);
+  // Of a long row, as many as have their stamps in one window; of every row, tiles of about a size.
+  if (s.samples >= tuning::window_stamps) {
+    wanted = std::clamp<std::int64_t>(window_room * targets.count / s.samples, 1, wanted);
+  }
+  const std::int64_t in_row = divide_up(targets.count, divide_up(targets.count, wanted));
+  tiling.targets = static_cast<std::int32_t>(std::max<std::int64_t>(in_row, 1));
   tiling.all_vectors = static_cast<std::int32_t>(all);
   tiling.by_row =
       targets.rows == 1 || 2 * targets.count > wanted || targets.rows * targets.count >= std::int64_t{1} << 32;
   if (!tiling.by_row) tiling.targets = static_cast<std::int32_t>(wanted);
   tiling.tiles_per_row = static_cast<std::uint32_t>(divide_up(targets.count, tiling.targets));
   const std::int64_t tiles =
-      tiling.by_row ? targets.rows * tiling.tiles_per_row : divide_up(targets.rows * targets.count, tiling.targets);
-  const std::int64_t blocks = tiles * tiling.channel_tiles;
-  if (blocks >= std::int64_t{1} << 31) {
+      tiling.channel_tiles *
+      (tiling.by_row ? targets.rows * tiling.tiles_per_row : divide_up(targets.rows * targets.count, tiling.targets));
+  if (tiles >= std::int64_t{1} << 31) {
     throw Error(ErrorKind::value, "the call is too large for one launch: split the rows");
   }
-  tiling.blocks = static_cast<std::uint32_t>(blocks);
+  tiling.tiles = static_cast<std::uint32_t>(tiles);
   return tiling;
 }
 
@@ -362,6 +480,7 @@ const void* plain_kernel(DType dtype) {
 struct Group {
   const Plan* plan = nullptr;
   FaultBox* box = nullptr;
+  int device = 0;
   cudaStream_t stream = nullptr;
   int count = 0;
   int chosen[max_streams];
@@ -369,7 +488,7 @@ struct Group {
   std::int32_t ranges = 0;
   bool plain = true;  // all of them go without range.h
   bool bins = false;
-  std::int64_t blocks = 0;  // but for the checks'
+  std::int64_t vectors = 0;
   std::int64_t to_check = 0;
 
   const StreamPlan& operator[](int k) const { return plan->streams[static_cast<std::size_t>(chosen[k])]; }
@@ -380,14 +499,23 @@ struct Group {
       throw Error(ErrorKind::value, concat(name_of(plan->operation), ": a row, or packed rows, of ", s.samples,
                                            " samples; on CUDA at most 2^31 - 1"));
     }
-    Tiling& tiling = tilings[count];
-    tiling = tiling_of(s, plan->targets, plan->ranges);
-    plain = plain && tiling.vector_bytes != 0 && is_plain(s, plan->targets);
+    const int bytes = vector_bytes(s, plan->ranges);
+    tilings[count].vector_bytes = static_cast<std::int16_t>(bytes);
+    plain = plain && bytes != 0 && is_plain(s, plan->targets);
     bins = bins || s.bins;
-    blocks += tiling.blocks;
     ranges += s.range_count;
-    if (!checks_in_tiles(s, tiling)) count_stamps(s);
+    vectors += plan->targets.rows * plan->targets.count * vectors_of(s, bytes);
     chosen[count++] = static_cast<int>(k);
+  }
+
+  // After the last add().
+  void tile() {
+    const std::int64_t per_tile = vectors_of_tile(vectors);
+    for (int k = 0; k < count; ++k) {
+      const StreamPlan& s = (*this)[k];
+      tilings[k] = tiling_of(s, plan->targets, tilings[k].vector_bytes, per_tile);
+      if (!checks_in_tiles(s, plan->targets, tilings[k])) count_stamps(s);
+    }
   }
 
   void count_stamps(const StreamPlan& s) {
@@ -410,7 +538,7 @@ struct Group {
     std::int64_t first = launch.check_blocks;
     for (int k = 0; k < count; ++k) {
       tilings[k].first_block = static_cast<std::uint32_t>(first);
-      first += tilings[k].blocks;
+      first += tilings[k].tiles;
     }
     if (first >= std::int64_t{1} << 31) {
       throw Error(ErrorKind::value, concat(name_of(plan->operation), ": too large for one launch: split the rows"));
@@ -420,9 +548,7 @@ struct Group {
 
   void run(const void* kernel, std::int64_t all, void* launch) const {
     if (all == 0) return;
-    void* arguments[] = {launch};
-    cuda_check(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(all)), dim3(tuning::threads), arguments, 0, stream),
-               name_of(plan->operation));
+    cuda_launch(kernel, all, tuning::threads, 0, launch, device, stream, name_of(plan->operation));
   }
 
   template <int Streams>
@@ -434,7 +560,7 @@ struct Group {
     for (int k = 0; k < count; ++k) {
       const StreamPlan& s = (*this)[k];
       launch.first_block[k] = tilings[k].first_block;
-      launch.plans[k] = pack(s, plan->ranges[static_cast<std::size_t>(s.first_range)].method, tilings[k]);
+      launch.plans[k] = pack(s, plan->targets, plan->ranges[static_cast<std::size_t>(s.first_range)].method, tilings[k]);
     }
     run(plain_kernel<Streams>((*this)[0].dtype), all, &launch);
   }
@@ -470,6 +596,7 @@ void run_cuda(const Plan& plan, const Context& context, int device) {
     Group group;
     group.plan = &plan;
     group.box = box;
+    group.device = device;
     group.stream = static_cast<cudaStream_t>(context.stream);
     for (std::size_t k = first; k < plan.streams.size(); ++k) {
       const StreamPlan& s = plan.streams[k];
@@ -477,6 +604,7 @@ void run_cuda(const Plan& plan, const Context& context, int device) {
       done[k] = true;
       group.add(k);
     }
+    group.tile();
     if (group.plain && group.count == 1) {
       group.launch_plain<1>();
     } else if (group.plain && group.count <= small_streams) {

@@ -38,7 +38,7 @@ struct Reach {
 template <class T>
 struct Found {
   Row row;
-  StampsAt<> at, arrival_at;
+  StampsAt at, arrival_at;
   Target target;
 };
 template <class T>

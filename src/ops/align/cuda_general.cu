@@ -15,13 +15,13 @@ struct Shared {
 // Called, not inlined: it is large, and every launch size has it.
 template <class T>
 __device__ __noinline__ void general_tile(const StreamPlan& s, const Range* ranges, const TargetPlan& targets,
-                                          const Tiling& tiling, const Tile& tile, std::int64_t* stamps,
+                                          const Tiling& tiling, const Tile& tile, SharedStamps stamps,
                                           Shared* shared) {
-  const auto thread = static_cast<int>(threadIdx.x);
-  const Searched<false> here = search_tile<false>(s, targets, tiling, tile, stamps);
+  const int thread = thread_of_block();
+  const Searched here = search_tile(s, targets, tiling, tile, stamps);
   const Row& row = here.row;
-  const StampsAt<> at{&s.times, row.times_offset};
-  const StampsAt<> arrival_at{&s.arrivals, row.arrivals_offset};
+  const StampsAt at{&s.times, row.times_offset};
+  const StampsAt arrival_at{&s.arrivals, row.arrivals_offset};
   if (here.mine) {
     shared[thread].row = row;
     shared[thread].target = target_at(s, targets, at, arrival_at, row.count, here.b, here.t, here.tau, here.upper);
@@ -50,8 +50,8 @@ __device__ __noinline__ void general_tile(const StreamPlan& s, const Range* rang
         const std::int64_t k = item / width;
         const std::int64_t d = range.begin + (first + item - k * width) * step;
         const Shared& mate = shared[k];
-        const StampsAt<> its{&s.times, mate.row.times_offset};
-        const StampsAt<> its_arrival{&s.arrivals, mate.row.arrivals_offset};
+        const StampsAt its{&s.times, mate.row.times_offset};
+        const StampsAt its_arrival{&s.arrivals, mate.row.arrivals_offset};
         write_channel(s, Samples<T>(s, mate.row), range, its, its_arrival, mate.target, mate.verdict, d, mate.out);
       }
     }
@@ -64,13 +64,15 @@ __device__ __noinline__ void general_tile(const StreamPlan& s, const Range* rang
 
 template <class T>
 __device__ __noinline__ void fast_tile_called(const StreamPlan& s, Method method, const TargetPlan& targets,
-                                              const Tiling& tiling, const Tile& tile, std::int64_t* stamps,
+                                              const Tiling& tiling, const Tile& tile, SharedStamps stamps,
                                               Tap<T>* taps) {
-  fast_tile<T, false>(s, method, targets, tiling, tile, stamps, taps);
+  fast_tile<T>(s, method, targets, tiling, tile, stamps, taps);
 }
 
 template <class T, class L>
 __global__ void __launch_bounds__(tuning::threads) align_general_kernel(const __grid_constant__ L launch) {
+  let_next_begin();
+  after_earlier_work();
   if (blockIdx.x < launch.check_blocks) {
     check_all(launch);
     return;
@@ -86,9 +88,10 @@ __global__ void __launch_bounds__(tuning::threads) align_general_kernel(const __
   const Tiling& tiling = launch.tilings[k];
   const Tile tile = tile_of(tiling, launch.targets, blockIdx.x - tiling.first_block);
   if (tiling.vector_bytes == 0) {
-    general_tile<T>(s, launch.ranges, launch.targets, tiling, tile, stamps, memory.shared);
+    general_tile<T>(s, launch.ranges, launch.targets, tiling, tile, SharedStamps(stamps), memory.shared);
   } else {
-    fast_tile_called<T>(s, launch.ranges[s.first_range].method, launch.targets, tiling, tile, stamps, memory.taps);
+    fast_tile_called<T>(s, launch.ranges[s.first_range].method, launch.targets, tiling, tile, SharedStamps(stamps),
+                        memory.taps);
   }
 }
 

@@ -12,16 +12,16 @@ namespace {
 // ---- the launch, as the kernel sees it -----------------------------------------------------------------------------
 
 struct Tiling {
-  std::int32_t targets = 1;        // of a block
-  std::int32_t channel_tiles = 1;  // blocks that share a tile of targets
+  std::int32_t targets = 1;        // of a tile, which is a block's work
+  std::int32_t channel_tiles = 1;  // tiles that share their targets
   std::int32_t vectors = 0;        // of a sample, in one channel tile
   std::int32_t all_vectors = 0;    // of a sample
   std::uint32_t tiles_per_row = 1;
   std::uint32_t magic = 0;        // k / vectors = k * magic >> 16, for k up to the threads of a block
   std::int16_t vector_bytes = 0;  // 0: through range.h
   bool by_row = true;             // a tile lies in one row; else tiles run over the rows' ends
+  std::uint32_t tiles = 0;
   std::uint32_t first_block = 0;
-  std::uint32_t blocks = 0;
 };
 
 template <int Streams, int Ranges>
@@ -42,76 +42,129 @@ using SmallLaunch = Launch<small_streams, small_ranges>;
 using LargeLaunch = Launch<max_streams, max_ranges>;
 static_assert(sizeof(LargeLaunch) <= 32764, "a kernel's arguments end there");
 
+__device__ inline int thread_of_block() { return static_cast<int>(threadIdx.x); }
+
 // ---- searching -----------------------------------------------------------------------------------------------------
 
-// Stamps of a row in shared memory: count of them, 2^shift apart, from sample `first` on.
+// Stamps in shared memory, by an address that the compiler keeps instead of computing it anew each time.
+class SharedStamps {
+ public:
+  __device__ explicit SharedStamps(std::int64_t* stamps)
+      : address_(static_cast<std::uint32_t>(__cvta_generic_to_shared(stamps))) {
+    asm("" : "+r"(address_));
+  }
+  __device__ std::int64_t operator[](int k) const {
+    std::int64_t stamp;
+    asm volatile("ld.shared.s64 %0, [%1];" : "=l"(stamp) : "r"(address_ + 8 * static_cast<std::uint32_t>(k)));
+    return stamp;
+  }
+  __device__ void put(int k, std::int64_t stamp) const {
+    asm volatile("st.shared.s64 [%0], %1;" ::"r"(address_ + 8 * static_cast<std::uint32_t>(k)), "l"(stamp) : "memory");
+  }
+
+ private:
+  std::uint32_t address_;
+};
+
+// Stamps first .. first + count of a row, in shared memory.
 struct Window {
   int first = 0;
   int count = 0;
-  int shift = 0;
 };
 
-// Where the targets between two keys should fall if the row's stamps were even. Stamps that are not only make the window
-// miss, and a search that leaves it slower.
-__device__ inline Window window_between(std::int64_t low_key, std::int64_t high_key, std::int64_t first_stamp,
+// Stamps [begin, end) of a row of `count`, and `margin` more on both sides; none where they are too many.
+__device__ inline Window window_about(int begin, int end, int margin, int count) {
+  Window window;
+  window.first = max(begin - margin, 0);
+  window.count = min(end, count - margin) + margin - window.first;
+  if (window.count >= tuning::window_stamps) window.count = 0;
+  return window;
+}
+
+// The stamps that a tile's targets fall among if targets and stamps run evenly over the same time. The windows of a row's
+// tiles cover all its stamps.
+__device__ inline Window window_by_place(std::uint32_t first_target, std::uint32_t tile_targets, std::uint32_t targets,
+                                         int count) {
+  const float pace = static_cast<float>(count) * __frcp_rn(static_cast<float>(targets));
+  const auto place = [&](std::uint32_t t) { return min(__float2int_rz(static_cast<float>(t) * pace), count); };
+  const std::uint32_t end = first_target + tile_targets;
+  return window_about(place(first_target), end < targets ? place(end) : count, tuning::narrow_margin, count);
+}
+
+// The stamps that the targets between two keys fall among if the row's stamps are even.
+__device__ inline Window window_by_time(std::int64_t low_key, std::int64_t high_key, std::int64_t first_stamp,
                                         std::int64_t last_stamp, int count) {
   const float scale = static_cast<float>(count - 1) / fmaxf(static_cast<float>(minus(last_stamp, first_stamp)), 1.0F);
   const auto place = [&](std::int64_t key) {
     return min(max(__float2int_rz(static_cast<float>(minus(key, first_stamp)) * scale), 0), count - 1);
   };
-  const int margin = tuning::window_margin + (count >> 10);
   const int low = place(low_key);
   const int high = place(high_key);
-  Window window;
-  window.first = max(min(low, high) - margin, 0);
-  const int reach = min(max(low, high), count - 1 - margin) + margin + 1 - window.first;
-  while (((reach - 1) >> window.shift) >= tuning::window_stamps) ++window.shift;
-  window.count = ((reach - 1) >> window.shift) + 1;
-  return window;
+  return window_about(min(low, high), max(low, high) + 1, tuning::wide_margin, count);
 }
 
-// The stamps of a row on the device: from shared memory where the window has them.
-template <bool Integer>
-struct DeviceStamps {
-  StampsAt<Integer> all;
-  const std::int64_t* shared;
-  Window window;
-  __device__ std::int64_t operator()(std::int64_t k) const {
-    const auto inside = static_cast<std::uint64_t>(k - window.first);
-    return window.shift == 0 && inside < static_cast<std::uint64_t>(window.count) ? shared[inside] : all(k);
-  }
-};
-template <bool Integer>
-__device__ StampsAt<Integer> rarely(const DeviceStamps<Integer>& at) {
-  return at.all;
-}
+// What a thread brings into the window: on its way when this is made, there after put(). What lies behind the window is
+// put down as the end of time.
+struct Brought {
+  static constexpr int most = tuning::window_stamps / tuning::threads;
+  std::int64_t stamps[most];
 
-template <bool Integer>
-__device__ __noinline__ std::int64_t search_beside(StampsAt<Integer> at, std::int64_t lo, std::int64_t hi,
-                                                   std::int64_t key) {
-  return upper_bound(at, lo, hi, key);
-}
-
-// How many of the row's stamps are <= key.
-template <bool Integer>
-__device__ std::int64_t search(const DeviceStamps<Integer>& at, std::int64_t count, std::int64_t key) {
-  const Window& window = at.window;
-  int lo = 0;
-  int hi = window.count;
-  while (lo < hi) {
-    const int middle = (lo + hi) >> 1;
-    if (at.shared[middle] <= key) {
-      lo = middle + 1;
-    } else {
-      hi = middle;
+  template <class All>
+  __device__ Brought(const All& all, const Window& window) {
+    const int rest = window.count - thread_of_block();
+    const auto from = all.from(window.first + thread_of_block());
+#pragma unroll
+    for (int k = 0; k < most; ++k) {
+      stamps[k] = std::numeric_limits<std::int64_t>::max();
+      if (k * tuning::threads < rest) stamps[k] = from(k * tuning::threads);
     }
   }
-  // The answer lies after stamp lo - 1 of the window and not after stamp lo: known where these are neighbours, or at the
-  // row's ends.
-  const std::int64_t above = window.first + (static_cast<std::int64_t>(lo) << window.shift);
-  const std::int64_t from = lo == 0 ? 0 : above - (1 << window.shift) + 1;
-  const std::int64_t to = lo == window.count ? count : above;
-  return from >= to ? to : search_beside(at.all, from, to, key);
+
+  __device__ void put(const SharedStamps& shared) const {
+#pragma unroll
+    for (int k = 0; k < most; ++k) shared.put(thread_of_block() + k * tuning::threads, stamps[k]);
+    __syncthreads();
+  }
+
+  // Whether no stamp of the window is smaller than the one before it: as far as this thread sees.
+  __device__ bool rise(const SharedStamps& shared) const {
+    bool fall = shared[max(thread_of_block() - 1, 0)] > stamps[0];
+#pragma unroll
+    for (int k = 1; k < most; ++k) fall |= shared[thread_of_block() + k * tuning::threads - 1] > stamps[k];
+    return !fall;
+  }
+};
+
+// How many of the window's stamps are <= key.
+__device__ inline int search_window(const SharedStamps& shared, std::int64_t key) {
+  int found = 0;
+#pragma unroll
+  for (int step = tuning::window_stamps / 2; step > 0; step /= 2) {
+    if (shared[found + step - 1] <= key) found += step;
+  }
+  return found;
+}
+// Whether that tells how many of the row's are.
+__device__ inline bool tells(const Window& window, int found, int count) {
+  return (found > 0 || window.first == 0) && (found < window.count || window.first + window.count == count);
+}
+
+// How many stamps are <= key, by a window about the keys of the tile's first and last target. For all threads of a block;
+// those without a target have any key.
+template <class All>
+__device__ __noinline__ std::int64_t search_by_time(All all, int count, std::int64_t key, int targets,
+                                                    SharedStamps shared) {
+  __syncthreads();
+  if (thread_of_block() == 0) shared.put(0, key);
+  if (thread_of_block() == targets - 1) shared.put(1, key);
+  __syncthreads();
+  const Window window = window_by_time(shared[0], shared[1], all(0), all(count - 1), count);
+  __syncthreads();
+  Brought(all, window).put(shared);
+  const int found = search_window(shared, key);
+  const int above = window.first + found;
+  if (window.count > 0 && tells(window, found, count)) return above;
+  return upper_bound(all, found > 0 ? above : 0, found < window.count ? above : count, key);
 }
 
 // ---- vectors -------------------------------------------------------------------------------------------------------
@@ -134,6 +187,7 @@ template <int Bytes>
 __device__ void save(char* to, const Vector<Bytes>& vector) {
   using Word =
       std::conditional_t<Bytes == 16, uint4, std::conditional_t<Bytes == 8, uint2, typename Vector<Bytes>::Word>>;
+  __builtin_assume(__isGlobal(to));
   *reinterpret_cast<Word*>(to) = bit_copy<Word>(vector);
 }
 
@@ -195,44 +249,49 @@ __device__ Vector<Bytes> blend(const Vector<Bytes>& a, const Vector<Bytes>& b, c
     }
     if (is_nan(sum)) out = with_canonical_nan<T>(out);
   } else if constexpr (is_float_type<T> && Bytes >= 4) {
-    float sum = 0;
+    using Pair = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat162, __half2>;
+    Pair sum{};
 #pragma unroll
     for (int k = 0; k < count; ++k) {
       const float2 x = widen_pair<T>(a.words[k]);
       const float2 y = widen_pair<T>(b.words[k]);
       const float2 z{mix(x.x, y.x, w), mix(x.y, y.y, w)};
       out.words[k] = narrow_pair<T>(z);
-      sum += z.x + z.y;
+      const auto pair = bit_copy<Pair>(out.words[k]);
+      sum = k == 0 ? pair : __hadd2(sum, pair);
     }
-    if (is_nan(sum)) out = with_canonical_nan<T>(out);
+    if (!__hbeq2(sum, sum)) out = with_canonical_nan<T>(out);
   } else if constexpr (is_float_type<T> && Bytes == 2) {
     out.words[0] = narrow<T>(mix(widen(T{a.words[0]}), widen(T{b.words[0]}), w)).bits;
   }
   return out;
 }
 
-// What an invalid value is read from.
+// Where the value of a target comes from and goes to, at the tile's first channel.
 template <class T>
-struct Fill {
-  static constexpr unsigned nan() {
-    if (std::is_same_v<T, float>) return 0x7fc00000u;
-    if (std::is_same_v<T, f16>) return 0x7e007e00u;
-    return std::is_same_v<T, bf16> ? 0x7fc07fc0u : 0;
-  }
-  static constexpr unsigned nan_high() { return std::is_same_v<T, double> ? 0x7ff80000u : nan(); }
+struct alignas(16) Tap {
+  const char* a;
+  const char* b;
+  char* out;
+  compute_t<T> w;  // of b; 0: a alone; < 0: no sample, one of the two below
 };
-template <class T>
-__device__ const uint4 fills[2] = {{0, 0, 0, 0},
-                                   {Fill<T>::nan(), Fill<T>::nan_high(), Fill<T>::nan(), Fill<T>::nan_high()}};
+inline constexpr int fill_zero = -1;
+inline constexpr int fill_nan = -2;
 
-// Where the value of a target comes from, in bytes from the stream's values and its output.
-template <class T>
-struct Tap {
-  std::int64_t a;  // < 0: no sample; -1 is zero, -2 is NaN
-  std::int64_t b;  // read where w != 0
-  std::int64_t out;
-  compute_t<T> w;
-};
+// An invalid value without a sample.
+template <class T, int Bytes>
+__device__ __noinline__ Vector<Bytes> filled(bool with_nan) {
+  constexpr unsigned low = std::is_same_v<T, float> ? 0x7fc00000u
+                           : std::is_same_v<T, f16> ? 0x7e007e00u
+                                                    : (std::is_same_v<T, bf16> ? 0x7fc07fc0u : 0);
+  constexpr unsigned high = std::is_same_v<T, double> ? 0x7ff80000u : low;
+  Vector<Bytes> vector;
+#pragma unroll
+  for (int k = 0; k < Vector<Bytes>::count; ++k) {
+    vector.words[k] = static_cast<typename Vector<Bytes>::Word>(with_nan ? (k % 2 == 0 ? low : high) : 0);
+  }
+  return vector;
+}
 
 // Walks over the (target, vector) pairs of a tile, tuning::threads apart, without a division a step.
 struct Walk {
@@ -240,7 +299,7 @@ struct Walk {
   int target_step, vector_step;
   __device__ Walk(int vectors, std::uint32_t magic)
       : target(static_cast<int>(threadIdx.x * magic >> 16)),
-        vector(static_cast<int>(threadIdx.x) - target * vectors),
+        vector(thread_of_block() - target * vectors),
         target_step(static_cast<int>(tuning::threads * magic >> 16)),
         vector_step(tuning::threads - target_step * vectors) {}
   __device__ void step(int vectors) {
@@ -256,45 +315,71 @@ constexpr std::uint32_t magic_of(int vectors) {
   return (65535u + static_cast<std::uint32_t>(vectors)) / static_cast<std::uint32_t>(vectors);
 }
 
+// Vectors that a thread has under way.
 template <class T, int Bytes>
-__device__ void move_values(const StreamPlan& s, const Tap<T>* taps, int targets, int first_vector, int vectors,
-                            std::uint32_t magic) {
-  constexpr int n = tuning::vectors_in_flight;
-  const auto* const from = static_cast<const char*>(s.values) + static_cast<std::int64_t>(first_vector) * Bytes;
-  auto* const to = static_cast<char*>(s.out) + static_cast<std::int64_t>(first_vector) * Bytes;
-  Walk walk(vectors, magic);
-  while (walk.target < targets) {
-    Vector<Bytes> a[n];
-    Vector<Bytes> b[n];
-    Walk reading = walk;
-#pragma unroll
-    for (int k = 0; k < n; ++k, reading.step(vectors)) {
-      if (reading.target >= targets) continue;  // not break: the arrays must stay in registers
-      const Tap<T>& tap = taps[reading.target];
-      const std::int64_t here = reading.vector * Bytes;
-      a[k] = load<Bytes>(tap.a >= 0 ? from + tap.a + here : reinterpret_cast<const char*>(&fills<T>[-1 - tap.a]));
-      if (is_float_type<T> && tap.w != 0) b[k] = load<Bytes>(from + tap.b + here);
-    }
+class Flight {
+ public:
+  __device__ void begin(const Tap<T>* taps, int targets, int vectors, Walk& walk) {
 #pragma unroll
     for (int k = 0; k < n; ++k, walk.step(vectors)) {
-      if (walk.target >= targets) continue;
-      const Tap<T>& tap = taps[walk.target];
-      const Vector<Bytes> value = tap.w != 0 ? blend<T, Bytes>(a[k], b[k], tap.w) : a[k];
-      save(to + tap.out + walk.vector * Bytes, value);
+      const Tap<T> tap = taps[min(walk.target, targets - 1)];  // behind the last: read again, for nobody
+      const int here = walk.vector * Bytes;
+      w_[k] = tap.w;
+      out_[k] = walk.target < targets ? tap.out + here : nullptr;
+      if (tap.w >= 0) a_[k] = load<Bytes>(tap.a + here);
+      if (is_float_type<T> && tap.w > 0) b_[k] = load<Bytes>(tap.b + here);
     }
+  }
+  __device__ void end() {
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      if (w_[k] > 0) {
+        a_[k] = blend<T, Bytes>(a_[k], b_[k], w_[k]);
+      } else if (w_[k] < 0) {
+        a_[k] = filled<T, Bytes>(w_[k] == fill_nan);
+      }
+      if (out_[k] != nullptr) save(out_[k], a_[k]);
+    }
+  }
+
+ private:
+  static constexpr int n = tuning::vectors_in_flight;
+  Vector<Bytes> a_[n];
+  Vector<Bytes> b_[n];
+  compute_t<T> w_[n];
+  char* out_[n];
+};
+
+// Two flights, so that one is under way while the other ends.
+template <class T, int Bytes>
+__device__ void move_values(const Tap<T>* taps, int targets, int vectors, std::uint32_t magic) {
+  Walk walk(vectors, magic);
+  Flight<T, Bytes> even;
+  Flight<T, Bytes> odd;
+  even.begin(taps, targets, vectors, walk);
+  for (;;) {
+    const bool another = walk.target < targets;
+    if (another) odd.begin(taps, targets, vectors, walk);
+    even.end();
+    if (!another) return;
+    const bool a_third = walk.target < targets;
+    if (a_third) even.begin(taps, targets, vectors, walk);
+    odd.end();
+    if (!a_third) return;
   }
 }
 
 template <class T>
-__device__ void move_values(const StreamPlan& s, int vector_bytes, const Tap<T>* taps, int targets, int first_vector,
-                            int vectors, std::uint32_t magic) {
+__device__ void move_values(const Tap<T>* taps, int vector_bytes, int targets, int vectors, std::uint32_t magic) {
   constexpr int size = sizeof(T);
   if (vector_bytes == 16) {
-    move_values<T, 16>(s, taps, targets, first_vector, vectors, magic);
+    move_values<T, 16>(taps, targets, vectors, magic);
+  } else if (size < 8 && vector_bytes == 8) {
+    move_values<T, (size < 8 ? 8 : size)>(taps, targets, vectors, magic);
   } else if (size < 4 && vector_bytes == 4) {
-    move_values<T, (size < 4 ? 4 : size)>(s, taps, targets, first_vector, vectors, magic);
+    move_values<T, (size < 4 ? 4 : size)>(taps, targets, vectors, magic);
   } else {
-    move_values<T, size>(s, taps, targets, first_vector, vectors, magic);
+    move_values<T, size>(taps, targets, vectors, magic);
   }
 }
 
@@ -305,12 +390,12 @@ struct Tile {
   int targets = 0;
   int channel_tile = 0;
 };
-__device__ inline Tile tile_of(const Tiling& tiling, const TargetPlan& targets, std::uint32_t block) {
+__device__ inline Tile tile_of(const Tiling& tiling, const TargetPlan& targets, std::uint32_t number) {
   Tile tile;
-  std::uint32_t place = block;
+  std::uint32_t place = number;
   if (tiling.channel_tiles > 1) {
-    place = block / static_cast<std::uint32_t>(tiling.channel_tiles);
-    tile.channel_tile = static_cast<int>(block - place * static_cast<std::uint32_t>(tiling.channel_tiles));
+    place = number / static_cast<std::uint32_t>(tiling.channel_tiles);
+    tile.channel_tile = static_cast<int>(number - place * static_cast<std::uint32_t>(tiling.channel_tiles));
   }
   std::int64_t end = targets.count;
   if (tiling.by_row) {
@@ -325,117 +410,90 @@ __device__ inline Tile tile_of(const Tiling& tiling, const TargetPlan& targets, 
   return tile;
 }
 
-// What a thread knows of its target after the search. Threads without one take part in bringing the stamps.
-template <bool Integer>
+// What a thread knows of its target after the search.
 struct Searched {
   bool mine = false;
   std::int64_t b = 0, t = 0, tau = 0;
   Row row;
-  DeviceStamps<Integer> at{};
   std::int64_t upper = 0;
 };
-
-template <bool Integer>
-__device__ Searched<Integer> search_tile(const StreamPlan& s, const TargetPlan& targets, const Tiling& tiling,
-                                         const Tile& tile, std::int64_t* shared) {
-  Searched<Integer> result;
-  const auto thread = static_cast<int>(threadIdx.x);
-  result.mine = thread < tile.targets;
+__device__ inline Searched search_tile(const StreamPlan& s, const TargetPlan& targets, const Tiling& tiling,
+                                       const Tile& tile, const SharedStamps& shared) {
+  Searched result;
+  result.mine = thread_of_block() < tile.targets;
   result.b = tile.row;
-  result.t = tile.first + thread;
+  result.t = tile.first + thread_of_block();
   if (!tiling.by_row && result.mine) {  // the planner keeps this under 2^32
     const auto flat = static_cast<std::uint32_t>(result.t);
     const std::uint32_t b = flat / static_cast<std::uint32_t>(targets.count);
     result.b = b;
     result.t = flat - b * static_cast<std::uint32_t>(targets.count);
   }
-  if (result.mine) result.tau = target<Integer>(targets, result.b, result.t);
+  if (result.mine) result.tau = target(targets, result.b, result.t);
   result.row = row_of(s, result.b);
-  result.at.all = stamps_at<Integer>(s.times, result.row.times_offset);
-  result.at.shared = shared;
-  if (tiling.by_row && result.row.count > 0) {
-    const auto count = static_cast<int>(result.row.count);
-    Window& window = result.at.window;
-    if (count <= tuning::window_stamps) {
-      window.count = count;
-    } else {
-      const auto key = [&](std::int64_t t) { return search_key(s, target<Integer>(targets, result.b, t)); };
-      window = window_between(key(tile.first), key(tile.first + tile.targets - 1), result.at.all(0),
-                              result.at.all(count - 1), count);
-    }
-    constexpr int share = tuning::window_stamps / tuning::threads;
-    std::int64_t brought[share];  // all in flight before the first is put down
-#pragma unroll
-    for (int k = 0; k < share; ++k) {
-      const int at = thread + k * tuning::threads;
-      if (at < window.count) brought[k] = result.at.all(window.first + (static_cast<std::int64_t>(at) << window.shift));
-    }
-#pragma unroll
-    for (int k = 0; k < share; ++k) {
-      const int at = thread + k * tuning::threads;
-      if (at < window.count) shared[at] = brought[k];
-    }
-    __syncthreads();
+  const StampsAt all{&s.times, result.row.times_offset};
+  const auto count = static_cast<int>(result.row.count);
+  const std::int64_t key = search_key(s, result.tau);
+  if (!tiling.by_row) {
+    if (result.mine) result.upper = upper_bound(all, 0, count, key);
+  } else if (count > 0) {
+    result.upper = search_by_time(all, count, key, tile.targets, shared);
   }
-  if (result.mine) result.upper = search(result.at, result.row.count, search_key(s, result.tau));
   return result;
 }
 
-// What may be checked on the way: a target, and the stamps that the search has brought in.
-struct NoCheck {
-  template <class Found>
-  __device__ void target(const Found&) const {}
-  template <class Found>
-  __device__ void stamps(const Found&) const {}
+// What a plain method makes of a target.
+template <class C>
+struct Choice {
+  bool valid = false;
+  std::int64_t age = no_age, index = -1;
+  std::int64_t sample = -1;  // to copy, or to mix with the one `step` after it
+  std::int64_t step = 0;
+  C w = 0;  // as in a Tap
 };
-template <class T, bool Integer, class TileCheck = NoCheck>
-__device__ void fast_tile(const StreamPlan& s, Method method, const TargetPlan& targets, const Tiling& tiling,
-                          const Tile& tile, std::int64_t* shared, Tap<T>* taps, const TileCheck& check = {}) {
-  const Searched<Integer> here = search_tile<Integer>(s, targets, tiling, tile, shared);
-  if (here.mine) {
-    using ArrivalAt = std::conditional_t<Integer, NoArrivals, StampsAt<>>;
-    ArrivalAt arrival_at{};
-    if constexpr (!Integer) arrival_at = {&s.arrivals, here.row.arrivals_offset};
-    const Location found = locate(s, here.at, arrival_at, here.row.count, here.upper, here.tau);
-    using C = compute_t<T>;
-    const auto w = static_cast<C>(weight(found));
-    const bool valid = is_valid(found.place);
-    const bool real = found.place != Place::empty && found.place != Place::unarrived;
-    std::int64_t source = -1;
-    if (valid) {
-      source = copied_sample(method, found, w);
-    } else if (real && s.edge == Edge::clamp) {
-      source = nearest_sample(found);
-    }
-    if (tile.channel_tile == 0) {
-      const std::int64_t index = valid && method != Method::nearest ? found.i : source;
-      write_marks(s, here.b, here.t, valid, age_of(found), index);
-    }
-    Tap<T> tap;
-    tap.w = 0;
-    tap.b = 0;
-    tap.out = (here.b * s.out_row_stride + here.t * s.out_target_stride) * static_cast<std::int64_t>(sizeof(T));
-    const auto bytes_of = [&](std::int64_t sample) {
-      return (here.row.values_offset + sample * s.sample_stride) * static_cast<std::int64_t>(sizeof(T));
-    };
-    if (source >= 0) {
-      tap.a = bytes_of(source);
-    } else if (valid) {
-      tap.a = bytes_of(found.i);
-      tap.b = bytes_of(found.j);
-      tap.w = w;
-    } else {
-      tap.a = fills_nan(s, found.place) ? -2 : -1;
-    }
-    taps[threadIdx.x] = tap;
-    check.target(here);
+template <class C>
+__device__ Choice<C> choose(const StreamPlan& s, Method method, const Location& found) {
+  Choice<C> choice;
+  choice.valid = is_valid(found.place);
+  choice.age = age_of(found);
+  const bool real = found.place != Place::empty && found.place != Place::unarrived;
+  const auto w = static_cast<C>(weight(found));
+  if (choice.valid) {
+    choice.sample = copied_sample(method, found, w);
+  } else if (real && s.edge == Edge::clamp) {
+    choice.sample = nearest_sample(found);
   }
-  check.stamps(here);
+  choice.index = choice.valid && method != Method::nearest ? found.i : choice.sample;
+  if (choice.sample >= 0) return choice;
+  choice.sample = found.i;
+  choice.step = found.j - found.i;
+  choice.w = choice.valid ? w : C(fills_nan(s, found.place) ? fill_nan : fill_zero);
+  return choice;
+}
+
+template <class T>
+__device__ void fast_tile(const StreamPlan& s, Method method, const TargetPlan& targets, const Tiling& tiling,
+                          const Tile& tile, const SharedStamps& shared, Tap<T>* taps) {
+  const Searched here = search_tile(s, targets, tiling, tile, shared);
+  if (here.mine) {
+    const StampsAt at{&s.times, here.row.times_offset};
+    const StampsAt arrival_at{&s.arrivals, here.row.arrivals_offset};
+    const auto choice =
+        choose<compute_t<T>>(s, method, locate(s, at, arrival_at, here.row.count, here.upper, here.tau));
+    if (tile.channel_tile == 0) write_marks(s, here.b, here.t, choice.valid, choice.age, choice.index);
+    const std::int64_t channel = static_cast<std::int64_t>(tile.channel_tile) * tiling.vectors * tiling.vector_bytes;
+    Tap<T>& tap = taps[threadIdx.x];
+    tap.a = static_cast<const char*>(s.values) + channel +
+            (here.row.values_offset + choice.sample * s.sample_stride) * static_cast<std::int64_t>(sizeof(T));
+    tap.b = tap.a + choice.step * s.sample_stride * static_cast<std::int64_t>(sizeof(T));
+    tap.w = choice.w;
+    tap.out = static_cast<char*>(s.out) + channel +
+              (here.b * s.out_row_stride + here.t * s.out_target_stride) * static_cast<std::int64_t>(sizeof(T));
+  }
   __syncthreads();
   if (s.out != nullptr && s.channel_count != 0) {
-    const int first_vector = tile.channel_tile * tiling.vectors;
-    const int vectors = min(tiling.vectors, tiling.all_vectors - first_vector);
-    move_values(s, tiling.vector_bytes, taps, tile.targets, first_vector, vectors,
+    const int vectors = min(tiling.vectors, tiling.all_vectors - tile.channel_tile * tiling.vectors);
+    move_values(taps, tiling.vector_bytes, tile.targets, vectors,
                 vectors == tiling.vectors ? tiling.magic : magic_of(vectors));
   }
 }

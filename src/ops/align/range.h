@@ -10,29 +10,12 @@ namespace robocache::align_op {
 inline namespace ROBOCACHE_SIMD_TARGET {
 
 // The stamps or arrivals of one row.
-template <bool Integer = false>
 struct StampsAt {
   const Stamps* stamps;
   std::int64_t offset;
-  ROBOCACHE_HD std::int64_t operator()(std::int64_t k) const {
-    return stamp<Integer>(*stamps, offset + k * stamps->stride);
-  }
+  ROBOCACHE_HD std::int64_t operator()(std::int64_t k) const { return stamp(*stamps, offset + k * stamps->stride); }
+  ROBOCACHE_HD StampsAt from(std::int64_t k) const { return {stamps, offset + k * stamps->stride}; }
 };
-
-template <>
-struct StampsAt<true> {  // no dtype to ask for: two register pairs on a GPU
-  const std::int64_t* first;
-  std::int64_t stride;
-  ROBOCACHE_HD std::int64_t operator()(std::int64_t k) const { return first[k * stride]; }
-};
-template <bool Integer>
-ROBOCACHE_HD StampsAt<Integer> stamps_at(const Stamps& stamps, std::int64_t offset) {
-  if constexpr (Integer) {
-    return {static_cast<const std::int64_t*>(stamps.data) + offset, stamps.stride};
-  } else {
-    return {&stamps, offset};
-  }
-}
 
 // The values of one row.
 template <class T>

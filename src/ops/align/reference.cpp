@@ -13,8 +13,8 @@ void run_stream(const Plan& plan, const StreamPlan& s) {
   const Range* const ranges = plan.ranges.data() + s.first_range;
   for (std::int64_t b = 0; b < targets.rows; ++b) {
     const Row row = row_of(s, b);
-    const StampsAt<> at{&s.times, row.times_offset};
-    const StampsAt<> arrival_at{&s.arrivals, row.arrivals_offset};
+    const StampsAt at{&s.times, row.times_offset};
+    const StampsAt arrival_at{&s.arrivals, row.arrivals_offset};
     const Samples<T> samples(s, row);
     for (std::int64_t t = 0; t < targets.count; ++t) {
       const Target here = target_at(s, targets, at, arrival_at, row.count, b, t);
@@ -45,8 +45,8 @@ void run_stream_backward(const Plan& plan, const StreamPlan& s, T* gradient) {
   const Range* const ranges = plan.ranges.data() + s.first_range;
   for (std::int64_t b = 0; b < targets.rows; ++b) {
     const Row row = row_of(s, b);
-    const StampsAt<> at{&s.times, row.times_offset};
-    const StampsAt<> arrival_at{&s.arrivals, row.arrivals_offset};
+    const StampsAt at{&s.times, row.times_offset};
+    const StampsAt arrival_at{&s.arrivals, row.arrivals_offset};
     const Samples<T> samples(s, row);
     double* const base = sums.data() + first_sample(s, row) * s.channel_count;
     for (std::int64_t t = 0; t < targets.count; ++t) {

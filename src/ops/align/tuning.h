@@ -5,29 +5,32 @@
 
 namespace robocache::align_op::tuning {
 
-// Threads of a block, and the targets it takes at most: one thread searches one target. 256 gain on the second and third
-// row (9.0, 9.3 for 9.5, 9.6) and lose on the first and last (14.9, 44 for 12.7, 38).
-inline constexpr int threads = 128;
+// Threads of a block, and the targets it takes at most: one thread searches one target. 128 take 6.7 and 3.5 on the third
+// and fifth row, 64 take 6.5 and 3.4.
+inline constexpr int threads = 64;
 
-// Blocks that must fit on a multiprocessor: it bounds the registers of a thread to 64. With 6, the fourth and last row
-// take 81 and 41 for 77 and 37.
-inline constexpr int blocks_per_processor = 8;
+// Blocks that must fit on a multiprocessor: it bounds the registers of a thread to 64. 20, which leave it 48, take 13, 86
+// and 62 on the first, fourth and last row for 10, 56 and 32.
+inline constexpr int blocks_per_processor = 16;
 
-// Vectors (16 bytes, or an element where alignment forbids) that a thread has in flight: all loads are issued before the
-// first is used. 8, which leaves room for 4 blocks only, take 104 and 48 on the fourth and last row.
-inline constexpr int vectors_in_flight = 4;
+// Vectors (16 bytes, or less where alignment forbids) in each of the two flights of a thread. One flight of 4 takes 58.0
+// on the fourth row, two of 2 take 57.4; two of 3, which need more registers, 66.
+inline constexpr int vectors_in_flight = 2;
 
-// Vectors that a thread moves in a tile. More share the search among them: 4 and 8 give 74 and 65 on the fourth row. Fewer
-// make more blocks, and a small call is over when its one block of each multiprocessor is: 12.8 and 4.8 for 13.4 and 5.9
-// on the first and fifth row. At least 4: 2 cost 15 on the first.
+// Vectors that a thread moves in a tile: as many as make one wave of blocks, within these bounds. More share the search
+// among them, fewer end more evenly: at most 32 take 33.6 on the last row, 8 take 32.0. A call that has not even one tile
+// for each multiprocessor gets smaller ones: 4.1 for 6.1 on the fifth row.
 inline constexpr int most_vectors = 8;
 inline constexpr int fewest_vectors = 4;
-inline constexpr int enough_blocks = 1056;  // 8 on each of 132 multiprocessors
+inline constexpr int one_wave = 2112;  // 16 blocks on each of 132 multiprocessors
+inline constexpr int least_tiles = 132;
 
-// Stamps that a block brings into shared memory: a row that has no more comes whole, of a longer one the stretch where
-// its targets should fall, that much wider on both sides. 512 and a margin of 24 change nothing beyond the noise.
-inline constexpr int window_stamps = 1024;
-inline constexpr int window_margin = 48;
+// Stamps that a block brings into shared memory (one less: so a search takes as many steps as the power of two says), and
+// how many of them are for targets that fall beside where even stamps would have them: a few where the guess is from the
+// targets' place in their list, more where it is from their times. 8 and 16 do not differ.
+inline constexpr int window_stamps = 256;
+inline constexpr int narrow_margin = 16;
+inline constexpr int wide_margin = 48;
 
 // Stamps that one thread of a checking block reads.
 inline constexpr int checks_per_thread = 8;
