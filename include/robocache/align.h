@@ -126,8 +126,8 @@ void resample(const Context& context, const Stream& stream, const Targets& targe
 
 // The gradient of align: from d loss / d output values (one view per stream, shaped and typed as that output's values)
 // to d loss / d stream values (dense, shaped and typed as the stream's values; every element is written). Sums run in
-// double in target order, so the bits repeat. On CUDA the data are not checked again, and scratch is asked for: 16 bytes
-// per row and 128 targets.
+// double in target order, so the bits repeat. On CUDA the data are not checked again, and scratch is asked for: about
+// 100 bytes per row, target and method range.
 // Throws Error(type) for integer streams.
 void align_backward(const Context& context, std::span<const Stream> streams, const Targets& targets,
                     const AlignOptions& options, std::span<const TensorView> output_gradients,

@@ -641,13 +641,18 @@ void align_backward(const Context& context, std::span<const Stream> streams, con
     gradients[k] = into.data;
   }
   planner.check_backend(context);
+  for (const StreamPlan& s : planner.plan().streams) {
+    if (s.samples >= std::int64_t{1} << 31) {
+      speaker.fail(ErrorKind::value, "a row, or packed rows, of ", s.samples, " samples; at most 2^31 - 1");
+    }
+  }
   const std::span<void* const> all(gradients, streams.size());
   if (planner.device().kind == DeviceKind::cuda) {
     run_cuda_backward(planner.plan(), all, context, planner.device().index);
   } else {
     const FloatEnvironment exact;
     planner.check_on_host();
-    run_reference_backward(planner.plan(), all);
+    run_host_backward(planner.plan(), all, context.backend != Backend::reference);
   }
 }
 

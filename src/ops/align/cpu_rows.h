@@ -143,7 +143,7 @@ HWY_INLINE void add_row(const T* from, double* sums, std::int64_t n) {
 }
 
 // What max and min compare: integers as they are; floats as the integers that their bits are, negative ones turned round,
-// so that -0 < +0, and a NaN beyond all. The order is that of wins(): widening keeps it.
+// so that -0 < +0, and a NaN beyond all. The order is that of order_of(): widening keeps it.
 template <class T>
 struct Ordered {
   using type = T;

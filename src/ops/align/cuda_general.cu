@@ -4,61 +4,190 @@
 namespace robocache::align_op {
 namespace {
 
-// What the threads of a block share about one target on the way through range.h.
-struct Shared {
-  Row row;
-  Target target;
-  Verdict verdict;
-  std::int64_t out;
+// Writes the channels of one range.
+template <class T>
+class RangeWriter {
+ public:
+  using C = compute_t<T>;
+  __device__ RangeWriter(const StreamPlan& s, const Range& range, const Tiling& tiling, const Tile& tile,
+                         const Spot<T>* spots)
+      : s_(s), range_(range), spots_(spots), targets_(tile.targets), step_(range.method == Method::slerp ? 4 : 1) {
+    const int all = (range.end - range.begin) / step_;
+    const int share = (all + tiling.channel_tiles - 1) / tiling.channel_tiles;  // of this tile
+    first_ = share * tile.channel_tile;
+    width_ = min(share, all - first_);
+  }
+
+  __device__ void write() const {
+    if (width_ <= 0) return;
+    switch (range_.method) {
+      case Method::mean:
+        if constexpr (is_float_type<T>) each([&](const Spot<T>& spot, int d) { put(spot, d, mean(spot, d)); });
+        return;
+      case Method::max:
+      case Method::min:
+      case Method::last:
+        each([&](const Spot<T>& spot, int d) { copy(spot, d, picked_in(spot, d)); });
+        return;
+      case Method::slerp:
+        if constexpr (is_float_type<T>) each([&](const Spot<T>& spot, int d) { put_slerp(spot, d); });
+        return;
+      case Method::cubic:
+        if constexpr (is_float_type<T>) {
+          each([&](const Spot<T>& spot, int d) {
+            put(spot, d, cubic(get(spot, spot.p, d), get(spot, spot.a, d), get(spot, spot.b, d), get(spot, spot.q, d),
+                               spot.before, spot.across, spot.after));
+          });
+        }
+        return;
+      case Method::angle:
+      case Method::angle_degrees:
+        if constexpr (is_float_type<T>) {
+          const C turn = full_turn<C>(range_.method);
+          each([&](const Spot<T>& spot, int d) {
+            put(spot, d, angle(get(spot, spot.a, d), get(spot, spot.b, d), static_cast<C>(spot.w), turn));
+          });
+        }
+        return;
+      default:
+        if constexpr (is_float_type<T>) {
+          each([&](const Spot<T>& spot, int d) {
+            put(spot, d, linear(get(spot, spot.a, d), get(spot, spot.b, d), static_cast<C>(spot.w)));
+          });
+        }
+    }
+  }
+
+ private:
+  const StreamPlan& s_;
+  const Range& range_;
+  const Spot<T>* spots_;
+  int targets_;
+  int step_, first_, width_;  // in steps
+
+  // compute(spot, channel) where a value must be computed.
+  template <class Compute>
+  __device__ void each(const Compute& compute) const {
+    for (Walk walk(width_, magic_of(width_)); targets_ > walk.target; walk.step(width_)) {
+      const Spot<T>& spot = spots_[walk.target];
+      const int d = range_.begin + (first_ + walk.vector) * step_;
+      if (spot.kind == Spot<T>::Kind::compute) {
+        compute(spot, d);
+        continue;
+      }
+      for (int c = 0; c < step_; ++c) {
+        if (spot.kind == Spot<T>::Kind::copy) {
+          copy(spot, d + c, spot.a);
+        } else if constexpr (is_float_type<T>) {
+          put(spot, d + c, spot.kind == Spot<T>::Kind::nan ? quiet_nan<C>() : C(0));
+        } else {
+          store_as(s_.out_dtype, s_.out, spot.out + channel_offset(s_.out_channels, d + c), T(0));
+        }
+      }
+    }
+  }
+
+  __device__ T raw(const Spot<T>& spot, std::int64_t sample, int d) const {
+    return spot.values[sample * s_.sample_stride + channel_offset(s_.channels, d)];
+  }
+  __device__ C get(const Spot<T>& spot, std::int64_t sample, int d) const {
+    if constexpr (is_float_type<T>) {
+      return widen(raw(spot, sample, d));
+    } else {
+      return C(0);
+    }
+  }
+  template <class V>
+  __device__ void put(const Spot<T>& spot, int d, V value) const {
+    store_as(s_.out_dtype, s_.out, spot.out + channel_offset(s_.out_channels, d), value);
+  }
+  __device__ void copy(const Spot<T>& spot, int d, std::int64_t sample) const {
+    store_copy(s_, spot.out + channel_offset(s_.out_channels, d), raw(spot, sample, d));
+  }
+
+  __device__ bool counts_in(const Spot<T>& spot, std::int64_t sample) const {
+    return all_count(s_) || counts(s_, Samples<T>(s_, spot.values), range_, StampsAt{&s_.times, spot.times},
+                                   StampsAt{&s_.arrivals, spot.arrivals}, sample, spot.tau);
+  }
+
+  // As mean_of().
+  __device__ double mean(const Spot<T>& spot, int d) const {
+    double sum = -0.0;
+    int counted = 0;
+    for (int chunk = spot.a; chunk < spot.b; chunk += mean_chunk) {
+      const int end = min(chunk + mean_chunk, spot.b);
+      double partial = -0.0;
+#pragma unroll 4
+      for (int k = chunk; k < end; ++k) {
+        if (!counts_in(spot, k)) continue;
+        partial += static_cast<double>(get(spot, k, d));
+        ++counted;
+      }
+      sum += partial;
+    }
+    return sum / static_cast<double>(counted);
+  }
+
+  // As picked().
+  __device__ std::int64_t picked_in(const Spot<T>& spot, int d) const {
+    if (range_.method == Method::last) {
+      int k = spot.b - 1;
+      while (!counts_in(spot, k)) --k;
+      return k;
+    }
+    int best = -1;
+    std::int64_t best_order = 0;
+#pragma unroll 4
+    for (int k = spot.a; k < spot.b; ++k) {
+      if (!counts_in(spot, k)) continue;
+      const std::int64_t order = order_of(range_.method, raw(spot, k, d));
+      if (best < 0 || order > best_order) {
+        best = k;
+        best_order = order;
+      }
+    }
+    return best;
+  }
+
+  __device__ void put_slerp(const Spot<T>& spot, int d) const {
+    double from[4];
+    double to[4];
+    double q[4];
+    for (int c = 0; c < 4; ++c) {
+      from[c] = static_cast<double>(get(spot, spot.a, d + c));
+      to[c] = static_cast<double>(get(spot, spot.b, d + c));
+    }
+    slerp(from, to, spot.w, q);
+    for (int c = 0; c < 4; ++c) put(spot, d + c, q[c]);
+  }
 };
 
 // Called, not inlined: it is large, and every launch size has it.
 template <class T>
 __device__ __noinline__ void general_tile(const StreamPlan& s, const Range* ranges, const TargetPlan& targets,
                                           const Tiling& tiling, const Tile& tile, SharedStamps stamps,
-                                          Shared* shared) {
-  const int thread = thread_of_block();
+                                          Spot<T>* spots) {
   const Searched here = search_tile(s, targets, tiling, tile, stamps);
-  const Row& row = here.row;
-  const StampsAt at{&s.times, row.times_offset};
-  const StampsAt arrival_at{&s.arrivals, row.arrivals_offset};
-  if (here.mine) {
-    shared[thread].row = row;
-    shared[thread].target = target_at(s, targets, at, arrival_at, row.count, here.b, here.t, here.tau, here.upper);
-    shared[thread].out = here.b * s.out_row_stride + here.t * s.out_target_stride;
-  }
+  const StampsAt at{&s.times, here.row.times_offset};
+  const StampsAt arrival_at{&s.arrivals, here.row.arrivals_offset};
+  Target target;
+  if (here.mine) target = target_at(s, targets, at, arrival_at, here.row.count, here.b, here.t, here.tau, here.upper);
   bool valid = true;
   std::int64_t index = -1;
   for (std::int32_t r = 0; r < s.range_count; ++r) {
-    const Range range = ranges[s.first_range + r];
+    const Range& range = ranges[s.first_range + r];
     if (here.mine) {
-      const Samples<T> samples(s, row);
-      const Verdict verdict = judge(s, samples, range, at, arrival_at, row.count, shared[thread].target);
+      const Verdict verdict = judge(s, Samples<T>(s, here.row), range, at, arrival_at, here.row.count, target);
       valid = valid && verdict.valid;
       if (r == 0) index = verdict.index;
-      shared[thread].verdict = verdict;
+      spots[threadIdx.x] = spot_of<T>(s, range, here.row, target, verdict, here.b, here.t);
     }
     __syncthreads();
-    if (s.out != nullptr) {
-      const int step = range.method == Method::slerp ? 4 : 1;
-      // This tile's share of the range, in steps.
-      const std::int64_t all = (range.end - range.begin) / step;
-      const std::int64_t share = (all + tiling.channel_tiles - 1) / tiling.channel_tiles;
-      const std::int64_t first = share * tile.channel_tile;
-      const std::int64_t width = min(share, all - first);
-      for (std::int64_t item = thread; item < width * tile.targets; item += tuning::threads) {
-        const std::int64_t k = item / width;
-        const std::int64_t d = range.begin + (first + item - k * width) * step;
-        const Shared& mate = shared[k];
-        const StampsAt its{&s.times, mate.row.times_offset};
-        const StampsAt its_arrival{&s.arrivals, mate.row.arrivals_offset};
-        write_channel(s, Samples<T>(s, mate.row), range, its, its_arrival, mate.target, mate.verdict, d, mate.out);
-      }
-    }
+    if (s.out != nullptr) RangeWriter<T>(s, range, tiling, tile, spots).write();
     __syncthreads();
   }
   if (here.mine && tile.channel_tile == 0) {
-    write_marks(s, here.b, here.t, valid, age_of(shared[thread].target.found), index);
+    write_marks(s, here.b, here.t, valid, age_of(target.found), index);
   }
 }
 
@@ -81,14 +210,14 @@ __global__ void __launch_bounds__(tuning::threads) align_general_kernel(const __
   __shared__ union Memory {
     __device__ Memory() {}
     Tap<T> taps[tuning::threads];
-    Shared shared[tuning::threads];
+    Spot<T> spots[tuning::threads];
   } memory;
   const int k = stream_of(launch);
   const StreamPlan& s = launch.plans[k];
   const Tiling& tiling = launch.tilings[k];
   const Tile tile = tile_of(tiling, launch.targets, blockIdx.x - tiling.first_block);
   if (tiling.vector_bytes == 0) {
-    general_tile<T>(s, launch.ranges, launch.targets, tiling, tile, SharedStamps(stamps), memory.shared);
+    general_tile<T>(s, launch.ranges, launch.targets, tiling, tile, SharedStamps(stamps), memory.spots);
   } else {
     fast_tile_called<T>(s, launch.ranges[s.first_range].method, launch.targets, tiling, tile, SharedStamps(stamps),
                         memory.taps);

@@ -7,11 +7,6 @@
 namespace robocache::align_op {
 inline namespace ROBOCACHE_SIMD_TARGET {
 
-// Of sample 0 of a row, counted in samples from the start of the (dense) gradient.
-ROBOCACHE_HD std::int64_t first_sample(const StreamPlan& s, const Row& row) {
-  return s.offsets.data != nullptr ? row.first : row.segment * s.samples;
-}
-
 template <class T>
 ROBOCACHE_HD double output_gradient(const StreamPlan& s, std::int64_t offset) {
   switch (s.out_dtype) {
@@ -83,68 +78,91 @@ ROBOCACHE_HD_CALLED SlerpGradient slerp_gradient(const double (&from)[4], const 
   return gradient;
 }
 
-// Calls add(sample, gradient) for each sample that channel d of this target was made from.
-template <class T, class At, class ArrivalAt, class Add>
-ROBOCACHE_HD_CALLED void spread(const StreamPlan& s, const Samples<T>& samples, const Range& range, const At& at,
-                                const ArrivalAt& arrival_at, const Target& target, const Verdict& verdict,
-                                std::int64_t d, std::int64_t out, const Add& add) {
-  using C = compute_t<T>;
-  if (!verdict.valid && verdict.source < 0) return;
-  const double g = output_gradient<T>(s, out + channel_offset(s.out_channels, d));
-  if (verdict.source >= 0) {
-    add(verdict.source, g);
-    return;
+// The samples that a value is a weighted sum of, in the order in which they are added; count is -1 where it is none.
+struct Weights {
+  int count = 0;
+  std::int32_t samples[4] = {};
+  double factors[4] = {};
+
+  ROBOCACHE_HD void add(std::int32_t sample, double factor) {
+    samples[count] = sample;
+    factors[count++] = factor;
   }
-  const Location& found = target.found;
-  const auto w = static_cast<double>(static_cast<C>(weight(found)));
-  switch (range.method) {
-    case Method::mean: {
-      std::int64_t counted = 0;
-      for (std::int64_t k = target.bin.begin; k < target.bin.end; ++k) {
-        if (counts(s, samples, range, at, arrival_at, k, target.tau)) ++counted;
-      }
-      const double share = g / static_cast<double>(counted);
-      for (std::int64_t k = target.bin.begin; k < target.bin.end; ++k) {
-        if (counts(s, samples, range, at, arrival_at, k, target.tau)) add(k, share);
-      }
-      return;
+};
+template <class T>
+ROBOCACHE_HD Weights weights_of(const Spot<T>& spot, Method method) {
+  Weights weights;
+  if (spot.kind == Spot<T>::Kind::copy) {
+    weights.add(spot.a, 1.0);
+  } else if (spot.kind == Spot<T>::Kind::compute) {
+    const auto w = static_cast<double>(static_cast<compute_t<T>>(spot.w));
+    if (method == Method::cubic) {
+      const auto before = static_cast<double>(spot.before);
+      const auto across = static_cast<double>(spot.across);
+      const auto after = static_cast<double>(spot.after);
+      if (spot.p != spot.a) weights.add(spot.p, -before);
+      weights.add(spot.a, 1.0 + before - across);
+      weights.add(spot.b, across - after);
+      if (spot.q != spot.b) weights.add(spot.q, after);
+    } else if (method == Method::slerp || is_bin(method)) {
+      weights.count = -1;
+    } else {
+      weights.add(spot.a, 1.0 - w);
+      weights.add(spot.b, w);
     }
-    case Method::max:
-    case Method::min:
-    case Method::last:
-      add(picked(s, samples, range, at, arrival_at, target, d), g);
-      return;
-    case Method::cubic: {
-      const CubicTaps& taps = verdict.cubic;
-      const auto before = static_cast<double>(static_cast<C>(taps.steps.before));
-      const auto across = static_cast<double>(static_cast<C>(taps.steps.across));
-      const auto after = static_cast<double>(static_cast<C>(taps.steps.after));
-      if (taps.p != found.i) add(taps.p, -before * g);
-      add(found.i, (1.0 + before - across) * g);
-      add(found.j, (across - after) * g);
-      if (taps.q != found.j) add(taps.q, after * g);
-      return;
+  }
+  return weights;
+}
+
+// Samples [first, last] of the row that a spot may reach; last < first: none.
+struct Reach {
+  std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = -1;
+};
+template <class T>
+ROBOCACHE_HD Reach reach_of(const Spot<T>& spot, Method method) {
+  if (spot.kind == Spot<T>::Kind::copy) return {spot.first + spot.a, spot.first + spot.a};
+  if (spot.kind != Spot<T>::Kind::compute) return {};
+  if (is_bin(method)) return {spot.first + spot.a, spot.first + spot.b - 1};
+  if (method == Method::cubic) return {spot.first + spot.p, spot.first + spot.q};
+  return {spot.first + spot.a, spot.first + spot.b};
+}
+
+// Calls add(sample, gradient) for each sample of the row that channel d of a spot without weights was made from.
+template <class T, class Add>
+ROBOCACHE_HD_CALLED void spread(const StreamPlan& s, const Range& range, const Spot<T>& spot, std::int64_t d,
+                                const Add& add) {
+  const Samples<T> samples(s, spot.values);
+  const StampsAt at{&s.times, spot.times};
+  const StampsAt arrival_at{&s.arrivals, spot.arrivals};
+  const double g = output_gradient<T>(s, spot.out + channel_offset(s.out_channels, d));
+  if (range.method == Method::slerp) {
+    const std::int64_t group = d - (d - range.begin) % 4;
+    double from[4];
+    double to[4];
+    double upstream[4];
+    for (int c = 0; c < 4; ++c) {
+      from[c] = static_cast<double>(widen(samples(spot.a, group + c)));
+      to[c] = static_cast<double>(widen(samples(spot.b, group + c)));
+      upstream[c] = output_gradient<T>(s, spot.out + channel_offset(s.out_channels, group + c));
     }
-    case Method::slerp: {
-      const std::int64_t group = d - (d - range.begin) % 4;
-      double from[4];
-      double to[4];
-      double upstream[4];
-      const bool between = found.place == Place::between;
-      for (int c = 0; c < 4; ++c) {
-        from[c] = static_cast<double>(widen(samples(found.i, group + c)));
-        to[c] = between ? static_cast<double>(widen(samples(found.j, group + c))) : from[c];
-        upstream[c] = output_gradient<T>(s, out + channel_offset(s.out_channels, group + c));
-      }
-      const SlerpGradient gradient = slerp_gradient(from, to, weight(found), upstream, static_cast<int>(d - group));
-      add(found.i, gradient.from);
-      if (between) add(found.j, gradient.to);
-      return;
+    const SlerpGradient gradient = slerp_gradient(from, to, spot.w, upstream, static_cast<int>(d - group));
+    add(spot.a, gradient.from);
+    if (spot.b != spot.a) add(spot.b, gradient.to);
+  } else if (range.method == Method::mean) {
+    const auto counted = [&](std::int64_t k) {
+      return all_count(s) || counts(s, samples, range, at, arrival_at, k, spot.tau);
+    };
+    std::int64_t count = 0;
+    for (std::int64_t k = spot.a; k < spot.b; ++k) count += counted(k) ? 1 : 0;
+    const double share = g / static_cast<double>(count);
+    for (std::int64_t k = spot.a; k < spot.b; ++k) {
+      if (counted(k)) add(k, share);
     }
-    default:  // linear and the angles
-      add(found.i, (1.0 - w) * g);
-      add(found.j, w * g);
-      return;
+  } else {
+    Target target;
+    target.tau = spot.tau;
+    target.bin = {spot.a, spot.b};
+    add(picked(s, samples, range, at, arrival_at, target, d), g);
   }
 }
 

@@ -2,7 +2,7 @@
 // the samples there. docs/semantics.md says the same in words.
 #pragma once
 
-#include "core/arithmetic.h"
+#include "core/element.h"
 #include "ops/align/plan.h"
 
 namespace robocache::align_op {
@@ -394,15 +394,21 @@ ROBOCACHE_HD_CALLED bool slerp(const double (&from)[4], const double (&to)[4], d
   return real;
 }
 
-// Order of max and min: NaN above (below) all, -0 below +0. Greater keys win; the earliest of equals stays.
-ROBOCACHE_HD std::int64_t order_key(double x) {
-  const auto bits = bit_copy<std::int64_t>(x);
-  return bits < 0 ? minus(std::numeric_limits<std::int64_t>::min(), bits) - 1 : bits;
-}
-ROBOCACHE_HD bool wins(Method method, double challenger, double holder) {
-  if (is_nan(holder)) return false;
-  if (is_nan(challenger)) return true;
-  return method == Method::max ? order_key(challenger) > order_key(holder) : order_key(challenger) < order_key(holder);
+// The order of max and min as an integer: the greatest is taken, of equals the earliest. NaN is beyond all, -0 below +0.
+template <class T>
+ROBOCACHE_HD std::int64_t order_of(Method method, T x) {
+  std::int64_t key = 0;
+  if constexpr (is_float_type<T>) {
+    const auto value = static_cast<double>(widen(x));
+    if (is_nan(value)) return std::numeric_limits<std::int64_t>::max();
+    const auto bits = bit_copy<std::int64_t>(value);
+    key = bits < 0 ? minus(std::numeric_limits<std::int64_t>::min(), bits) - 1 : bits;
+  } else if constexpr (std::is_same_v<T, std::uint64_t>) {
+    key = static_cast<std::int64_t>(x ^ std::uint64_t{1} << 63);
+  } else {
+    key = static_cast<std::int64_t>(x);
+  }
+  return method == Method::max ? key : ~key;
 }
 
 }  // namespace ROBOCACHE_SIMD_TARGET

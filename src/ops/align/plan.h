@@ -97,7 +97,7 @@ void run_cpu(const Plan& plan);
 void run_cuda(const Plan& plan, const Context& context, int device);
 
 // The gradient: stream k's `out` is d loss / d output (read), gradients[k] the d loss / d values to write, dense.
-void run_reference_backward(const Plan& plan, std::span<void* const> gradients);
+void run_host_backward(const Plan& plan, std::span<void* const> gradients, bool threads);
 void run_cuda_backward(const Plan& plan, std::span<void* const> gradients, const Context& context, int device);
 
 // The first fault in (stream, row, sample) order, or code none.

@@ -3,7 +3,6 @@
 // it wherever they have nothing faster.
 #pragma once
 
-#include "core/element.h"
 #include "ops/align/kernel.h"
 
 namespace robocache::align_op {
@@ -22,8 +21,9 @@ template <class T>
 struct Samples {
   const T* data;
   const StreamPlan* plan;
+  ROBOCACHE_HD Samples(const StreamPlan& s, const T* first) : data(first), plan(&s) {}
   ROBOCACHE_HD Samples(const StreamPlan& s, const Row& row)
-      : data(static_cast<const T*>(s.values) + row.values_offset), plan(&s) {}
+      : Samples(s, static_cast<const T*>(s.values) + row.values_offset) {}
   ROBOCACHE_HD T operator()(std::int64_t sample, std::int64_t d) const {
     return data[sample * plan->sample_stride + channel_offset(plan->channels, d)];
   }
@@ -161,6 +161,54 @@ ROBOCACHE_HD bool fills_nan(const StreamPlan& s, Place place) {
   return is_float(s.dtype) && (s.edge != Edge::zero || place == Place::empty || place == Place::unarrived);
 }
 
+// All that a range makes of a target, in short: what is left to do is the same for every channel.
+template <class T>
+struct Spot {
+  enum class Kind : std::uint8_t { zero, nan, copy, compute };
+  const T* values = nullptr;             // of the row's first sample
+  std::int64_t times = 0, arrivals = 0;  // offsets of its stamps
+  std::int64_t first = 0;                // its number among the samples in memory
+  std::int64_t out = 0;                  // offset of the target in the output
+  std::int64_t tau = 0;
+  std::int32_t a = 0, b = 0, p = 0, q = 0;  // samples: a is copied; a and b are mixed; p and q of a cubic; a bin is [a, b)
+  double w = 0;
+  compute_t<T> before = 0, across = 0, after = 0;
+  Kind kind = Kind::zero;
+};
+template <class T>
+ROBOCACHE_HD Spot<T> spot_of(const StreamPlan& s, const Range& range, const Row& row, const Target& target,
+                             const Verdict& verdict, std::int64_t b, std::int64_t t) {
+  using C = compute_t<T>;
+  Spot<T> spot;
+  spot.values = static_cast<const T*>(s.values) + row.values_offset;
+  spot.times = row.times_offset;
+  spot.arrivals = row.arrivals_offset;
+  spot.first = s.offsets.data != nullptr ? row.first : row.segment * s.samples;
+  spot.out = b * s.out_row_stride + t * s.out_target_stride;
+  spot.tau = target.tau;
+  if (verdict.source >= 0) {
+    spot.kind = Spot<T>::Kind::copy;
+    spot.a = static_cast<std::int32_t>(verdict.source);
+  } else if (!verdict.valid) {
+    spot.kind = fills_nan(s, target.found.place) ? Spot<T>::Kind::nan : Spot<T>::Kind::zero;
+  } else {
+    const bool bin = is_bin(range.method);
+    const bool between = target.found.place == Place::between;
+    spot.kind = Spot<T>::Kind::compute;
+    spot.a = static_cast<std::int32_t>(bin ? target.bin.begin : target.found.i);
+    spot.b = static_cast<std::int32_t>(bin ? target.bin.end : (between ? target.found.j : target.found.i));
+    spot.w = weight(target.found);
+    if (range.method == Method::cubic) {
+      spot.p = static_cast<std::int32_t>(verdict.cubic.p);
+      spot.q = static_cast<std::int32_t>(verdict.cubic.q);
+      spot.before = static_cast<C>(verdict.cubic.steps.before);
+      spot.across = static_cast<C>(verdict.cubic.steps.across);
+      spot.after = static_cast<C>(verdict.cubic.steps.after);
+    }
+  }
+  return spot;
+}
+
 // The mean of channel d over the bin, before it is rounded.
 template <class T, class At, class ArrivalAt>
 ROBOCACHE_HD_CALLED double mean_of(const StreamPlan& s, const Samples<T>& samples, const Range& range, const At& at,
@@ -207,18 +255,13 @@ ROBOCACHE_HD_CALLED std::int64_t picked(const StreamPlan& s, const Samples<T>& s
     return k;
   }
   std::int64_t best = -1;
+  std::int64_t best_order = 0;
   for (std::int64_t k = target.bin.begin; k < target.bin.end; ++k) {
     if (!all_count(s) && !counts(s, samples, range, at, arrival_at, k, target.tau)) continue;
-    if (best < 0) {
+    const std::int64_t order = order_of(range.method, samples(k, d));
+    if (best < 0 || order > best_order) {
       best = k;
-    } else if constexpr (is_float_type<T>) {
-      if (wins(range.method, static_cast<double>(widen(samples(k, d))), static_cast<double>(widen(samples(best, d))))) {
-        best = k;
-      }
-    } else {
-      const T challenger = samples(k, d);
-      const T holder = samples(best, d);
-      if (range.method == Method::max ? challenger > holder : challenger < holder) best = k;
+      best_order = order;
     }
   }
   return best;

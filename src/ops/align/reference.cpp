@@ -1,7 +1,4 @@
 // The truth: every target, range and channel one after the other.
-#include <vector>
-
-#include "ops/align/gradient.h"
 #include "ops/align/range.h"
 
 namespace robocache::align_op {
@@ -37,48 +34,11 @@ void run_stream(const Plan& plan, const StreamPlan& s) {
   }
 }
 
-template <class T>
-void run_stream_backward(const Plan& plan, const StreamPlan& s, T* gradient) {
-  const std::int64_t samples_in_memory = s.offsets.data != nullptr ? s.samples : s.segments * s.samples;
-  std::vector<double> sums(static_cast<std::size_t>(samples_in_memory * s.channel_count));
-  const TargetPlan& targets = plan.targets;
-  const Range* const ranges = plan.ranges.data() + s.first_range;
-  for (std::int64_t b = 0; b < targets.rows; ++b) {
-    const Row row = row_of(s, b);
-    const StampsAt at{&s.times, row.times_offset};
-    const StampsAt arrival_at{&s.arrivals, row.arrivals_offset};
-    const Samples<T> samples(s, row);
-    double* const base = sums.data() + first_sample(s, row) * s.channel_count;
-    for (std::int64_t t = 0; t < targets.count; ++t) {
-      const Target here = target_at(s, targets, at, arrival_at, row.count, b, t);
-      const std::int64_t out = b * s.out_row_stride + t * s.out_target_stride;
-      for (std::int32_t r = 0; r < s.range_count; ++r) {
-        const Range& range = ranges[r];
-        const Verdict verdict = judge(s, samples, range, at, arrival_at, row.count, here);
-        for (std::int64_t d = range.begin; d < range.end; ++d) {
-          spread(s, samples, range, at, arrival_at, here, verdict, d, out,
-                 [&](std::int64_t k, double g) { base[k * s.channel_count + d] += g; });
-        }
-      }
-    }
-  }
-  for (std::size_t k = 0; k < sums.size(); ++k) gradient[k] = narrow<T>(sums[k]);
-}
-
 }  // namespace
 
 void run_reference(const Plan& plan) {
   for (const StreamPlan& s : plan.streams) {
     with_type(s.dtype, [&](auto type) { run_stream<typename decltype(type)::type>(plan, s); });
-  }
-}
-
-void run_reference_backward(const Plan& plan, std::span<void* const> gradients) {
-  for (std::size_t k = 0; k < plan.streams.size(); ++k) {
-    with_type(plan.streams[k].dtype, [&](auto type) {
-      using T = typename decltype(type)::type;
-      if constexpr (is_float_type<T>) run_stream_backward<T>(plan, plan.streams[k], static_cast<T*>(gradients[k]));
-    });
   }
 }
 

@@ -1,0 +1,105 @@
+// The gradient of align on the host. Each sum is over targets in their order, whoever adds it up, so that the bits do not
+// depend on the number of threads.
+#include <algorithm>
+#include <vector>
+
+#include "core/parallel.h"
+#include "ops/align/gradient.h"
+
+namespace robocache::align_op {
+namespace {
+
+// What channels [begin, end) of output row b add to the samples of its row. Sample k, channel d is
+// sums[k * (end - begin) + d - begin].
+template <class T>
+void add_row(const Plan& plan, const StreamPlan& s, std::int64_t b, std::int64_t begin, std::int64_t end,
+             double* sums) {
+  const Row row = row_of(s, b);
+  const StampsAt at{&s.times, row.times_offset};
+  const StampsAt arrival_at{&s.arrivals, row.arrivals_offset};
+  const Samples<T> samples(s, row);
+  const std::int64_t width = end - begin;
+  for (std::int64_t t = 0; t < plan.targets.count; ++t) {
+    const Target here = target_at(s, plan.targets, at, arrival_at, row.count, b, t);
+    for (std::int32_t r = 0; r < s.range_count; ++r) {
+      const Range& range = plan.ranges[static_cast<std::size_t>(s.first_range + r)];
+      const std::int64_t from = std::max<std::int64_t>(range.begin, begin);
+      const std::int64_t to = std::min<std::int64_t>(range.end, end);
+      if (from >= to) continue;
+      const Verdict verdict = judge(s, samples, range, at, arrival_at, row.count, here);
+      const Spot<T> spot = spot_of<T>(s, range, row, here, verdict, b, t);
+      const Weights weights = weights_of(spot, range.method);
+      for (int k = 0; k < weights.count; ++k) {
+        double* const sum = sums + weights.samples[k] * width - begin;
+        for (std::int64_t d = from; d < to; ++d) {
+          sum[d] += weights.factors[k] * output_gradient<T>(s, spot.out + channel_offset(s.out_channels, d));
+        }
+      }
+      for (std::int64_t d = from; weights.count < 0 && d < to; ++d) {
+        spread(s, range, spot, d, [&](std::int64_t k, double g) { sums[k * width + d - begin] += g; });
+      }
+    }
+  }
+}
+
+// Runs piece(k) for k < count.
+template <class Piece>
+void run_pieces(bool threads, std::int64_t count, const Piece& piece) {
+  const auto run = [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t k = begin; k < end; ++k) piece(k);
+  };
+  if (threads) {
+    parallel_for(count, 1, run);
+  } else {
+    run(0, count);
+  }
+}
+
+template <class T>
+void run_stream(const Plan& plan, const StreamPlan& s, T* gradient, bool threads) {
+  const std::int64_t samples = s.offsets.data != nullptr ? s.samples : s.segments * s.samples;
+  const std::int64_t channels = s.channel_count;
+  const auto narrow_to = [&](T* to, const std::vector<double>& sums) {
+    for (std::size_t k = 0; k < sums.size(); ++k) to[k] = narrow<T>(sums[k]);
+  };
+  if (s.batched && s.rows.data == nullptr) {  // each output row has samples of its own
+    std::fill_n(gradient, samples * channels, narrow<T>(0.0));
+    run_pieces(threads, plan.targets.rows, [&](std::int64_t b) {
+      const Row row = row_of(s, b);
+      std::vector<double> sums(static_cast<std::size_t>(row.count * channels));
+      add_row<T>(plan, s, b, 0, channels, sums.data());
+      const std::int64_t first = s.offsets.data != nullptr ? row.first : row.segment * s.samples;
+      narrow_to(gradient + first * channels, sums);
+    });
+    return;
+  }
+  constexpr std::int64_t width = 16;  // channels of a piece
+  run_pieces(threads, (channels + width - 1) / width, [&](std::int64_t piece) {
+    const std::int64_t begin = piece * width;
+    const std::int64_t end = std::min(channels, begin + width);
+    std::vector<double> sums(static_cast<std::size_t>(samples * (end - begin)));
+    for (std::int64_t b = 0; b < plan.targets.rows; ++b) {
+      const Row row = row_of(s, b);
+      const std::int64_t first = s.offsets.data != nullptr ? row.first : row.segment * s.samples;
+      add_row<T>(plan, s, b, begin, end, sums.data() + first * (end - begin));
+    }
+    for (std::int64_t n = 0; n < samples; ++n) {
+      for (std::int64_t d = begin; d < end; ++d) {
+        gradient[n * channels + d] = narrow<T>(sums[static_cast<std::size_t>(n * (end - begin) + d - begin)]);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void run_host_backward(const Plan& plan, std::span<void* const> gradients, bool threads) {
+  for (std::size_t k = 0; k < plan.streams.size(); ++k) {
+    with_type(plan.streams[k].dtype, [&](auto type) {
+      using T = typename decltype(type)::type;
+      if constexpr (is_float_type<T>) run_stream<T>(plan, plan.streams[k], static_cast<T*>(gradients[k]), threads);
+    });
+  }
+}
+
+}  // namespace robocache::align_op
