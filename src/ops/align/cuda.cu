@@ -19,7 +19,8 @@ constexpr std::int64_t window_room = tuning::window_stamps - 2 * tuning::narrow_
 
 // Whether the tiles of a stream see all its stamps between them, each segment once, and have them in their windows.
 bool checks_in_tiles(const StreamPlan& s, const TargetPlan& targets, const Tiling& tiling) {
-  if (!tiling.by_row || tiling.tiles == 0 || s.rows.data != nullptr) return false;
+  if (tiling.tiles == 0 || s.rows.data != nullptr) return false;
+  if (!tiling.by_row) return tiling.whole_rows > 0;
   return s.samples < tuning::window_stamps || window_room * targets.count >= s.samples * tiling.targets;
 }
 
@@ -36,7 +37,7 @@ struct alignas(64) PlainStream {
   std::int64_t out_row_bytes, out_target_bytes;
   std::uint32_t first_block, tiles_per_row, channel_tiles, all_vectors;
   std::uint16_t vectors, magic_low;
-  std::uint8_t targets, vector_bytes;
+  std::uint8_t targets, vector_bytes, whole_rows;
   bool magic_high, by_row, batched, check_rows, causal, ragged, packed, wide_extents, wide_rows, marks;
   Method method;
   Edge edge;
@@ -114,6 +115,7 @@ PlainStream pack(const StreamPlan& s, const TargetPlan& targets, Method method, 
   p.magic_low = static_cast<std::uint16_t>(tiling.magic);
   p.magic_high = tiling.magic >> 16 != 0;
   p.by_row = tiling.by_row;
+  p.whole_rows = static_cast<std::uint8_t>(tiling.whole_rows);
   p.check_rows = checks_in_tiles(s, targets, tiling);
   p.method = method;
   p.edge = s.edge;
@@ -185,14 +187,15 @@ __device__ bool choose_easily(const PlainStream& p, const SharedStamps& shared, 
   const std::int64_t span = right - left;
   const std::int64_t since = x - left;
   const bool alone = shared[found + 1] != right && (found + 1 < window.count || at_end);
-  if (since != 0 && (!inside || !alone || span > p.max_gap)) return false;
+  const bool on_sample = since == 0;
+  if (!on_sample && (!inside || !alone || span > p.max_gap)) return false;
   choice.valid = true;
   choice.age = since;
   choice.sample = choice.index = window.first + found - 1;
   choice.step = 1;
   if (p.method == Method::nearest) {
-    choice.sample = choice.index = choice.sample + (since <= span - since ? 0 : 1);
-  } else if (p.method == Method::linear) {
+    choice.sample = choice.index = choice.sample + (on_sample || since <= span - since ? 0 : 1);
+  } else if (p.method == Method::linear && !on_sample) {
     choice.w = static_cast<C>(static_cast<double>(since) / static_cast<double>(span));
     if (choice.w == C(1)) {
       choice.w = 0;
@@ -237,6 +240,7 @@ __device__ void plain_tile(const L& launch, const PlainStream& p, const SharedSt
   const std::uint32_t tile_targets = min(static_cast<std::uint32_t>(p.targets), end - first);
   const bool mine = threadIdx.x < tile_targets;
   std::uint32_t t = first + threadIdx.x;
+  const std::uint32_t first_row = p.by_row ? b : first / row_targets;
   if (!p.by_row && mine) {
     b = t / row_targets;
     t -= b * row_targets;
@@ -257,9 +261,13 @@ __device__ void plain_tile(const L& launch, const PlainStream& p, const SharedSt
 
   // The stamps and the targets come together: nothing waits for the one before the other is on its way.
   Window window;
-  const bool searches = p.by_row && count > 0;
-  if (searches) window = window_by_place(first, p.targets, row_targets, count);
-  const Brought brought(all, window);
+  const bool searches = count > 0 && (p.by_row || p.whole_rows > 0);
+  if (searches && p.by_row) {
+    window = window_by_place(first, p.targets, row_targets, count);
+  } else if (searches) {
+    window.count = static_cast<int>(tile_targets / row_targets * p.samples);
+  }
+  const Brought brought(p.by_row ? all : PlainStamps{p.times + first_row * p.times_row_stride}, window);
   std::int64_t tau = 0;
   if (mine) {
     if (targets.timeline) {
@@ -271,12 +279,18 @@ __device__ void plain_tile(const L& launch, const PlainStream& p, const SharedSt
   if (searches) {
     brought.put(shared);
     if (launch.check && p.check_rows && channel_tile == 0 && (p.batched || b == 0)) {
-      bool fine = brought.rise(shared);  // then the row's first and last tell of all
-      if (window.first == 0) fine &= shared[0] > -time_limit;
-      if (window.first + window.count == count) fine &= shared[window.count - 1] < time_limit;
+      bool fine = true;
+      if (p.by_row) {
+        fine = brought.rise(shared);  // then the row's first and last tell of all
+        if (window.first == 0) fine &= shared[0] > -time_limit;
+        if (window.first + window.count == count) fine &= shared[window.count - 1] < time_limit;
+      } else {
+        fine = brought.rows_rise(shared, window.count, count);
+      }
       if (!fine) {
-        check_stamps(p, launch.operation, p.packed ? first_sample : static_cast<std::int64_t>(segment) * p.samples,
-                     window.first, window.first + window.count, launch.box);
+        const std::int64_t row_begin = static_cast<std::int64_t>(p.by_row ? segment : first_row) * p.samples;
+        check_stamps(p, launch.operation, p.packed ? first_sample : row_begin, window.first,
+                     window.first + window.count, launch.box);
       }
       if (p.extents != nullptr && first == 0 && threadIdx.x == 0) check_extents(p, launch.operation, b, launch.box);
     }
@@ -292,8 +306,13 @@ __device__ void plain_tile(const L& launch, const PlainStream& p, const SharedSt
       if (!searches) {
         upper = upper_bound(all, 0, count, search_key(s, tau));
       } else if (upper < 0) {
-        const int found = search_window(shared, search_key(s, tau));
-        easy = choose_easily(p, shared, window, found, count, shifted_target(s, tau), choice);
+        SharedStamps mine_of = shared;
+        if (!p.by_row) {
+          mine_of = shared.from(static_cast<int>(b - first_row) * count);
+          window.count = count;
+        }
+        const int found = p.by_row ? search_window(shared, search_key(s, tau)) : search_some(mine_of, count, search_key(s, tau));
+        easy = choose_easily(p, mine_of, window, found, count, shifted_target(s, tau), choice);
         if (!easy && window.count > 0 && tells(window, found, count)) upper = window.first + found;
       }
       if (!easy && upper >= 0) choice = choose_carefully<compute_t<T>>(p, all, count, upper, tau);
@@ -389,8 +408,8 @@ int vector_bytes(const StreamPlan& s, std::span<const Range> ranges) {
        {s.row_stride, s.sample_stride, s.channel_count, s.out_row_stride, s.out_target_stride}) {
     bits |= static_cast<std::uint64_t>(elements * size);
   }
-  for (int bytes = 16; bytes > size; bytes /= 2) {
-    if (bits % static_cast<unsigned>(bytes) == 0) return bytes;
+  for (const int bytes : {16, 8, 4}) {
+    if (bytes > size && bits % static_cast<unsigned>(bytes) == 0) return bytes;
   }
   return size;
 }
@@ -436,24 +455,36 @@ Tiling tiling_of(const StreamPlan& s, const TargetPlan& targets, int vector_byte
   Tiling tiling;
   tiling.vector_bytes = static_cast<std::int16_t>(vector_bytes);
   const std::int64_t all = vectors_of(s, vector_bytes);
-  tiling.vectors = static_cast<std::int32_t>(std::min(all, per_tile));
+  if (vector_bytes == 0) per_tile = std::int64_t{tuning::threads} * tuning::general_elements;
+  tiling.vectors = static_cast<std::int32_t>(std::min(all, vector_bytes == 0 ? tuning::general_elements : per_tile));
   tiling.channel_tiles = static_cast<std::int32_t>(divide_up(all, tiling.vectors));
   tiling.magic = magic_of(tiling.vectors);
-  std::int64_t wanted = std::clamp<std::int64_t>(per_tile / tiling.vectors, 1, tuning::threads);
-  // Of a long row, as many as have their stamps in one window; of every row, tiles of about a size.
-  if (s.samples >= tuning::window_stamps) {
-    wanted = std::clamp<std::int64_t>(window_room * targets.count / s.samples, 1, wanted);
-  }
-  const std::int64_t in_row = divide_up(targets.count, divide_up(targets.count, wanted));
-  tiling.targets = static_cast<std::int32_t>(std::max<std::int64_t>(in_row, 1));
   tiling.all_vectors = static_cast<std::int32_t>(all);
-  tiling.by_row =
-      targets.rows == 1 || 2 * targets.count > wanted || targets.rows * targets.count >= std::int64_t{1} << 32;
-  if (!tiling.by_row) tiling.targets = static_cast<std::int32_t>(wanted);
+  const std::int64_t cells = targets.rows * targets.count;
+  std::int64_t wanted = std::clamp<std::int64_t>(per_tile / tiling.vectors, 1, tuning::threads);
+  while (vector_bytes == 0 && wanted > 4 && cells * tiling.channel_tiles < wanted * tuning::least_tiles) wanted /= 2;
+  // Of a long row, as many as have their stamps in one window, if that is not too few.
+  const std::int64_t samples = s.offsets.data != nullptr ? divide_up(s.samples, s.segments) : s.samples;
+  const std::int64_t fit = samples < tuning::window_stamps ? wanted : window_room * targets.count / samples;
+  if (fit >= tuning::fewest_targets) wanted = std::min(wanted, fit);
+  // Of every row, tiles of about a size; of short rows, several in a tile, with all their stamps where they lie together.
+  tiling.targets = static_cast<std::int32_t>(
+      std::max<std::int64_t>(1, divide_up(targets.count, divide_up(targets.count, wanted))));
+  tiling.by_row = targets.rows == 1 || 2 * targets.count > wanted || cells >= std::int64_t{1} << 32;
+  if (!tiling.by_row) {
+    tiling.targets = static_cast<std::int32_t>(wanted);
+    const std::int64_t rows =
+        std::min(wanted / std::max<std::int64_t>(1, targets.count), (tuning::window_stamps - 1) / std::max<std::int64_t>(1, samples));
+    const bool together = s.batched && s.lengths.data == nullptr && s.offsets.data == nullptr && s.rows.data == nullptr &&
+                          s.times.row_stride == s.samples && s.samples > 0;
+    if (together && rows > 0) {
+      tiling.whole_rows = static_cast<std::int32_t>(rows);
+      tiling.targets = static_cast<std::int32_t>(rows * targets.count);
+    }
+  }
   tiling.tiles_per_row = static_cast<std::uint32_t>(divide_up(targets.count, tiling.targets));
   const std::int64_t tiles =
-      tiling.channel_tiles *
-      (tiling.by_row ? targets.rows * tiling.tiles_per_row : divide_up(targets.rows * targets.count, tiling.targets));
+      tiling.channel_tiles * (tiling.by_row ? targets.rows * tiling.tiles_per_row : divide_up(cells, tiling.targets));
   if (tiles >= std::int64_t{1} << 31) {
     throw Error(ErrorKind::value, "the call is too large for one launch: split the rows");
   }

@@ -13,7 +13,7 @@ namespace {
 constexpr int warp_size = 32;
 constexpr unsigned whole_warp = ~0u;
 constexpr int threads = 128;
-constexpr int chunk = threads;  // targets whose reach is noted together
+constexpr int chunk = warp_size;  // targets whose reach is noted together
 constexpr int warps = threads / warp_size;
 constexpr int warp_samples = 8;
 constexpr int tile_samples = warps * warp_samples;
@@ -28,23 +28,27 @@ struct Backward {
   std::int64_t sample_tiles = 0;
   void* gradient = nullptr;
   void* spots = nullptr;     // [range, row, target]
-  Reach* reaches = nullptr;  // [row, chunk]
+  Reach* reaches = nullptr;  // [range, row, target], then [row, chunk]
 
-  __device__ std::int64_t spot_number(int range, std::int64_t b, std::int64_t t) const {
+  __host__ __device__ std::int64_t spot_number(int range, std::int64_t b, std::int64_t t) const {
     return (range * targets.rows + b) * targets.count + t;
   }
+  __device__ Reach* chunk_reaches() const { return reaches + spot_number(plan.range_count, 0, 0); }
 };
 
 __device__ Reach join(const Reach& x, const Reach& y) { return {min(x.first, y.first), max(x.last, y.last)}; }
 
-// Block: a chunk of a row.
+// Warp: a chunk of a row.
 template <class T>
 __global__ void __launch_bounds__(threads) align_spots_kernel(const __grid_constant__ Backward call) {
   let_next_begin();
   after_earlier_work();
   const StreamPlan& s = call.plan;
-  const std::int64_t b = blockIdx.x / call.chunks;
-  const std::int64_t t = (blockIdx.x - b * call.chunks) * chunk + threadIdx.x;
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  const std::int64_t at_chunk = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) / warp_size;
+  const std::int64_t b = at_chunk / call.chunks;
+  const std::int64_t t = (at_chunk - b * call.chunks) * chunk + lane;
+  if (b >= call.targets.rows) return;
   Reach reach;
   if (t < call.targets.count) {
     const Row row = row_of(s, b);
@@ -55,18 +59,16 @@ __global__ void __launch_bounds__(threads) align_spots_kernel(const __grid_const
       const Range& range = call.ranges[r];
       const Verdict verdict = judge(s, Samples<T>(s, row), range, at, arrival_at, row.count, target);
       const Spot<T> spot = spot_of<T>(s, range, row, target, verdict, b, t);
+      const Reach one = reach_of(spot, range.method);
       static_cast<Spot<T>*>(call.spots)[call.spot_number(r, b, t)] = spot;
-      reach = join(reach, reach_of(spot, range.method));
+      call.reaches[call.spot_number(r, b, t)] = one;
+      reach = join(reach, one);
     }
   }
-  __shared__ Reach all[threads];
-  all[threadIdx.x] = reach;
-  __syncthreads();
-  for (int half = threads / 2; half > 0; half /= 2) {
-    if (static_cast<int>(threadIdx.x) < half) all[threadIdx.x] = join(all[threadIdx.x], all[threadIdx.x + half]);
-    __syncthreads();
+  for (int other = warp_size / 2; other > 0; other /= 2) {
+    reach = join(reach, {__shfl_xor_sync(whole_warp, reach.first, other), __shfl_xor_sync(whole_warp, reach.last, other)});
   }
-  if (threadIdx.x == 0) call.reaches[blockIdx.x] = all[0];
+  if (lane == 0) call.chunk_reaches()[at_chunk] = reach;
 }
 
 // Warp: samples [first, first + warp_samples) of a channel tile; lane: a channel.
@@ -105,36 +107,33 @@ __global__ void __launch_bounds__(threads) align_gradient_kernel(const __grid_co
   const auto* const spots = static_cast<const Spot<T>*>(call.spots);
   // A warp looks at as many chunks together, and then at as many targets of one, as it has lanes.
   for (std::int64_t chunks = b0 * call.chunks; chunks < b1 * call.chunks; chunks += warp_size) {
-    const bool near = chunks + lane < b1 * call.chunks && reaches(call.reaches[chunks + lane]);
+    const bool near = chunks + lane < b1 * call.chunks && reaches(call.chunk_reaches()[chunks + lane]);
     for (unsigned left = __ballot_sync(whole_warp, near); left != 0; left &= left - 1) {
       const std::int64_t at_chunk = chunks + __ffs(static_cast<int>(left)) - 1;
       const std::int64_t b = at_chunk / call.chunks;
-      const std::int64_t chunk_begin = (at_chunk - b * call.chunks) * chunk;
-      const std::int64_t chunk_end = min(chunk_begin + chunk, call.targets.count);
-      for (std::int64_t t0 = chunk_begin; t0 < chunk_end; t0 += warp_size) {
-        for (int r = 0; r < s.range_count; ++r) {
-          const Range& range = call.ranges[r];
-          const bool mine = d >= range.begin && d < range.end;
-          if (!__any_sync(whole_warp, mine)) continue;
-          const Spot<T>* const here = spots + call.spot_number(r, b, t0);
-          const bool hits = t0 + lane < chunk_end && reaches(reach_of(here[lane], range.method));
-          for (unsigned hit = __ballot_sync(whole_warp, hits); hit != 0; hit &= hit - 1) {
-            if (!mine) continue;
-            const Spot<T> spot = here[__ffs(static_cast<int>(hit)) - 1];
-            const auto add = [&](std::int64_t sample, double g) {
-              const std::int64_t n = spot.first + sample - first;
-              if (n >= 0 && n < end - first) sums[n][lane] += g;
-            };
-            const Weights weights = weights_of(spot, range.method);
-            if (weights.count < 0) {
-              spread(s, range, spot, d, add);
-              continue;
-            }
-            const double g = output_gradient<T>(s, spot.out + channel_offset(s.out_channels, d));
+      const std::int64_t t0 = (at_chunk - b * call.chunks) * chunk;
+      for (int r = 0; r < s.range_count; ++r) {
+        const Range& range = call.ranges[r];
+        const bool mine = d >= range.begin && d < range.end;
+        if (!__any_sync(whole_warp, mine)) continue;
+        const std::int64_t number = call.spot_number(r, b, t0);
+        const bool hits = t0 + lane < call.targets.count && reaches(call.reaches[number + lane]);
+        for (unsigned hit = __ballot_sync(whole_warp, hits); hit != 0; hit &= hit - 1) {
+          if (!mine) continue;
+          const Spot<T> spot = spots[number + __ffs(static_cast<int>(hit)) - 1];
+          const auto add = [&](std::int64_t sample, double g) {
+            const std::int64_t n = spot.first + sample - first;
+            if (n >= 0 && n < end - first) sums[n][lane] += g;
+          };
+          const Weights weights = weights_of(spot, range.method);
+          if (weights.count < 0) {
+            spread(s, range, spot, d, add);
+            continue;
+          }
+          const double g = output_gradient<T>(s, spot.out + channel_offset(s.out_channels, d));
 #pragma unroll
-            for (int k = 0; k < 4; ++k) {
-              if (k < weights.count) add(weights.samples[k], weights.factors[k] * g);
-            }
+          for (int k = 0; k < 4; ++k) {
+            if (k < weights.count) add(weights.samples[k], weights.factors[k] * g);
           }
         }
       }
@@ -159,15 +158,16 @@ void run_stream(Backward& call, const Workspace& workspace, int device, cudaStre
   if (chunks >= std::int64_t{1} << 31 || blocks >= std::int64_t{1} << 31) {
     throw Error(ErrorKind::value, "align_backward: the call is too large for one launch: split the rows");
   }
-  const std::int64_t spots = call.plan.range_count * call.targets.rows * call.targets.count;
-  const auto reach_bytes = static_cast<std::size_t>(chunks) * sizeof(Reach);
+  const std::int64_t spots = call.spot_number(call.plan.range_count, 0, 0);
+  const auto reach_bytes = static_cast<std::size_t>(spots + chunks) * sizeof(Reach);
   const std::size_t bytes = std::max<std::size_t>(1, reach_bytes + static_cast<std::size_t>(spots) * sizeof(Spot<T>));
   void* const memory = workspace.allocate != nullptr ? workspace.allocate(workspace.state, bytes)
                                                      : cuda_allocate(device, bytes, stream);
   call.reaches = static_cast<Reach*>(memory);
   call.spots = static_cast<char*>(memory) + reach_bytes;
   if (chunks > 0) {
-    cuda_launch(reinterpret_cast<const void*>(&align_spots_kernel<T>), chunks, threads, 0, &call, device, stream, doing);
+    cuda_launch(reinterpret_cast<const void*>(&align_spots_kernel<T>), divide_up(chunks, warps), threads, 0, &call,
+                device, stream, doing);
   }
   cuda_launch(reinterpret_cast<const void*>(&align_gradient_kernel<T>), blocks, threads, 0, &call, device, stream,
               doing);

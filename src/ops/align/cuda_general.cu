@@ -9,6 +9,7 @@ template <class T>
 class RangeWriter {
  public:
   using C = compute_t<T>;
+  using Kind = typename Spot<T>::Kind;
   __device__ RangeWriter(const StreamPlan& s, const Range& range, const Tiling& tiling, const Tile& tile,
                          const Spot<T>* spots)
       : s_(s), range_(range), spots_(spots), targets_(tile.targets), step_(range.method == Method::slerp ? 4 : 1) {
@@ -20,41 +21,33 @@ class RangeWriter {
 
   __device__ void write() const {
     if (width_ <= 0) return;
-    switch (range_.method) {
-      case Method::mean:
-        if constexpr (is_float_type<T>) each([&](const Spot<T>& spot, int d) { put(spot, d, mean(spot, d)); });
-        return;
-      case Method::max:
-      case Method::min:
-      case Method::last:
-        each([&](const Spot<T>& spot, int d) { copy(spot, d, picked_in(spot, d)); });
-        return;
-      case Method::slerp:
-        if constexpr (is_float_type<T>) each([&](const Spot<T>& spot, int d) { put_slerp(spot, d); });
-        return;
-      case Method::cubic:
-        if constexpr (is_float_type<T>) {
-          each([&](const Spot<T>& spot, int d) {
-            put(spot, d, cubic(get(spot, spot.p, d), get(spot, spot.a, d), get(spot, spot.b, d), get(spot, spot.q, d),
-                               spot.before, spot.across, spot.after));
-          });
+    const Method method = range_.method;
+    if (method == Method::mean) {
+      if constexpr (is_float_type<T>) {
+        if (all_count(s_)) {
+          each([&](const Spot<T>& spot, int d) { put(spot, d, mean<true>(spot, d)); });
+        } else {
+          each([&](const Spot<T>& spot, int d) { put(spot, d, mean<false>(spot, d)); });
         }
-        return;
-      case Method::angle:
-      case Method::angle_degrees:
-        if constexpr (is_float_type<T>) {
-          const C turn = full_turn<C>(range_.method);
-          each([&](const Spot<T>& spot, int d) {
-            put(spot, d, angle(get(spot, spot.a, d), get(spot, spot.b, d), static_cast<C>(spot.w), turn));
-          });
-        }
-        return;
-      default:
-        if constexpr (is_float_type<T>) {
-          each([&](const Spot<T>& spot, int d) {
-            put(spot, d, linear(get(spot, spot.a, d), get(spot, spot.b, d), static_cast<C>(spot.w)));
-          });
-        }
+      }
+    } else if (is_bin(method)) {
+      if (all_count(s_)) {
+        each([&](const Spot<T>& spot, int d) { copy(spot, d, picked_in<true>(spot, d)); });
+      } else {
+        each([&](const Spot<T>& spot, int d) { copy(spot, d, picked_in<false>(spot, d)); });
+      }
+    } else if (method == Method::slerp) {
+      if constexpr (is_float_type<T>) each([&](const Spot<T>& spot, int d) { put_slerp(spot, d); });
+    } else if (method == Method::cubic) {
+      mix<4>([](const Spot<T>& spot, const Operands& x) {
+        return cubic(x.p, x.a, x.b, x.q, spot.before, spot.across, spot.after);
+      });
+    } else if (method == Method::angle || method == Method::angle_degrees) {
+      mix<2>([turn = full_turn<C>(method)](const Spot<T>& spot, const Operands& x) {
+        return angle(x.a, x.b, static_cast<C>(spot.w), turn);
+      });
+    } else {
+      mix<2>([](const Spot<T>& spot, const Operands& x) { return linear(x.a, x.b, static_cast<C>(spot.w)); });
     }
   }
 
@@ -65,23 +58,62 @@ class RangeWriter {
   int targets_;
   int step_, first_, width_;  // in steps
 
+  struct Operands {
+    C a, b, p, q;
+  };
+
+  __device__ int channel(const Walk& walk) const { return range_.begin + (first_ + walk.vector) * step_; }
+
   // compute(spot, channel) where a value must be computed.
   template <class Compute>
   __device__ void each(const Compute& compute) const {
     for (Walk walk(width_, magic_of(width_)); targets_ > walk.target; walk.step(width_)) {
       const Spot<T>& spot = spots_[walk.target];
-      const int d = range_.begin + (first_ + walk.vector) * step_;
-      if (spot.kind == Spot<T>::Kind::compute) {
+      const int d = channel(walk);
+      if (spot.kind == Kind::compute) {
         compute(spot, d);
-        continue;
+      } else {
+        for (int c = 0; c < step_; ++c) {
+          put_other(spot, d + c, spot.kind == Kind::copy ? raw(spot, spot.a, d + c) : T{});
+        }
       }
-      for (int c = 0; c < step_; ++c) {
-        if (spot.kind == Spot<T>::Kind::copy) {
-          copy(spot, d + c, spot.a);
+    }
+  }
+
+  // Where a value is made from Count samples: some are under way before the first is used.
+  template <int Count, class Compute>
+  __device__ void mix(const Compute& compute) const {
+    constexpr int n = 4;
+    Walk walk(width_, magic_of(width_));
+    while (targets_ > walk.target) {
+      T a[n];
+      T b[n];
+      T p[n];
+      T q[n];
+      Walk reading = walk;
+#pragma unroll
+      for (int k = 0; k < n; ++k, reading.step(width_)) {
+        if (reading.target >= targets_) continue;
+        const Spot<T>& spot = spots_[reading.target];
+        const int d = channel(reading);
+        if (spot.kind >= Kind::copy) a[k] = raw(spot, spot.a, d);
+        if (spot.kind != Kind::compute) continue;
+        b[k] = raw(spot, spot.b, d);
+        if (Count == 4) p[k] = raw(spot, spot.p, d);
+        if (Count == 4) q[k] = raw(spot, spot.q, d);
+      }
+#pragma unroll
+      for (int k = 0; k < n; ++k, walk.step(width_)) {
+        if (walk.target >= targets_) continue;
+        const Spot<T>& spot = spots_[walk.target];
+        const int d = channel(walk);
+        if (spot.kind != Kind::compute) {
+          put_other(spot, d, a[k]);
         } else if constexpr (is_float_type<T>) {
-          put(spot, d + c, spot.kind == Spot<T>::Kind::nan ? quiet_nan<C>() : C(0));
-        } else {
-          store_as(s_.out_dtype, s_.out, spot.out + channel_offset(s_.out_channels, d + c), T(0));
+          Operands x{widen(a[k]), widen(b[k]), C(0), C(0)};
+          if (Count == 4) x.p = widen(p[k]);
+          if (Count == 4) x.q = widen(q[k]);
+          put(spot, d, compute(spot, x));
         }
       }
     }
@@ -90,37 +122,42 @@ class RangeWriter {
   __device__ T raw(const Spot<T>& spot, std::int64_t sample, int d) const {
     return spot.values[sample * s_.sample_stride + channel_offset(s_.channels, d)];
   }
-  __device__ C get(const Spot<T>& spot, std::int64_t sample, int d) const {
-    if constexpr (is_float_type<T>) {
-      return widen(raw(spot, sample, d));
-    } else {
-      return C(0);
-    }
-  }
   template <class V>
   __device__ void put(const Spot<T>& spot, int d, V value) const {
     store_as(s_.out_dtype, s_.out, spot.out + channel_offset(s_.out_channels, d), value);
+  }
+  // A value that is not computed: the copy, or what stands in for none.
+  __device__ void put_other(const Spot<T>& spot, int d, T copied) const {
+    if (spot.kind == Kind::copy) {
+      store_copy(s_, spot.out + channel_offset(s_.out_channels, d), copied);
+    } else if constexpr (is_float_type<T>) {
+      put(spot, d, spot.kind == Kind::nan ? quiet_nan<C>() : C(0));
+    } else {
+      put(spot, d, T(0));
+    }
   }
   __device__ void copy(const Spot<T>& spot, int d, std::int64_t sample) const {
     store_copy(s_, spot.out + channel_offset(s_.out_channels, d), raw(spot, sample, d));
   }
 
+  template <bool All>
   __device__ bool counts_in(const Spot<T>& spot, std::int64_t sample) const {
-    return all_count(s_) || counts(s_, Samples<T>(s_, spot.values), range_, StampsAt{&s_.times, spot.times},
-                                   StampsAt{&s_.arrivals, spot.arrivals}, sample, spot.tau);
+    return All || counts(s_, Samples<T>(s_, spot.values), range_, StampsAt{&s_.times, spot.times},
+                         StampsAt{&s_.arrivals, spot.arrivals}, sample, spot.tau);
   }
 
   // As mean_of().
+  template <bool All>
   __device__ double mean(const Spot<T>& spot, int d) const {
     double sum = -0.0;
     int counted = 0;
     for (int chunk = spot.a; chunk < spot.b; chunk += mean_chunk) {
       const int end = min(chunk + mean_chunk, spot.b);
       double partial = -0.0;
-#pragma unroll 4
+#pragma unroll 8
       for (int k = chunk; k < end; ++k) {
-        if (!counts_in(spot, k)) continue;
-        partial += static_cast<double>(get(spot, k, d));
+        if (!counts_in<All>(spot, k)) continue;
+        partial += static_cast<double>(widen(raw(spot, k, d)));
         ++counted;
       }
       sum += partial;
@@ -129,17 +166,18 @@ class RangeWriter {
   }
 
   // As picked().
+  template <bool All>
   __device__ std::int64_t picked_in(const Spot<T>& spot, int d) const {
     if (range_.method == Method::last) {
       int k = spot.b - 1;
-      while (!counts_in(spot, k)) --k;
+      while (!counts_in<All>(spot, k)) --k;
       return k;
     }
     int best = -1;
     std::int64_t best_order = 0;
-#pragma unroll 4
+#pragma unroll 8
     for (int k = spot.a; k < spot.b; ++k) {
-      if (!counts_in(spot, k)) continue;
+      if (!counts_in<All>(spot, k)) continue;
       const std::int64_t order = order_of(range_.method, raw(spot, k, d));
       if (best < 0 || order > best_order) {
         best = k;
@@ -154,8 +192,8 @@ class RangeWriter {
     double to[4];
     double q[4];
     for (int c = 0; c < 4; ++c) {
-      from[c] = static_cast<double>(get(spot, spot.a, d + c));
-      to[c] = static_cast<double>(get(spot, spot.b, d + c));
+      from[c] = static_cast<double>(widen(raw(spot, spot.a, d + c)));
+      to[c] = static_cast<double>(widen(raw(spot, spot.b, d + c)));
     }
     slerp(from, to, spot.w, q);
     for (int c = 0; c < 4; ++c) put(spot, d + c, q[c]);

@@ -19,7 +19,8 @@ struct Tiling {
   std::uint32_t tiles_per_row = 1;
   std::uint32_t magic = 0;        // k / vectors = k * magic >> 16, for k up to the threads of a block
   std::int16_t vector_bytes = 0;  // 0: through range.h
-  bool by_row = true;             // a tile lies in one row; else tiles run over the rows' ends
+  bool by_row = true;             // a tile lies in one row; else it runs over rows' ends, or has `whole_rows`
+  std::int32_t whole_rows = 0;
   std::uint32_t tiles = 0;
   std::uint32_t first_block = 0;
 };
@@ -58,6 +59,11 @@ class SharedStamps {
     asm volatile("ld.shared.s64 %0, [%1];" : "=l"(stamp) : "r"(address_ + 8 * static_cast<std::uint32_t>(k)));
     return stamp;
   }
+  __device__ SharedStamps from(int k) const {
+    SharedStamps later = *this;
+    later.address_ += 8 * static_cast<std::uint32_t>(k);
+    return later;
+  }
   __device__ void put(int k, std::int64_t stamp) const {
     asm volatile("st.shared.s64 [%0], %1;" ::"r"(address_ + 8 * static_cast<std::uint32_t>(k)), "l"(stamp) : "memory");
   }
@@ -91,17 +97,19 @@ __device__ inline Window window_by_place(std::uint32_t first_target, std::uint32
   return window_about(place(first_target), end < targets ? place(end) : count, tuning::narrow_margin, count);
 }
 
-// The stamps that the targets between two keys fall among if the row's stamps are even.
-__device__ inline Window window_by_time(std::int64_t low_key, std::int64_t high_key, std::int64_t first_stamp,
-                                        std::int64_t last_stamp, int count) {
-  const float scale = static_cast<float>(count - 1) / fmaxf(static_cast<float>(minus(last_stamp, first_stamp)), 1.0F);
-  const auto place = [&](std::int64_t key) {
-    return min(max(__float2int_rz(static_cast<float>(minus(key, first_stamp)) * scale), 0), count - 1);
-  };
-  const int low = place(low_key);
-  const int high = place(high_key);
-  return window_about(min(low, high), max(low, high) + 1, tuning::wide_margin, count);
-}
+// Where a key falls if the row's stamps are even.
+struct EvenStamps {
+  std::int64_t first;
+  double scale;
+  int count;
+  __device__ EvenStamps(std::int64_t first_stamp, std::int64_t last_stamp, int stamps)
+      : first(first_stamp),
+        scale((stamps - 1) / fmax(static_cast<double>(minus(last_stamp, first_stamp)), 1.0)),
+        count(stamps) {}
+  __device__ int place(std::int64_t key) const {
+    return min(max(__double2int_rz(static_cast<double>(minus(key, first)) * scale), 0), count - 1);
+  }
+};
 
 // What a thread brings into the window: on its way when this is made, there after put(). What lies behind the window is
 // put down as the end of time.
@@ -133,7 +141,28 @@ struct Brought {
     for (int k = 1; k < most; ++k) fall |= shared[thread_of_block() + k * tuning::threads - 1] > stamps[k];
     return !fall;
   }
+  // The same of rows of `samples` one after the other, and whether their stamps are times at all.
+  __device__ bool rows_rise(const SharedStamps& shared, int count, int samples) const {
+    bool fine = true;
+#pragma unroll
+    for (int k = 0; k < most; ++k) {
+      const int at = thread_of_block() + k * tuning::threads;
+      if (at >= count) continue;
+      const std::int64_t before = at % samples == 0 ? 1 - time_limit : shared[at - 1];
+      fine &= stamps[k] >= before && stamps[k] < time_limit;
+    }
+    return fine;
+  }
 };
+
+// How many of the first `count` are <= key.
+__device__ inline int search_some(const SharedStamps& shared, int count, std::int64_t key) {
+  int found = 0;
+  for (int step = 1 << (31 - __clz(count)); step > 0; step >>= 1) {
+    if (found + step <= count && shared[found + step - 1] <= key) found += step;
+  }
+  return found;
+}
 
 // How many of the window's stamps are <= key.
 __device__ inline int search_window(const SharedStamps& shared, std::int64_t key) {
@@ -149,6 +178,23 @@ __device__ inline bool tells(const Window& window, int found, int count) {
   return (found > 0 || window.first == 0) && (found < window.count || window.first + window.count == count);
 }
 
+// How many of `count` stamps are <= key, in growing steps from where even ones would have it.
+template <class All>
+__device__ std::int64_t search_from(const All& all, const EvenStamps& even, std::int64_t key) {
+  const std::int64_t guess = even.place(key);
+  std::int64_t low = guess;   // all(low - 1) <= key, or low is 0
+  std::int64_t high = guess;  // all(high) > key, or high is the count
+  for (std::int64_t step = 8; low > 0 && all(low - 1) > key; step *= 4) {
+    high = low - 1;
+    low = max(low - step, std::int64_t{0});
+  }
+  for (std::int64_t step = 8; high < even.count && all(high) <= key; step *= 4) {
+    low = high + 1;
+    high = min(high + step, static_cast<std::int64_t>(even.count));
+  }
+  return upper_bound(all, low, high, key);
+}
+
 // How many stamps are <= key, by a window about the keys of the tile's first and last target. For all threads of a block;
 // those without a target have any key.
 template <class All>
@@ -158,13 +204,15 @@ __device__ __noinline__ std::int64_t search_by_time(All all, int count, std::int
   if (thread_of_block() == 0) shared.put(0, key);
   if (thread_of_block() == targets - 1) shared.put(1, key);
   __syncthreads();
-  const Window window = window_by_time(shared[0], shared[1], all(0), all(count - 1), count);
+  const EvenStamps even(all(0), all(count - 1), count);
+  const int low = even.place(shared[0]);
+  const int high = even.place(shared[1]);
+  const Window window = window_about(min(low, high), max(low, high) + 1, tuning::wide_margin, count);
   __syncthreads();
   Brought(all, window).put(shared);
   const int found = search_window(shared, key);
-  const int above = window.first + found;
-  if (window.count > 0 && tells(window, found, count)) return above;
-  return upper_bound(all, found > 0 ? above : 0, found < window.count ? above : count, key);
+  if (window.count > 0 && tells(window, found, count)) return window.first + found;
+  return search_from(all, even, key);
 }
 
 // ---- vectors -------------------------------------------------------------------------------------------------------

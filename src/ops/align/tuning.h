@@ -32,6 +32,12 @@ inline constexpr int window_stamps = 256;
 inline constexpr int narrow_margin = 16;
 inline constexpr int wide_margin = 48;
 
+// Targets of a tile below which it is better to guess the window from their times.
+inline constexpr int fewest_targets = 16;
+
+// Channels of a tile that goes through range.h, for each of its targets.
+inline constexpr std::int64_t general_elements = 32;
+
 // Stamps that one thread of a checking block reads.
 inline constexpr int checks_per_thread = 8;
 
