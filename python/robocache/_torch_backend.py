@@ -462,13 +462,14 @@ class Range:
             out = self.rows.read(self.flat.view(SIGNED[self.flat.dtype]), self.source.clamp(min=0))
             out = torch.where(copy, out, 0).view(self.flat.dtype).to(dtype)
             return self.with_bins(out)
-        out = self.take(self.source).to(dtype)
+        taken = self.take(self.source)
         if self.flat.is_floating_point():
+            out = taken.to(dtype)
             zero = (~self.places.nothing & (self.stream.edge == "zero")).unsqueeze(-1)
             # From numbers of the dtype: a vector of NaN that is converted to bfloat16 has other bits on some CPUs.
             out = torch.where(copy, out, torch.where(zero, out.new_zeros(()), out.new_full((), torch.nan)))
-        else:
-            out = torch.where(copy, out, torch.zeros_like(out))
+        else:  # before it is converted: some torch releases choose among no unsigned integers
+            out = torch.where(copy, taken, torch.zeros_like(taken)).to(dtype)
         if self.method in BINS:
             return self.with_bins(out)
         if self.method in COPIES or self.stream.causal:

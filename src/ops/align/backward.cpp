@@ -27,15 +27,17 @@ void add_row(const Plan& plan, const StreamPlan& s, std::int64_t b, std::int64_t
       const std::int64_t to = std::min<std::int64_t>(range.end, end);
       if (from >= to) continue;
       const Verdict verdict = judge(s, samples, range, at, arrival_at, row.count, here);
-      const Spot<T> spot = spot_of<T>(s, range, row, here, verdict, b, t);
+      Spot<T> spot;
+      set_spot(spot, s, range, row, here, verdict, b, t);
       const Weights weights = weights_of(spot, range.method);
-      for (int k = 0; k < weights.count; ++k) {
+      for (int k = 0; weights.known && k < Weights::most; ++k) {
+        if (weights.samples[k] < 0) continue;
         double* const sum = sums + weights.samples[k] * width - begin;
         for (std::int64_t d = from; d < to; ++d) {
           sum[d] += weights.factors[k] * output_gradient<T>(s, spot.out + channel_offset(s.out_channels, d));
         }
       }
-      for (std::int64_t d = from; weights.count < 0 && d < to; ++d) {
+      for (std::int64_t d = from; !weights.known && d < to; ++d) {
         spread(s, range, spot, d, [&](std::int64_t k, double g) { sums[k * width + d - begin] += g; });
       }
     }

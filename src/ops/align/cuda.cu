@@ -455,8 +455,8 @@ Tiling tiling_of(const StreamPlan& s, const TargetPlan& targets, int vector_byte
   Tiling tiling;
   tiling.vector_bytes = static_cast<std::int16_t>(vector_bytes);
   const std::int64_t all = vectors_of(s, vector_bytes);
-  if (vector_bytes == 0) per_tile = std::int64_t{tuning::threads} * tuning::general_elements;
-  tiling.vectors = static_cast<std::int32_t>(std::min(all, vector_bytes == 0 ? tuning::general_elements : per_tile));
+  if (vector_bytes == 0) per_tile = std::int64_t{tuning::threads} * (s.bins ? tuning::bin_elements : tuning::general_elements);
+  tiling.vectors = static_cast<std::int32_t>(std::min(all, vector_bytes == 0 ? tuning::general_channels : per_tile));
   tiling.channel_tiles = static_cast<std::int32_t>(divide_up(all, tiling.vectors));
   tiling.magic = magic_of(tiling.vectors);
   tiling.all_vectors = static_cast<std::int32_t>(all);

@@ -15,7 +15,7 @@ constexpr unsigned whole_warp = ~0u;
 constexpr int threads = 128;
 constexpr int chunk = warp_size;  // targets whose reach is noted together
 constexpr int warps = threads / warp_size;
-constexpr int warp_samples = 8;
+constexpr int warp_samples = 16;
 constexpr int tile_samples = warps * warp_samples;
 constexpr int tile_channels = warp_size;
 
@@ -28,12 +28,11 @@ struct Backward {
   std::int64_t sample_tiles = 0;
   void* gradient = nullptr;
   void* spots = nullptr;     // [range, row, target]
-  Reach* reaches = nullptr;  // [range, row, target], then [row, chunk]
+  Reach* reaches = nullptr;  // [row, chunk]
 
   __host__ __device__ std::int64_t spot_number(int range, std::int64_t b, std::int64_t t) const {
     return (range * targets.rows + b) * targets.count + t;
   }
-  __device__ Reach* chunk_reaches() const { return reaches + spot_number(plan.range_count, 0, 0); }
 };
 
 __device__ Reach join(const Reach& x, const Reach& y) { return {min(x.first, y.first), max(x.last, y.last)}; }
@@ -58,17 +57,80 @@ __global__ void __launch_bounds__(threads) align_spots_kernel(const __grid_const
     for (int r = 0; r < s.range_count; ++r) {
       const Range& range = call.ranges[r];
       const Verdict verdict = judge(s, Samples<T>(s, row), range, at, arrival_at, row.count, target);
-      const Spot<T> spot = spot_of<T>(s, range, row, target, verdict, b, t);
-      const Reach one = reach_of(spot, range.method);
-      static_cast<Spot<T>*>(call.spots)[call.spot_number(r, b, t)] = spot;
-      call.reaches[call.spot_number(r, b, t)] = one;
-      reach = join(reach, one);
+      Spot<T>& spot = static_cast<Spot<T>*>(call.spots)[call.spot_number(r, b, t)];
+      set_spot(spot, s, range, row, target, verdict, b, t);
+      reach = join(reach, reach_of(spot, range.method));
     }
   }
   for (int other = warp_size / 2; other > 0; other /= 2) {
     reach = join(reach, {__shfl_xor_sync(whole_warp, reach.first, other), __shfl_xor_sync(whole_warp, reach.last, other)});
   }
-  if (lane == 0) call.chunk_reaches()[at_chunk] = reach;
+  if (lane == 0) call.reaches[at_chunk] = reach;
+}
+
+// What a target adds to the samples of a warp.
+struct Pull {
+  std::int64_t first;  // the row's first sample, from the warp's first
+  std::int64_t out;
+  double factors[Weights::most];
+  std::int32_t samples[Weights::most];
+  std::int32_t known;
+
+  __device__ void set(const Weights& weights, std::int64_t first_sample, std::int64_t out_offset) {
+    first = first_sample;
+    out = out_offset;
+    known = weights.known ? 1 : 0;
+#pragma unroll
+    for (int k = 0; k < Weights::most; ++k) {
+      samples[k] = weights.samples[k];
+      factors[k] = weights.factors[k];
+    }
+  }
+};
+// `sums` is the thread's column: sample k of the warp is sums[k * tile_channels].
+__device__ void add_to(double* sums, int samples, std::int64_t place, double x) {
+  if (place >= 0 && place < samples) sums[place * tile_channels] += x;
+}
+
+// Called: it is large, and few streams need it.
+template <class T>
+__device__ __noinline__ void spread_spot(const StreamPlan& s, const Range& range, const Spot<T>* spot, std::int64_t d,
+                                         std::int64_t first, double* sums, int samples) {
+  spread(s, range, *spot, d, [=](std::int64_t sample, double x) { add_to(sums, samples, first + sample, x); });
+}
+
+// Adds, for one channel, what the targets of a chunk that are set in `hits` add, in their order.
+template <class T>
+__device__ void add_hits(const Backward& call, const Range& range, std::int64_t b, std::int64_t first_target,
+                         std::int64_t d, unsigned hits, const Pull* pulls, double* sums, int samples) {
+  const StreamPlan& s = call.plan;
+  const std::int64_t column = channel_offset(s.out_channels, d);
+  while (hits != 0) {
+    constexpr int n = 4;  // under way before the first is used
+    int number[n];
+    double g[n];
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      number[k] = __ffs(static_cast<int>(hits)) - 1;
+      hits &= hits - 1;
+      if (number[k] >= 0) g[k] = output_gradient<T>(s, pulls[number[k]].out + column);
+    }
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      if (number[k] < 0) continue;
+      const Pull& pull = pulls[number[k]];
+      if (pull.known != 0) {
+#pragma unroll
+        for (int j = 0; j < Weights::most; ++j) {
+          if (pull.samples[j] >= 0) add_to(sums, samples, pull.first + pull.samples[j], pull.factors[j] * g[k]);
+        }
+        continue;
+      }
+      const auto r = static_cast<int>(&range - call.ranges);
+      const auto* const spots = static_cast<const Spot<T>*>(call.spots);
+      spread_spot(s, range, spots + call.spot_number(r, b, first_target + number[k]), d, pull.first, sums, samples);
+    }
+  }
 }
 
 // Warp: samples [first, first + warp_samples) of a channel tile; lane: a channel.
@@ -105,37 +167,33 @@ __global__ void __launch_bounds__(threads) align_gradient_kernel(const __grid_co
   }
   const auto reaches = [&](const Reach& reach) { return reach.last >= first && reach.first < end; };
   const auto* const spots = static_cast<const Spot<T>*>(call.spots);
+  __shared__ union Pulls {
+    __device__ Pulls() {}
+    Pull of[warps][warp_size];
+  } all_pulls;
+  Pull* const pulls = all_pulls.of[warp];
   // A warp looks at as many chunks together, and then at as many targets of one, as it has lanes.
   for (std::int64_t chunks = b0 * call.chunks; chunks < b1 * call.chunks; chunks += warp_size) {
-    const bool near = chunks + lane < b1 * call.chunks && reaches(call.chunk_reaches()[chunks + lane]);
+    const bool near = chunks + lane < b1 * call.chunks && reaches(call.reaches[chunks + lane]);
     for (unsigned left = __ballot_sync(whole_warp, near); left != 0; left &= left - 1) {
       const std::int64_t at_chunk = chunks + __ffs(static_cast<int>(left)) - 1;
       const std::int64_t b = at_chunk / call.chunks;
-      const std::int64_t t0 = (at_chunk - b * call.chunks) * chunk;
+      const std::int64_t t = (at_chunk - b * call.chunks) * chunk + lane;
       for (int r = 0; r < s.range_count; ++r) {
         const Range& range = call.ranges[r];
         const bool mine = d >= range.begin && d < range.end;
         if (!__any_sync(whole_warp, mine)) continue;
-        const std::int64_t number = call.spot_number(r, b, t0);
-        const bool hits = t0 + lane < call.targets.count && reaches(call.reaches[number + lane]);
-        for (unsigned hit = __ballot_sync(whole_warp, hits); hit != 0; hit &= hit - 1) {
-          if (!mine) continue;
-          const Spot<T> spot = spots[number + __ffs(static_cast<int>(hit)) - 1];
-          const auto add = [&](std::int64_t sample, double g) {
-            const std::int64_t n = spot.first + sample - first;
-            if (n >= 0 && n < end - first) sums[n][lane] += g;
-          };
-          const Weights weights = weights_of(spot, range.method);
-          if (weights.count < 0) {
-            spread(s, range, spot, d, add);
-            continue;
-          }
-          const double g = output_gradient<T>(s, spot.out + channel_offset(s.out_channels, d));
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            if (k < weights.count) add(weights.samples[k], weights.factors[k] * g);
-          }
+        // Each lane brings what one target adds to, for all to see.
+        Reach reach;
+        if (t < call.targets.count) {
+          const Spot<T>& spot = spots[call.spot_number(r, b, t)];
+          reach = reach_of(spot, range.method);
+          pulls[lane].set(weights_of(spot, range.method), spot.first - first, spot.out);
         }
+        const unsigned hits = __ballot_sync(whole_warp, reaches(reach));
+        __syncwarp();
+        if (mine) add_hits<T>(call, range, b, t - lane, d, hits, pulls, &sums[0][lane], static_cast<int>(end - first));
+        __syncwarp();
       }
     }
   }
@@ -159,7 +217,7 @@ void run_stream(Backward& call, const Workspace& workspace, int device, cudaStre
     throw Error(ErrorKind::value, "align_backward: the call is too large for one launch: split the rows");
   }
   const std::int64_t spots = call.spot_number(call.plan.range_count, 0, 0);
-  const auto reach_bytes = static_cast<std::size_t>(spots + chunks) * sizeof(Reach);
+  const auto reach_bytes = static_cast<std::size_t>(chunks) * sizeof(Reach);
   const std::size_t bytes = std::max<std::size_t>(1, reach_bytes + static_cast<std::size_t>(spots) * sizeof(Spot<T>));
   void* const memory = workspace.allocate != nullptr ? workspace.allocate(workspace.state, bytes)
                                                      : cuda_allocate(device, bytes, stream);

@@ -74,7 +74,7 @@ class RangeWriter {
         compute(spot, d);
       } else {
         for (int c = 0; c < step_; ++c) {
-          put_other(spot, d + c, spot.kind == Kind::copy ? raw(spot, spot.a, d + c) : T{});
+          put_other(spot, d + c, spot.kind == Kind::copy ? column(spot, d + c)[spot.a] : T{});
         }
       }
     }
@@ -86,41 +86,52 @@ class RangeWriter {
     constexpr int n = 4;
     Walk walk(width_, magic_of(width_));
     while (targets_ > walk.target) {
+      const T* from[n];
+      int target[n];
+      int d[n];
+#pragma unroll
+      for (int k = 0; k < n; ++k, walk.step(width_)) {
+        target[k] = min(walk.target, targets_ - 1);  // behind the last: written again, the same
+        d[k] = range_.begin + first_ + min(walk.vector, width_ - 1);
+        from[k] = column(spots_[target[k]], d[k]).first;
+      }
       T a[n];
       T b[n];
       T p[n];
       T q[n];
-      Walk reading = walk;
 #pragma unroll
-      for (int k = 0; k < n; ++k, reading.step(width_)) {
-        if (reading.target >= targets_) continue;
-        const Spot<T>& spot = spots_[reading.target];
-        const int d = channel(reading);
-        if (spot.kind >= Kind::copy) a[k] = raw(spot, spot.a, d);
-        if (spot.kind != Kind::compute) continue;
-        b[k] = raw(spot, spot.b, d);
-        if (Count == 4) p[k] = raw(spot, spot.p, d);
-        if (Count == 4) q[k] = raw(spot, spot.q, d);
+      for (int k = 0; k < n; ++k) {
+        const Spot<T>& spot = spots_[target[k]];
+        if (spot.kind >= Kind::copy) a[k] = from[k][spot.a * s_.sample_stride];
+        if (spot.kind == Kind::compute) {
+          b[k] = from[k][spot.b * s_.sample_stride];
+          if (Count == 4) p[k] = from[k][spot.p * s_.sample_stride];
+          if (Count == 4) q[k] = from[k][spot.q * s_.sample_stride];
+        }
       }
 #pragma unroll
-      for (int k = 0; k < n; ++k, walk.step(width_)) {
-        if (walk.target >= targets_) continue;
-        const Spot<T>& spot = spots_[walk.target];
-        const int d = channel(walk);
+      for (int k = 0; k < n; ++k) {
+        const Spot<T>& spot = spots_[target[k]];
         if (spot.kind != Kind::compute) {
-          put_other(spot, d, a[k]);
+          put_other(spot, d[k], a[k]);
         } else if constexpr (is_float_type<T>) {
           Operands x{widen(a[k]), widen(b[k]), C(0), C(0)};
           if (Count == 4) x.p = widen(p[k]);
           if (Count == 4) x.q = widen(q[k]);
-          put(spot, d, compute(spot, x));
+          put(spot, d[k], compute(spot, x));
         }
       }
     }
   }
 
-  __device__ T raw(const Spot<T>& spot, std::int64_t sample, int d) const {
-    return spot.values[sample * s_.sample_stride + channel_offset(s_.channels, d)];
+  // Channel d of the row's samples.
+  struct Column {
+    const T* first;
+    std::int64_t stride;
+    __device__ T operator[](int sample) const { return first[sample * stride]; }
+  };
+  __device__ Column column(const Spot<T>& spot, int d) const {
+    return {spot.values + channel_offset(s_.channels, d), s_.sample_stride};
   }
   template <class V>
   __device__ void put(const Spot<T>& spot, int d, V value) const {
@@ -137,7 +148,7 @@ class RangeWriter {
     }
   }
   __device__ void copy(const Spot<T>& spot, int d, std::int64_t sample) const {
-    store_copy(s_, spot.out + channel_offset(s_.out_channels, d), raw(spot, sample, d));
+    store_copy(s_, spot.out + channel_offset(s_.out_channels, d), column(spot, d)[static_cast<int>(sample)]);
   }
 
   template <bool All>
@@ -149,6 +160,7 @@ class RangeWriter {
   // As mean_of().
   template <bool All>
   __device__ double mean(const Spot<T>& spot, int d) const {
+    const Column x = column(spot, d);
     double sum = -0.0;
     int counted = 0;
     for (int chunk = spot.a; chunk < spot.b; chunk += mean_chunk) {
@@ -157,7 +169,7 @@ class RangeWriter {
 #pragma unroll 8
       for (int k = chunk; k < end; ++k) {
         if (!counts_in<All>(spot, k)) continue;
-        partial += static_cast<double>(widen(raw(spot, k, d)));
+        partial += static_cast<double>(widen(x[k]));
         ++counted;
       }
       sum += partial;
@@ -173,12 +185,13 @@ class RangeWriter {
       while (!counts_in<All>(spot, k)) --k;
       return k;
     }
+    const Column x = column(spot, d);
     int best = -1;
     std::int64_t best_order = 0;
 #pragma unroll 8
     for (int k = spot.a; k < spot.b; ++k) {
       if (!counts_in<All>(spot, k)) continue;
-      const std::int64_t order = order_of(range_.method, raw(spot, k, d));
+      const std::int64_t order = order_of(range_.method, x[k]);
       if (best < 0 || order > best_order) {
         best = k;
         best_order = order;
@@ -192,8 +205,9 @@ class RangeWriter {
     double to[4];
     double q[4];
     for (int c = 0; c < 4; ++c) {
-      from[c] = static_cast<double>(widen(raw(spot, spot.a, d + c)));
-      to[c] = static_cast<double>(widen(raw(spot, spot.b, d + c)));
+      const Column x = column(spot, d + c);
+      from[c] = static_cast<double>(widen(x[spot.a]));
+      to[c] = static_cast<double>(widen(x[spot.b]));
     }
     slerp(from, to, spot.w, q);
     for (int c = 0; c < 4; ++c) put(spot, d + c, q[c]);
@@ -218,7 +232,7 @@ __device__ __noinline__ void general_tile(const StreamPlan& s, const Range* rang
       const Verdict verdict = judge(s, Samples<T>(s, here.row), range, at, arrival_at, here.row.count, target);
       valid = valid && verdict.valid;
       if (r == 0) index = verdict.index;
-      spots[threadIdx.x] = spot_of<T>(s, range, here.row, target, verdict, here.b, here.t);
+      set_spot(spots[threadIdx.x], s, range, here.row, target, verdict, here.b, here.t);
     }
     __syncthreads();
     if (s.out != nullptr) RangeWriter<T>(s, range, tiling, tile, spots).write();

@@ -78,37 +78,37 @@ ROBOCACHE_HD_CALLED SlerpGradient slerp_gradient(const double (&from)[4], const 
   return gradient;
 }
 
-// The samples that a value is a weighted sum of, in the order in which they are added; count is -1 where it is none.
+// The samples that a value is a weighted sum of: p, a, b and q of a spot, in this order, -1 for those it is not. Not known
+// where it is no such sum.
 struct Weights {
-  int count = 0;
-  std::int32_t samples[4] = {};
-  double factors[4] = {};
-
-  ROBOCACHE_HD void add(std::int32_t sample, double factor) {
-    samples[count] = sample;
-    factors[count++] = factor;
-  }
+  static constexpr int most = 4;
+  bool known = true;
+  std::int32_t samples[most] = {-1, -1, -1, -1};
+  double factors[most] = {};
 };
 template <class T>
 ROBOCACHE_HD Weights weights_of(const Spot<T>& spot, Method method) {
   Weights weights;
   if (spot.kind == Spot<T>::Kind::copy) {
-    weights.add(spot.a, 1.0);
+    weights.samples[1] = spot.a;
+    weights.factors[1] = 1.0;
   } else if (spot.kind == Spot<T>::Kind::compute) {
+    weights.known = method != Method::slerp && !is_bin(method);
     const auto w = static_cast<double>(static_cast<compute_t<T>>(spot.w));
+    weights.samples[1] = spot.a;
+    weights.factors[1] = 1.0 - w;
+    weights.samples[2] = spot.b;
+    weights.factors[2] = w;
     if (method == Method::cubic) {
       const auto before = static_cast<double>(spot.before);
       const auto across = static_cast<double>(spot.across);
       const auto after = static_cast<double>(spot.after);
-      if (spot.p != spot.a) weights.add(spot.p, -before);
-      weights.add(spot.a, 1.0 + before - across);
-      weights.add(spot.b, across - after);
-      if (spot.q != spot.b) weights.add(spot.q, after);
-    } else if (method == Method::slerp || is_bin(method)) {
-      weights.count = -1;
-    } else {
-      weights.add(spot.a, 1.0 - w);
-      weights.add(spot.b, w);
+      weights.samples[0] = spot.p != spot.a ? spot.p : -1;
+      weights.factors[0] = -before;
+      weights.factors[1] = 1.0 + before - across;
+      weights.factors[2] = across - after;
+      weights.samples[3] = spot.q != spot.b ? spot.q : -1;
+      weights.factors[3] = after;
     }
   }
   return weights;

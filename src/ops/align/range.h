@@ -175,38 +175,32 @@ struct Spot {
   compute_t<T> before = 0, across = 0, after = 0;
   Kind kind = Kind::zero;
 };
+// Field by field, so that a GPU writes words: a Spot that is copied whole goes byte by byte.
 template <class T>
-ROBOCACHE_HD Spot<T> spot_of(const StreamPlan& s, const Range& range, const Row& row, const Target& target,
-                             const Verdict& verdict, std::int64_t b, std::int64_t t) {
+ROBOCACHE_HD void set_spot(Spot<T>& spot, const StreamPlan& s, const Range& range, const Row& row, const Target& target,
+                           const Verdict& verdict, std::int64_t b, std::int64_t t) {
   using C = compute_t<T>;
-  Spot<T> spot;
+  using Kind = typename Spot<T>::Kind;
+  const bool bin = is_bin(range.method);
+  const bool copies = verdict.source >= 0;
+  const std::int64_t i = bin ? target.bin.begin : target.found.i;
+  const std::int64_t j = bin ? target.bin.end : (target.found.place == Place::between ? target.found.j : i);
   spot.values = static_cast<const T*>(s.values) + row.values_offset;
   spot.times = row.times_offset;
   spot.arrivals = row.arrivals_offset;
   spot.first = s.offsets.data != nullptr ? row.first : row.segment * s.samples;
   spot.out = b * s.out_row_stride + t * s.out_target_stride;
   spot.tau = target.tau;
-  if (verdict.source >= 0) {
-    spot.kind = Spot<T>::Kind::copy;
-    spot.a = static_cast<std::int32_t>(verdict.source);
-  } else if (!verdict.valid) {
-    spot.kind = fills_nan(s, target.found.place) ? Spot<T>::Kind::nan : Spot<T>::Kind::zero;
-  } else {
-    const bool bin = is_bin(range.method);
-    const bool between = target.found.place == Place::between;
-    spot.kind = Spot<T>::Kind::compute;
-    spot.a = static_cast<std::int32_t>(bin ? target.bin.begin : target.found.i);
-    spot.b = static_cast<std::int32_t>(bin ? target.bin.end : (between ? target.found.j : target.found.i));
-    spot.w = weight(target.found);
-    if (range.method == Method::cubic) {
-      spot.p = static_cast<std::int32_t>(verdict.cubic.p);
-      spot.q = static_cast<std::int32_t>(verdict.cubic.q);
-      spot.before = static_cast<C>(verdict.cubic.steps.before);
-      spot.across = static_cast<C>(verdict.cubic.steps.across);
-      spot.after = static_cast<C>(verdict.cubic.steps.after);
-    }
-  }
-  return spot;
+  spot.a = static_cast<std::int32_t>(copies ? verdict.source : i);
+  spot.b = static_cast<std::int32_t>(j);
+  spot.p = static_cast<std::int32_t>(verdict.cubic.p);
+  spot.q = static_cast<std::int32_t>(verdict.cubic.q);
+  spot.w = weight(target.found);
+  spot.before = static_cast<C>(verdict.cubic.steps.before);
+  spot.across = static_cast<C>(verdict.cubic.steps.across);
+  spot.after = static_cast<C>(verdict.cubic.steps.after);
+  const Kind filled = fills_nan(s, target.found.place) ? Kind::nan : Kind::zero;
+  spot.kind = copies ? Kind::copy : (verdict.valid ? Kind::compute : filled);
 }
 
 // The mean of channel d over the bin, before it is rounded.

@@ -35,8 +35,11 @@ inline constexpr int wide_margin = 48;
 // Targets of a tile below which it is better to guess the window from their times.
 inline constexpr int fewest_targets = 16;
 
-// Channels of a tile that goes through range.h, for each of its targets.
-inline constexpr std::int64_t general_elements = 32;
+// Of a tile that goes through range.h: its channels at most, and the values that a thread writes. Few where each is made
+// from a bin of samples.
+inline constexpr std::int64_t general_channels = 32;
+inline constexpr int general_elements = 16;
+inline constexpr int bin_elements = 2;
 
 // Stamps that one thread of a checking block reads.
 inline constexpr int checks_per_thread = 8;
