@@ -1,7 +1,7 @@
 // Align on a GPU. One launch per value dtype: a block takes a tile of targets of one stream. First each thread searches
 // one target and leaves in shared memory where the value comes from (a Tap); then the block moves the values, 16 bytes a
-// thread. What that cannot do (slerp, cubic, bins, other strides, ...) goes target by target through range.h. Stamps are
-// checked by the tile that has them at hand or, where that is nobody, by blocks that do nothing else.
+// thread. What that cannot do (slerp, cubic, bins, other strides, ...) is for cuda_general.cu. Stamps are checked by the
+// tile that has them at hand or, where that is nobody, by blocks that do nothing else.
 #include <algorithm>
 #include <type_traits>
 
@@ -306,13 +306,17 @@ __device__ void plain_tile(const L& launch, const PlainStream& p, const SharedSt
       if (!searches) {
         upper = upper_bound(all, 0, count, search_key(s, tau));
       } else if (upper < 0) {
-        SharedStamps mine_of = shared;
-        if (!p.by_row) {
-          mine_of = shared.from(static_cast<int>(b - first_row) * count);
+        const std::int64_t key = search_key(s, tau);
+        SharedStamps stamps = shared;
+        int found = 0;
+        if (p.by_row) {
+          found = search_window(stamps, key);
+        } else {
+          stamps = shared.from(static_cast<int>(b - first_row) * count);
           window.count = count;
+          found = search_some(stamps, count, key);
         }
-        const int found = p.by_row ? search_window(shared, search_key(s, tau)) : search_some(mine_of, count, search_key(s, tau));
-        easy = choose_easily(p, mine_of, window, found, count, shifted_target(s, tau), choice);
+        easy = choose_easily(p, stamps, window, found, count, shifted_target(s, tau), choice);
         if (!easy && window.count > 0 && tells(window, found, count)) upper = window.first + found;
       }
       if (!easy && upper >= 0) choice = choose_carefully<compute_t<T>>(p, all, count, upper, tau);
@@ -455,8 +459,12 @@ Tiling tiling_of(const StreamPlan& s, const TargetPlan& targets, int vector_byte
   Tiling tiling;
   tiling.vector_bytes = static_cast<std::int16_t>(vector_bytes);
   const std::int64_t all = vectors_of(s, vector_bytes);
-  if (vector_bytes == 0) per_tile = std::int64_t{tuning::threads} * (s.bins ? tuning::bin_elements : tuning::general_elements);
-  tiling.vectors = static_cast<std::int32_t>(std::min(all, vector_bytes == 0 ? tuning::general_channels : per_tile));
+  std::int64_t widest = per_tile;
+  if (vector_bytes == 0) {
+    per_tile = std::int64_t{tuning::threads} * (s.bins ? tuning::bin_elements : tuning::general_elements);
+    widest = tuning::general_channels;
+  }
+  tiling.vectors = static_cast<std::int32_t>(std::min(all, widest));
   tiling.channel_tiles = static_cast<std::int32_t>(divide_up(all, tiling.vectors));
   tiling.magic = magic_of(tiling.vectors);
   tiling.all_vectors = static_cast<std::int32_t>(all);
@@ -468,18 +476,17 @@ Tiling tiling_of(const StreamPlan& s, const TargetPlan& targets, int vector_byte
   const std::int64_t fit = samples < tuning::window_stamps ? wanted : window_room * targets.count / samples;
   if (fit >= tuning::fewest_targets) wanted = std::min(wanted, fit);
   // Of every row, tiles of about a size; of short rows, several in a tile, with all their stamps where they lie together.
-  tiling.targets = static_cast<std::int32_t>(
-      std::max<std::int64_t>(1, divide_up(targets.count, divide_up(targets.count, wanted))));
+  tiling.targets =
+      static_cast<std::int32_t>(std::max<std::int64_t>(1, divide_up(targets.count, divide_up(targets.count, wanted))));
   tiling.by_row = targets.rows == 1 || 2 * targets.count > wanted || cells >= std::int64_t{1} << 32;
   if (!tiling.by_row) {
     tiling.targets = static_cast<std::int32_t>(wanted);
-    const std::int64_t rows =
-        std::min(wanted / std::max<std::int64_t>(1, targets.count), (tuning::window_stamps - 1) / std::max<std::int64_t>(1, samples));
-    const bool together = s.batched && s.lengths.data == nullptr && s.offsets.data == nullptr && s.rows.data == nullptr &&
-                          s.times.row_stride == s.samples && s.samples > 0;
-    if (together && rows > 0) {
+    const bool ragged = s.lengths.data != nullptr || s.offsets.data != nullptr || s.rows.data != nullptr;
+    const bool together = s.batched && !ragged && s.times.row_stride == s.samples;
+    if (together && samples > 0 && targets.count > 0) {
+      const std::int64_t rows = std::min(wanted / targets.count, (tuning::window_stamps - 1) / samples);
       tiling.whole_rows = static_cast<std::int32_t>(rows);
-      tiling.targets = static_cast<std::int32_t>(rows * targets.count);
+      if (rows > 0) tiling.targets = static_cast<std::int32_t>(rows * targets.count);
     }
   }
   tiling.tiles_per_row = static_cast<std::uint32_t>(divide_up(targets.count, tiling.targets));
@@ -591,7 +598,8 @@ struct Group {
     for (int k = 0; k < count; ++k) {
       const StreamPlan& s = (*this)[k];
       launch.first_block[k] = tilings[k].first_block;
-      launch.plans[k] = pack(s, plan->targets, plan->ranges[static_cast<std::size_t>(s.first_range)].method, tilings[k]);
+      launch.plans[k] =
+          pack(s, plan->targets, plan->ranges[static_cast<std::size_t>(s.first_range)].method, tilings[k]);
     }
     run(plain_kernel<Streams>((*this)[0].dtype), all, &launch);
   }

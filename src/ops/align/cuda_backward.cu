@@ -63,7 +63,8 @@ __global__ void __launch_bounds__(threads) align_spots_kernel(const __grid_const
     }
   }
   for (int other = warp_size / 2; other > 0; other /= 2) {
-    reach = join(reach, {__shfl_xor_sync(whole_warp, reach.first, other), __shfl_xor_sync(whole_warp, reach.last, other)});
+    reach =
+        join(reach, {__shfl_xor_sync(whole_warp, reach.first, other), __shfl_xor_sync(whole_warp, reach.last, other)});
   }
   if (lane == 0) call.reaches[at_chunk] = reach;
 }
@@ -219,8 +220,8 @@ void run_stream(Backward& call, const Workspace& workspace, int device, cudaStre
   const std::int64_t spots = call.spot_number(call.plan.range_count, 0, 0);
   const auto reach_bytes = static_cast<std::size_t>(chunks) * sizeof(Reach);
   const std::size_t bytes = std::max<std::size_t>(1, reach_bytes + static_cast<std::size_t>(spots) * sizeof(Spot<T>));
-  void* const memory = workspace.allocate != nullptr ? workspace.allocate(workspace.state, bytes)
-                                                     : cuda_allocate(device, bytes, stream);
+  void* const memory =
+      workspace.allocate != nullptr ? workspace.allocate(workspace.state, bytes) : cuda_allocate(device, bytes, stream);
   call.reaches = static_cast<Reach*>(memory);
   call.spots = static_cast<char*>(memory) + reach_bytes;
   if (chunks > 0) {

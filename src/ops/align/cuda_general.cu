@@ -217,8 +217,7 @@ class RangeWriter {
 // Called, not inlined: it is large, and every launch size has it.
 template <class T>
 __device__ __noinline__ void general_tile(const StreamPlan& s, const Range* ranges, const TargetPlan& targets,
-                                          const Tiling& tiling, const Tile& tile, SharedStamps stamps,
-                                          Spot<T>* spots) {
+                                          const Tiling& tiling, const Tile& tile, SharedStamps stamps, Spot<T>* spots) {
   const Searched here = search_tile(s, targets, tiling, tile, stamps);
   const StampsAt at{&s.times, here.row.times_offset};
   const StampsAt arrival_at{&s.arrivals, here.row.arrivals_offset};

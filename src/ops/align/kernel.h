@@ -152,12 +152,6 @@ ROBOCACHE_HD std::int64_t upper_bound(const At& at, std::int64_t lo, std::int64_
   return lo;
 }
 
-// How rare cases read stamps: a backend whose accessor is large may offer a small one.
-template <class At>
-ROBOCACHE_HD const At& rarely(const At& at) {
-  return at;
-}
-
 // The last sample that has the stamp of sample k: equal stamps are rare and few, so look ahead in doubling steps.
 template <class At>
 ROBOCACHE_HD_CALLED std::int64_t last_equal(At at, std::int64_t k, std::int64_t count) {
@@ -235,7 +229,7 @@ ROBOCACHE_HD Location locate(const StreamPlan& s, const At& at, const ArrivalAt&
     found.place = Place::after;
   } else {
     const std::int64_t right = at(i + 1);
-    found.j = i + 2 < count && at(i + 2) == right ? last_equal(rarely(at), i + 2, count) : i + 1;
+    found.j = i + 2 < count && at(i + 2) == right ? last_equal(at, i + 2, count) : i + 1;
     found.span = minus(right, left);
     found.place = found.span > s.max_gap ? Place::gap : Place::between;
   }

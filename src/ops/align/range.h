@@ -170,7 +170,7 @@ struct Spot {
   std::int64_t first = 0;                // its number among the samples in memory
   std::int64_t out = 0;                  // offset of the target in the output
   std::int64_t tau = 0;
-  std::int32_t a = 0, b = 0, p = 0, q = 0;  // samples: a is copied; a and b are mixed; p and q of a cubic; a bin is [a, b)
+  std::int32_t a = 0, b = 0, p = 0, q = 0;  // samples: a is copied, a and b mixed, p and q a cubic's; a bin is [a, b)
   double w = 0;
   compute_t<T> before = 0, across = 0, after = 0;
   Kind kind = Kind::zero;
