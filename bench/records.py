@@ -25,13 +25,16 @@ def _output(*command: str) -> str | None:
 
 
 def commit() -> str:
-    """HEAD, and whether the sources differ from it; where there is no repository, the name that tools/carry left."""
+    """HEAD, and whether the sources differ from it. On a machine that has a copy of the tree without its history, the name
+    that tools/carry left: tools/gpu says so with ROBOCACHE_CARRIED."""
+    carried = ROOT / ".carry" / "commit"
+    if os.environ.get("ROBOCACHE_CARRIED") and carried.is_file():
+        return carried.read_text().strip()
     head = _output("git", "rev-parse", "--short=12", "HEAD")
     if head:
         changed = _output("git", "status", "--porcelain", "--", ".", ":!bench/results", ":!README.md")
         return head + ("-dirty" if changed else "")
-    carried = ROOT / ".carry" / "commit"
-    return carried.read_text().strip() if carried.is_file() else "unknown"
+    return "unknown"
 
 
 def cpu_model() -> str:
