@@ -25,8 +25,8 @@ def _output(*command: str) -> str | None:
 
 
 def commit() -> str:
-    """HEAD, and whether the sources differ from it. On a machine that has a copy of the tree without its history, the name
-    that tools/carry left: tools/gpu says so with ROBOCACHE_CARRIED."""
+    """HEAD, and whether the sources differ from it. On a machine that has a copy of the tree without its history, the
+    name that tools/carry left: tools/gpu says so with ROBOCACHE_CARRIED."""
     carried = ROOT / ".carry" / "commit"
     if os.environ.get("ROBOCACHE_CARRIED") and carried.is_file():
         return carried.read_text().strip()
