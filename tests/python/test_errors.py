@@ -399,6 +399,12 @@ DATA = {
         ["resample: lengths[1] = 9 is outside 0..8"],
         lambda c: rc.resample(c(BATCH_VALUES), c(BATCH_TIMES), c(TARGETS), lengths=c(np.array([8, 9, 8]))),
     ),
+    "lengths negative, many targets": (
+        ["resample: lengths[1] = -3 is outside 0..8"],
+        lambda c: rc.resample(
+            c(BATCH_VALUES), c(BATCH_TIMES), c(np.repeat(TARGETS, 60)), lengths=c(np.array([8, -3, 8]))
+        ),
+    ),
     "lengths negative": (
         ["resample: lengths[2] = -1 is outside 0..8"],
         lambda c: rc.resample(c(BATCH_VALUES), c(BATCH_TIMES), c(TARGETS), lengths=c(np.array([8, 7, -1], np.int32))),

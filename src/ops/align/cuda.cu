@@ -21,6 +21,7 @@ constexpr std::int64_t window_room = tuning::window_stamps - 2 * tuning::narrow_
 bool checks_in_tiles(const StreamPlan& s, const TargetPlan& targets, const Tiling& tiling) {
   if (tiling.tiles == 0 || s.rows.data != nullptr) return false;
   if (!tiling.by_row) return tiling.whole_rows > 0;
+  if (s.samples > std::int64_t{1} << 21) return false;  // a window's place is a float
   return s.samples < tuning::window_stamps || window_room * targets.count >= s.samples * tiling.targets;
 }
 
@@ -184,8 +185,8 @@ __device__ bool choose_easily(const PlainStream& p, const SharedStamps& shared, 
   if (p.causal || found < 1 || !(inside || at_end)) return false;
   const std::int64_t left = shared[found - 1];
   const std::int64_t right = shared[found];  // behind the window: the end of time
-  const std::int64_t span = right - left;
-  const std::int64_t since = x - left;
+  const std::int64_t span = minus(right, left);
+  const std::int64_t since = minus(x, left);
   const bool alone = shared[found + 1] != right && (found + 1 < window.count || at_end);
   const bool on_sample = since == 0;
   if (!on_sample && (!inside || !alone || span > p.max_gap)) return false;
@@ -194,7 +195,7 @@ __device__ bool choose_easily(const PlainStream& p, const SharedStamps& shared, 
   choice.sample = choice.index = window.first + found - 1;
   choice.step = 1;
   if (p.method == Method::nearest) {
-    choice.sample = choice.index = choice.sample + (on_sample || since <= span - since ? 0 : 1);
+    choice.sample = choice.index = choice.sample + (on_sample || since <= minus(span, since) ? 0 : 1);
   } else if (p.method == Method::linear && !on_sample) {
     choice.w = static_cast<C>(static_cast<double>(since) / static_cast<double>(span));
     if (choice.w == C(1)) {
@@ -276,9 +277,13 @@ __device__ void plain_tile(const L& launch, const PlainStream& p, const SharedSt
       tau = __ldg(static_cast<const std::int64_t*>(targets.times.data) + b * targets.times.row_stride + t);
     }
   }
+  const bool checks = launch.check && p.check_rows && channel_tile == 0 && (p.batched || b == 0);
+  if (checks && p.extents != nullptr && first == 0 && threadIdx.x == 0) {
+    check_extents(p, launch.operation, b, launch.box);
+  }
   if (searches) {
     brought.put(shared);
-    if (launch.check && p.check_rows && channel_tile == 0 && (p.batched || b == 0)) {
+    if (checks) {
       bool fine = true;
       if (p.by_row) {
         fine = brought.rise(shared);  // then the row's first and last tell of all
@@ -292,7 +297,6 @@ __device__ void plain_tile(const L& launch, const PlainStream& p, const SharedSt
         check_stamps(p, launch.operation, p.packed ? first_sample : row_begin, window.first,
                      window.first + window.count, launch.box);
       }
-      if (p.extents != nullptr && first == 0 && threadIdx.x == 0) check_extents(p, launch.operation, b, launch.box);
     }
   }
 
@@ -484,7 +488,7 @@ Tiling tiling_of(const StreamPlan& s, const TargetPlan& targets, int vector_byte
     const bool ragged = s.lengths.data != nullptr || s.offsets.data != nullptr || s.rows.data != nullptr;
     const bool together = s.batched && !ragged && s.times.row_stride == s.samples;
     if (together && samples > 0 && targets.count > 0) {
-      const std::int64_t rows = std::min(wanted / targets.count, (tuning::window_stamps - 1) / samples);
+      const std::int64_t rows = std::min(wanted / targets.count, (tuning::window_stamps - 2) / samples);
       tiling.whole_rows = static_cast<std::int32_t>(rows);
       if (rows > 0) tiling.targets = static_cast<std::int32_t>(rows * targets.count);
     }
