@@ -42,6 +42,7 @@ lint-python:
 	@$(VENV)/bin/ruff check --quiet .
 	@$(VENV)/bin/ruff format --check --quiet .
 	@$(VENV)/bin/mypy
+	@$(VENV)/bin/python -m bench.table --check
 
 format: $(VENV)/.ready
 	@$(CPP) | xargs -r clang-format -i
