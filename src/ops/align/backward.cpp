@@ -18,11 +18,12 @@ void add_row(const Plan& plan, const StreamPlan& s, std::int64_t b, std::int64_t
   const StampsAt at{&s.times, row.times_offset};
   const StampsAt arrival_at{&s.arrivals, row.arrivals_offset};
   const Samples<T> samples(s, row);
+  const Range* const ranges = plan.ranges.data() + s.first_range;
   const std::int64_t width = end - begin;
   for (std::int64_t t = 0; t < plan.targets.count; ++t) {
     const Target here = target_at(s, plan.targets, at, arrival_at, row.count, b, t);
     for (std::int32_t r = 0; r < s.range_count; ++r) {
-      const Range& range = plan.ranges[static_cast<std::size_t>(s.first_range + r)];
+      const Range& range = ranges[r];
       const std::int64_t from = std::max<std::int64_t>(range.begin, begin);
       const std::int64_t to = std::min<std::int64_t>(range.end, end);
       if (from >= to) continue;
