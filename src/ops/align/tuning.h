@@ -10,7 +10,7 @@ namespace robocache::align_op::tuning {
 inline constexpr int threads = 64;
 
 // Blocks that must fit on a multiprocessor: it bounds the registers of a thread to 64. 20, which leave it 48, take 13, 86
-// and 62 on the first, fourth and last row for 10, 56 and 32.
+// and 62 on the first, fourth and last row for 10, 56 and 34.
 inline constexpr int blocks_per_processor = 16;
 
 // Vectors (16 bytes, or less where alignment forbids) in each of the two flights of a thread. One flight of 4 takes 58.0
@@ -19,7 +19,7 @@ inline constexpr int vectors_in_flight = 2;
 
 // Vectors that a thread moves in a tile: as many as make one wave of blocks, within these bounds. More share the search
 // among them, fewer end more evenly: at most 32 take 33.6 on the last row, 8 take 32.0. A call that has not even one tile
-// for each multiprocessor gets smaller ones: 4.1 for 6.1 on the fifth row.
+// for each multiprocessor gets smaller ones: 4.2 for 6.1 on the fifth row.
 inline constexpr int most_vectors = 8;
 inline constexpr int fewest_vectors = 4;
 inline constexpr int one_wave = 2112;  // 16 blocks on each of 132 multiprocessors
