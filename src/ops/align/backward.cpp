@@ -71,8 +71,7 @@ void run_stream(const Plan& plan, const StreamPlan& s, T* gradient, bool threads
       const Row row = row_of(s, b);
       std::vector<double> sums(static_cast<std::size_t>(row.count * channels));
       add_row<T>(plan, s, b, 0, channels, sums.data());
-      const std::int64_t first = s.offsets.data != nullptr ? row.first : row.segment * s.samples;
-      narrow_to(gradient + first * channels, sums);
+      narrow_to(gradient + first_sample(s, row) * channels, sums);
     });
     return;
   }
@@ -82,9 +81,7 @@ void run_stream(const Plan& plan, const StreamPlan& s, T* gradient, bool threads
     const std::int64_t end = std::min(channels, begin + width);
     std::vector<double> sums(static_cast<std::size_t>(samples * (end - begin)));
     for (std::int64_t b = 0; b < plan.targets.rows; ++b) {
-      const Row row = row_of(s, b);
-      const std::int64_t first = s.offsets.data != nullptr ? row.first : row.segment * s.samples;
-      add_row<T>(plan, s, b, begin, end, sums.data() + first * (end - begin));
+      add_row<T>(plan, s, b, begin, end, sums.data() + first_sample(s, row_of(s, b)) * (end - begin));
     }
     for (std::int64_t n = 0; n < samples; ++n) {
       for (std::int64_t d = begin; d < end; ++d) {

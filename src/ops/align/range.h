@@ -167,7 +167,7 @@ struct Spot {
   enum class Kind : std::uint8_t { zero, nan, copy, compute };
   const T* values = nullptr;             // of the row's first sample
   std::int64_t times = 0, arrivals = 0;  // offsets of its stamps
-  std::int64_t first = 0;                // its number among the samples in memory
+  std::int64_t first = 0;                // first_sample()
   std::int64_t out = 0;                  // offset of the target in the output
   std::int64_t tau = 0;
   std::int32_t a = 0, b = 0, p = 0, q = 0;  // samples: a is copied, a and b mixed, p and q a cubic's; a bin is [a, b)
@@ -175,6 +175,11 @@ struct Spot {
   compute_t<T> before = 0, across = 0, after = 0;
   Kind kind = Kind::zero;
 };
+// The number of a row's first sample among all samples in memory.
+ROBOCACHE_HD std::int64_t first_sample(const StreamPlan& s, const Row& row) {
+  return s.offsets.data != nullptr ? row.first : row.segment * s.samples;
+}
+
 // Field by field, so that a GPU writes words: a Spot that is copied whole goes byte by byte.
 template <class T>
 ROBOCACHE_HD void set_spot(Spot<T>& spot, const StreamPlan& s, const Range& range, const Row& row, const Target& target,
@@ -188,7 +193,7 @@ ROBOCACHE_HD void set_spot(Spot<T>& spot, const StreamPlan& s, const Range& rang
   spot.values = static_cast<const T*>(s.values) + row.values_offset;
   spot.times = row.times_offset;
   spot.arrivals = row.arrivals_offset;
-  spot.first = s.offsets.data != nullptr ? row.first : row.segment * s.samples;
+  spot.first = first_sample(s, row);
   spot.out = b * s.out_row_stride + t * s.out_target_stride;
   spot.tau = target.tau;
   spot.a = static_cast<std::int32_t>(copies ? verdict.source : i);
