@@ -12,7 +12,7 @@
 // Every call here
 //   - gives the same bits on every backend and every run;
 //   - works in stream order on the caller's stream, never synchronises, and can be captured in a CUDA graph;
-//   - allocates nothing (align_backward: scratch, see there);
+//   - allocates no device memory (align_backward: scratch, see there);
 //   - checks shapes, dtypes and devices first and throws robocache::Error before anything is written. What only the data
 //     can tell (the order of times, lengths, offsets, rows) is checked on the CPU before anything is written too; on
 //     CUDA it is checked inside the launch, the row's result is then unspecified but never out of bounds, and the

@@ -375,8 +375,9 @@ class Range:
             self.counts = counts.index_add(0, bins.bin, self.counted.to(torch.int64))
             self.valid = (self.counts > 0).reshape(places.i.shape)
             source = bins.before if clamped else torch.full_like(places.i, -1)
-            self.index = torch.where(self.valid, places.i, source)
-            self.source = torch.where(self.valid, -1, source)
+            copied = self.last_counted(bins) if method == "last" else torch.full_like(places.i, -1)
+            self.index = torch.where(self.valid, copied if method == "last" else places.i, source)
+            self.source = torch.where(self.valid, copied, source)
             return
         self.weight = places.weight(self.wide)
         # The weight that the values are blended with decides what is a copy: rounded, it may be 0 or 1.
@@ -432,6 +433,11 @@ class Range:
     def count_mask(self, bins: Bins) -> Tensor:
         mask = torch.ones_like(bins.bin, dtype=torch.bool) if bins.arrived is None else bins.arrived
         return mask & self.finite()[bins.sample] if self.stream.on_nan == "skip" else mask
+
+    def last_counted(self, bins: Bins) -> Tensor:
+        nobody = torch.full((bins.number,), -1, dtype=torch.int64, device=self.flat.device)
+        flat = nobody.scatter_reduce(0, bins.bin, torch.where(self.counted, bins.sample, -1), "amax")
+        return flat.reshape(self.places.i.shape) - self.rows.first
 
     def cubic_taps(self) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
         """The outer samples (i and j themselves where there are none, or a gap is between) and the steps."""
@@ -498,7 +504,7 @@ class Range:
 
     def with_bins(self, out: Tensor) -> Tensor:
         bins = self.bins
-        if self.method not in BINS or bins is None or bins.sample.shape[0] == 0 or out.numel() == 0:
+        if self.method not in ("mean", "max", "min") or bins is None or bins.sample.shape[0] == 0 or out.numel() == 0:
             return out
         made = self.mean(bins) if self.method == "mean" else self.picked(bins)
         made = made.to(out.dtype).reshape(out.shape)
@@ -522,10 +528,6 @@ class Range:
             return taken.view(self.flat.dtype) if self.flat.dtype in SIGNED else taken
 
         position = torch.arange(elements, device=self.flat.device)
-        if self.method == "last":
-            nobody = torch.full((number,), -1, dtype=torch.int64, device=self.flat.device)
-            winner = nobody.scatter_reduce(0, bins.bin, torch.where(self.counted, position, -1), "amax")
-            return restored(signed[bins.sample[winner.clamp(min=0)]])
         key = order_key(restored(signed[bins.sample]), self.method)
         key = torch.where(self.counted.unsqueeze(-1), key, -LARGEST - 1)
         into = bins.bin.unsqueeze(-1).expand(elements, channels)

@@ -2,8 +2,11 @@
 // its checks found. Compiled by nvcc only, but for cuda_status.
 #pragma once
 
+#include <robocache/context.h>
+
 #include <string>
 
+#include "core/cuda_memory.h"
 #include "core/fault.h"
 
 namespace robocache {
@@ -54,12 +57,38 @@ class CudaDevice {
 // where one is in it, having emptied it, and Error(unavailable) where CUDA cannot run.
 FaultBox* cuda_fault_box(int device);
 
+// Scratch of a call, from the caller's workspace where there is one.
+class CudaScratch {
+ public:
+  CudaScratch(const Workspace& workspace, int device, std::size_t bytes, cudaStream_t stream)
+      : owned_(workspace.allocate == nullptr),
+        device_(device),
+        stream_(stream),
+        data_(owned_ ? cuda_allocate(device, bytes, stream) : workspace.allocate(workspace.state, bytes)) {}
+  ~CudaScratch() {
+    if (owned_) cuda_free(device_, data_, stream_);
+  }
+  CudaScratch(const CudaScratch&) = delete;
+  CudaScratch& operator=(const CudaScratch&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  bool owned_;
+  int device_;
+  cudaStream_t stream_;
+  void* data_;
+};
+
+// 0 where b is.
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return b == 0 ? 0 : (a + b - 1) / b; }
+
 // Launches a kernel of which every thread calls after_earlier_work(). On GPUs that can (Hopper and later) its blocks are
 // brought up while the work before it in the stream drains.
 void cuda_launch(const void* kernel, std::int64_t blocks, int threads, std::size_t shared_bytes, void* argument,
                  int device, cudaStream_t stream, const char* doing);
 
-// Lets the next launch of the stream bring up its blocks, which wait in turn. To be called early.
+// Lets the next launch of the stream bring up its blocks, which wait in turn; they take room from those that
+// are still to begin.
 __device__ inline void let_next_begin() {
 #if __CUDA_ARCH__ >= 900
   cudaTriggerProgrammaticLaunchCompletion();

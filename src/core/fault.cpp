@@ -1,5 +1,7 @@
 #include "core/fault.h"
 
+#include <pthread.h>
+
 #include <charconv>
 #include <cstring>
 #include <deque>
@@ -19,6 +21,8 @@ Names& names() {
   static Names* const all = [] {
     auto* const fresh = new Names;  // outlives every thread
     fresh->list.emplace_back();     // number 0: no name
+    // A child of fork() must not find the lock in the hands of a thread that it does not have.
+    pthread_atfork([] { names().mutex.lock(); }, [] { names().mutex.unlock(); }, [] { names().mutex.unlock(); });
     return fresh;
   }();
   return *all;

@@ -107,7 +107,7 @@ class Case {
     return bytes;
   }
 
-  std::vector<std::vector<unsigned char>> run_backward(DeviceKind where) {
+  std::vector<std::vector<unsigned char>> run_backward(Backend backend, DeviceKind where) {
     std::vector<Stream> streams = views(where);
     std::vector<Array> arrays;
     std::vector<TensorView> given;
@@ -122,7 +122,7 @@ class Case {
       given.push_back(arrays[2 * k].view(where));
       wanted.push_back(arrays[2 * k + 1].view(where));
     }
-    align_backward({}, streams, targets(where), options_, given, wanted);
+    align_backward({.backend = backend}, streams, targets(where), options_, given, wanted);
     synchronize();
     std::vector<std::vector<unsigned char>> bytes;
     for (std::size_t k = 0; k < streams.size(); ++k) {
@@ -360,6 +360,17 @@ TEST(Align, CpuEqualsReferenceAtEverySimdTarget) {
   }
 }
 
+TEST(Align, CpuGradientEqualsReference) {
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    Case one(seed);
+    if (!one.all_float()) continue;
+    EXPECT_EQ(difference(one.run_backward(Backend::cpu, DeviceKind::cpu),
+                         one.run_backward(Backend::reference, DeviceKind::cpu)),
+              "")
+        << "seed " << seed;
+  }
+}
+
 TEST(Align, CudaEqualsReference) {
   if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
   for (unsigned seed = 0; seed < cuda_cases; ++seed) {
@@ -379,7 +390,10 @@ TEST(Align, CudaGradientEqualsReference) {
   for (unsigned seed = 0; seed < cuda_cases; ++seed) {
     Case one(seed);
     if (!one.all_float()) continue;
-    EXPECT_EQ(difference(one.run_backward(DeviceKind::cuda), one.run_backward(DeviceKind::cpu)), "") << "seed " << seed;
+    EXPECT_EQ(difference(one.run_backward(Backend::cuda, DeviceKind::cuda),
+                         one.run_backward(Backend::reference, DeviceKind::cpu)),
+              "")
+        << "seed " << seed;
   }
 }
 

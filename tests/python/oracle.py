@@ -407,7 +407,7 @@ class Row:
             source = before[-1] if before else (-1 if self.causal else 0)
             return self.filled(source, False, part)
         if method == "last":
-            return self.copy(counted[-1], part, True, place.i)
+            return self.copy(counted[-1], part, True)
         values = self.values[counted, part]
         if method == "mean":
             with np.errstate(all="ignore"):

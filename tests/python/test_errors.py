@@ -100,6 +100,7 @@ def test_rows_that_disagree():
     other = stream(values=BATCH_VALUES[:2], times=BATCH_TIMES[:2])
     parts = ['fuse: stream "late"', "2 rows", 'stream "imu"', "3"]
     says(ValueError, parts, rc.fuse, {"imu": batch, "late": other}, TARGETS)
+    says(ValueError, ['stream "1": has 2 rows, but stream "0" has 3'], rc.fuse, [batch, other], TARGETS)
     starts = rc.Timeline(np.array([0, 0]), rate=50, count=3)
     says(ValueError, ['align: stream "imu"', "3 rows", "2"], rc.align, {"imu": batch}, starts)
 

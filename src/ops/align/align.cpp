@@ -2,6 +2,7 @@
 #include <robocache/align.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <string>
 
@@ -141,14 +142,17 @@ Layout layout_of(const Speaker& speaker, const Stream& stream) {
     layout.segments = stream.offsets.shape[0] - 1;
   } else if (times.rank == 2) {
     if (values.rank < 2 || values.shape[0] != times.shape[0] || values.shape[1] != times.shape[1]) {
-      disagree("values [B, S, ...] and times [B, S] (expand times to [B, S] where all rows share them)");
+      disagree("values [B, S, ...] and times [B, S]");
     }
     layout.batched = true;
     layout.lead = 2;
     layout.segments = times.shape[0];
     layout.samples = times.shape[1];
   } else if (times.rank == 1) {
-    if (values.rank < 1 || values.shape[0] != times.shape[0]) disagree("values [S, ...] and times [S]");
+    if (values.rank < 1 || values.shape[0] != times.shape[0]) {
+      disagree(
+          "values [S, ...] and times [S], or values [B, S, ...] and times [B, S]; expand times where rows share them");
+    }
     if (stream.lengths || stream.rows) {
       speaker.fail(ErrorKind::value, stream.lengths ? "lengths" : "rows", " need a stream with rows: times [B, S]",
                    stream.lengths ? "" : " or offsets", ", not times of shape ", shape_text(times));
@@ -185,13 +189,13 @@ class Names {
   explicit Names(std::span<const Stream> streams) : streams_(streams) {}
   std::string_view operator[](std::size_t k) {
     if (!streams_[k].name.empty() || streams_.size() == 1) return streams_[k].name;
-    position_ = std::to_string(k);
-    return position_;
+    const auto end = std::to_chars(positions_[k], positions_[k + 1], k).ptr;
+    return {positions_[k], end};
   }
 
  private:
   std::span<const Stream> streams_;
-  std::string position_;
+  char positions_[max_streams + 1][2];
 };
 
 struct TargetShape {

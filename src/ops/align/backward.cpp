@@ -33,9 +33,9 @@ void add_row(const Plan& plan, const StreamPlan& s, std::int64_t b, std::int64_t
       const Weights weights = weights_of(spot, range.method);
       for (int k = 0; weights.known && k < Weights::most; ++k) {
         if (weights.samples[k] < 0) continue;
-        double* const sum = sums + weights.samples[k] * width - begin;
+        double* const sum = sums + weights.samples[k] * width;
         for (std::int64_t d = from; d < to; ++d) {
-          sum[d] += weights.factors[k] * output_gradient<T>(s, spot.out + channel_offset(s.out_channels, d));
+          sum[d - begin] += weights.factors[k] * output_gradient<T>(s, spot.out + channel_offset(s.out_channels, d));
         }
       }
       for (std::int64_t d = from; !weights.known && d < to; ++d) {

@@ -167,7 +167,6 @@ struct Writer {
   bool write_runs() const {
     if (verdict.source >= 0) return copy(verdict.source);
     if (!verdict.valid) return false;
-    if (range.method == Method::last) return copy(picked(s, samples, range, at, arrival_at, here, range.begin));
     if (range.method == Method::max || range.method == Method::min) return write_winners();
     if constexpr (is_float_type<T>) {
       if (range.method == Method::linear) return write_linear();
@@ -217,7 +216,7 @@ struct Writer {
     });
   }
 
-  bool counts_here(std::int64_t k) const { return (!s.causal && s.on_nan == OnNan::propagate) || counts_if_asked(k); }
+  bool counts_here(std::int64_t k) const { return all_count(s) || counts_if_asked(k); }
   __attribute__((noinline)) bool counts_if_asked(std::int64_t k) const {
     return counts(s, samples, range, at, arrival_at, k, here.tau);
   }

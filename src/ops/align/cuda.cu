@@ -400,16 +400,12 @@ __global__ void __launch_bounds__(tuning::threads, tuning::blocks_per_processor)
 
 // ---- planning a launch ---------------------------------------------------------------------------------------------
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return b == 0 ? 0 : (a + b - 1) / b; }
-
-// The largest vector that every address of the stream and its output is a multiple of; 0 where range.h must do it.
-int vector_bytes(const StreamPlan& s, std::span<const Range> ranges) {
+// The largest vector that every address of the stream and its output is a multiple of; 0 where values are not dense, or
+// converted.
+int aligned_bytes(const StreamPlan& s) {
   const bool dense = (s.channel_count <= 1 || (s.channels.rank == 1 && s.channels.stride[0] == 1)) &&
                      (s.channel_count <= 1 || (s.out_channels.rank == 1 && s.out_channels.stride[0] == 1));
-  if (s.range_count != 1 || s.out_dtype != s.dtype || (s.out != nullptr && !dense)) return 0;
-  if (s.on_nan == OnNan::skip && is_float(s.dtype)) return 0;
-  const Method method = ranges[static_cast<std::size_t>(s.first_range)].method;
-  if (is_bin(method) || (!s.causal && method > Method::nearest)) return 0;
+  if (s.out_dtype != s.dtype || (s.out != nullptr && !dense)) return 0;
   const int size = size_of(s.dtype);
   std::uint64_t bits = reinterpret_cast<std::uintptr_t>(s.values) | reinterpret_cast<std::uintptr_t>(s.out);
   for (const std::int64_t elements :
@@ -420,6 +416,14 @@ int vector_bytes(const StreamPlan& s, std::span<const Range> ranges) {
     if (bytes > size && bits % static_cast<unsigned>(bytes) == 0) return bytes;
   }
   return size;
+}
+
+// That, for a stream that is moved by vectors; 0 where range.h must do it.
+int vector_bytes(const StreamPlan& s, std::span<const Range> ranges) {
+  if (s.range_count != 1 || (s.on_nan == OnNan::skip && is_float(s.dtype))) return 0;
+  const Method method = ranges[static_cast<std::size_t>(s.first_range)].method;
+  if (is_bin(method) || (!s.causal && method > Method::nearest)) return 0;
+  return aligned_bytes(s);
 }
 
 // Whether the plain kernel can take the stream: dense int64 stamps, no arrivals, marks that share their strides.
@@ -464,8 +468,16 @@ Tiling tiling_of(const StreamPlan& s, const TargetPlan& targets, int vector_byte
   tiling.vector_bytes = static_cast<std::int16_t>(vector_bytes);
   const std::int64_t all = vectors_of(s, vector_bytes);
   std::int64_t widest = per_tile;
+  const std::int64_t samples = s.offsets.data != nullptr ? divide_up(s.samples, s.segments) : s.samples;
   if (vector_bytes == 0) {
-    per_tile = std::int64_t{tuning::threads} * (s.bins ? tuning::bin_elements : tuning::general_elements);
+    const int together = wide_channels(size_of(s.dtype));
+    tiling.wide = is_float(s.dtype) && aligned_bytes(s) >= together * size_of(s.dtype);
+    std::int64_t steps = tuning::general_steps;
+    if (s.bins) {
+      steps =
+          std::clamp<std::int64_t>(tuning::bin_samples * targets.count / std::max<std::int64_t>(samples, 1), 1, steps);
+    }
+    per_tile = steps * tuning::threads * (tiling.wide ? together : 1);
     widest = tuning::general_channels;
   }
   tiling.vectors = static_cast<std::int32_t>(std::min(all, widest));
@@ -476,7 +488,6 @@ Tiling tiling_of(const StreamPlan& s, const TargetPlan& targets, int vector_byte
   std::int64_t wanted = std::clamp<std::int64_t>(per_tile / tiling.vectors, 1, tuning::threads);
   while (vector_bytes == 0 && wanted > 4 && cells * tiling.channel_tiles < wanted * tuning::least_tiles) wanted /= 2;
   // Of a long row, as many as have their stamps in one window, if that is not too few.
-  const std::int64_t samples = s.offsets.data != nullptr ? divide_up(s.samples, s.segments) : s.samples;
   const std::int64_t fit = samples < tuning::window_stamps ? wanted : window_room * targets.count / samples;
   if (fit >= tuning::fewest_targets) wanted = std::min(wanted, fit);
   // Of every row, tiles of about a size; of short rows, several in a tile, with all their stamps where they lie together.

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "core/cuda.h"
-#include "core/cuda_memory.h"
 #include "ops/align/gradient.h"
 
 namespace robocache::align_op {
@@ -207,8 +206,6 @@ __global__ void __launch_bounds__(threads) align_gradient_kernel(const __grid_co
   }
 }
 
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 template <class T>
 void run_stream(Backward& call, const Workspace& workspace, int device, cudaStream_t stream) {
   const char* const doing = "align_backward";
@@ -220,17 +217,15 @@ void run_stream(Backward& call, const Workspace& workspace, int device, cudaStre
   const std::int64_t spots = call.spot_number(call.plan.range_count, 0, 0);
   const auto reach_bytes = static_cast<std::size_t>(chunks) * sizeof(Reach);
   const std::size_t bytes = std::max<std::size_t>(1, reach_bytes + static_cast<std::size_t>(spots) * sizeof(Spot<T>));
-  void* const memory =
-      workspace.allocate != nullptr ? workspace.allocate(workspace.state, bytes) : cuda_allocate(device, bytes, stream);
-  call.reaches = static_cast<Reach*>(memory);
-  call.spots = static_cast<char*>(memory) + reach_bytes;
+  const CudaScratch scratch(workspace, device, bytes, stream);
+  call.reaches = static_cast<Reach*>(scratch.data());
+  call.spots = static_cast<char*>(scratch.data()) + reach_bytes;
   if (chunks > 0) {
     cuda_launch(reinterpret_cast<const void*>(&align_spots_kernel<T>), divide_up(chunks, warps), threads, 0, &call,
                 device, stream, doing);
   }
   cuda_launch(reinterpret_cast<const void*>(&align_gradient_kernel<T>), blocks, threads, 0, &call, device, stream,
               doing);
-  if (workspace.allocate == nullptr) cuda_free(device, memory, stream);
 }
 
 }  // namespace

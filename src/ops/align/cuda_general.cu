@@ -4,15 +4,22 @@
 namespace robocache::align_op {
 namespace {
 
-// Writes the channels of one range.
-template <class T>
+// V channels of one sample, which lie together.
+template <class T, int V>
+struct alignas(sizeof(T) * V) Pack {
+  T channels[V];
+};
+
+// Writes the channels of one range, V at a time; where V is over 1, they and their output are dense, aligned and of one
+// dtype.
+template <class T, int V>
 class RangeWriter {
  public:
   using C = compute_t<T>;
   using Kind = typename Spot<T>::Kind;
   __device__ RangeWriter(const StreamPlan& s, const Range& range, const Tiling& tiling, const Tile& tile,
                          const Spot<T>* spots)
-      : s_(s), range_(range), spots_(spots), targets_(tile.targets), step_(range.method == Method::slerp ? 4 : 1) {
+      : s_(s), range_(range), spots_(spots), targets_(tile.targets), step_(range.method == Method::slerp ? 4 : V) {
     const int all = (range.end - range.begin) / step_;
     const int share = (all + tiling.channel_tiles - 1) / tiling.channel_tiles;  // of this tile
     first_ = share * tile.channel_tile;
@@ -21,33 +28,12 @@ class RangeWriter {
 
   __device__ void write() const {
     if (width_ <= 0) return;
-    const Method method = range_.method;
-    if (method == Method::mean) {
-      if constexpr (is_float_type<T>) {
-        if (all_count(s_)) {
-          each([&](const Spot<T>& spot, int d) { put(spot, d, mean<true>(spot, d)); });
-        } else {
-          each([&](const Spot<T>& spot, int d) { put(spot, d, mean<false>(spot, d)); });
-        }
-      }
-    } else if (is_bin(method)) {
-      if (all_count(s_)) {
-        each([&](const Spot<T>& spot, int d) { copy(spot, d, picked_in<true>(spot, d)); });
-      } else {
-        each([&](const Spot<T>& spot, int d) { copy(spot, d, picked_in<false>(spot, d)); });
-      }
-    } else if (method == Method::slerp) {
-      if constexpr (is_float_type<T>) each([&](const Spot<T>& spot, int d) { put_slerp(spot, d); });
-    } else if (method == Method::cubic) {
-      mix<4>([](const Spot<T>& spot, const Operands& x) {
-        return cubic(x.p, x.a, x.b, x.q, spot.before, spot.across, spot.after);
-      });
-    } else if (method == Method::angle || method == Method::angle_degrees) {
-      mix<2>([turn = full_turn<C>(method)](const Spot<T>& spot, const Operands& x) {
-        return angle(x.a, x.b, static_cast<C>(spot.w), turn);
-      });
+    if (is_bin(range_.method)) {
+      write_bins();
+    } else if (range_.method == Method::slerp) {
+      write_slerp();
     } else {
-      mix<2>([](const Spot<T>& spot, const Operands& x) { return linear(x.a, x.b, static_cast<C>(spot.w)); });
+      write_mixed();
     }
   }
 
@@ -56,57 +42,78 @@ class RangeWriter {
   const Range& range_;
   const Spot<T>* spots_;
   int targets_;
-  int step_, first_, width_;  // in steps
+  int step_, first_, width_;  // width_ and first_ in steps
 
-  struct Operands {
-    C a, b, p, q;
-  };
+  __device__ int channel(int step) const { return range_.begin + (first_ + step) * step_; }
 
-  __device__ int channel(const Walk& walk) const { return range_.begin + (first_ + walk.vector) * step_; }
-
-  // compute(spot, channel) where a value must be computed.
-  template <class Compute>
-  __device__ void each(const Compute& compute) const {
+  __device__ void write_bins() const {
+    const bool all = all_count(s_);
     for (Walk walk(width_, magic_of(width_)); targets_ > walk.target; walk.step(width_)) {
       const Spot<T>& spot = spots_[walk.target];
-      const int d = channel(walk);
-      if (spot.kind == Kind::compute) {
-        compute(spot, d);
-      } else {
-        for (int c = 0; c < step_; ++c) {
-          put_other(spot, d + c, spot.kind == Kind::copy ? column(spot, d + c)[spot.a] : T{});
+      const int d = channel(walk.vector);
+      if (spot.kind != Kind::compute) {
+        put_other(spot, d, spot.kind == Kind::copy ? get(spot, d, spot.a) : Pack<T, V>{});
+      } else if (range_.method != Method::mean) {
+        put_copy(spot, d, all ? picked_in<true>(spot, d) : picked_in<false>(spot, d));
+      } else if constexpr (is_float_type<T>) {
+        double mean[V];
+        if (all) {
+          mean_in<true>(spot, d, mean);
+        } else {
+          mean_in<false>(spot, d, mean);
+        }
+        put(spot, d, mean);
+      }
+    }
+  }
+
+  __device__ void write_slerp() const {
+    if constexpr (is_float_type<T> && V == 1) {
+      for (Walk walk(width_, magic_of(width_)); targets_ > walk.target; walk.step(width_)) {
+        const Spot<T>& spot = spots_[walk.target];
+        const int d = channel(walk.vector);
+        double from[4] = {};
+        double to[4] = {};
+        double q[4];
+        for (int c = 0; c < 4; ++c) {
+          if (spot.kind >= Kind::copy) from[c] = static_cast<double>(widen(get(spot, d + c, spot.a).channels[0]));
+          if (spot.kind == Kind::compute) to[c] = static_cast<double>(widen(get(spot, d + c, spot.b).channels[0]));
+        }
+        if (spot.kind == Kind::compute) slerp(from, to, spot.w, q);
+        for (int c = 0; c < 4; ++c) {
+          if (spot.kind == Kind::compute) {
+            put(spot, d + c, {q[c]});
+          } else {
+            put_other(spot, d + c, spot.kind == Kind::copy ? get(spot, d + c, spot.a) : Pack<T, V>{});
+          }
         }
       }
     }
   }
 
-  // Where a value is made from Count samples: some are under way before the first is used.
-  template <int Count, class Compute>
-  __device__ void mix(const Compute& compute) const {
-    constexpr int n = 4;
+  // Values made from two samples, or from a cubic's four: some are under way before the first is used.
+  __device__ void write_mixed() const {
+    constexpr int n = V == 1 ? 4 : 2;
+    const bool is_cubic = range_.method == Method::cubic;
     Walk walk(width_, magic_of(width_));
     while (targets_ > walk.target) {
-      const T* from[n];
       int target[n];
       int d[n];
+      Pack<T, V> a[n];
+      Pack<T, V> b[n];
+      Pack<T, V> p[n];
+      Pack<T, V> q[n];
 #pragma unroll
       for (int k = 0; k < n; ++k, walk.step(width_)) {
         target[k] = min(walk.target, targets_ - 1);  // behind the last: written again, the same
-        d[k] = range_.begin + first_ + min(walk.vector, width_ - 1);
-        from[k] = column(spots_[target[k]], d[k]).first;
-      }
-      T a[n];
-      T b[n];
-      T p[n];
-      T q[n];
-#pragma unroll
-      for (int k = 0; k < n; ++k) {
+        d[k] = channel(min(walk.vector, width_ - 1));
         const Spot<T>& spot = spots_[target[k]];
-        if (spot.kind >= Kind::copy) a[k] = from[k][spot.a * s_.sample_stride];
-        if (spot.kind == Kind::compute) {
-          b[k] = from[k][spot.b * s_.sample_stride];
-          if (Count == 4) p[k] = from[k][spot.p * s_.sample_stride];
-          if (Count == 4) q[k] = from[k][spot.q * s_.sample_stride];
+        if (spot.kind >= Kind::copy) a[k] = get(spot, d[k], spot.a);
+        if (spot.kind != Kind::compute) continue;
+        b[k] = get(spot, d[k], spot.b);
+        if (is_cubic) {
+          p[k] = get(spot, d[k], spot.p);
+          q[k] = get(spot, d[k], spot.q);
         }
       }
 #pragma unroll
@@ -115,102 +122,120 @@ class RangeWriter {
         if (spot.kind != Kind::compute) {
           put_other(spot, d[k], a[k]);
         } else if constexpr (is_float_type<T>) {
-          Operands x{widen(a[k]), widen(b[k]), C(0), C(0)};
-          if (Count == 4) x.p = widen(p[k]);
-          if (Count == 4) x.q = widen(q[k]);
-          put(spot, d[k], compute(spot, x));
+          C values[V];
+#pragma unroll
+          for (int c = 0; c < V; ++c) {
+            const C from = widen(a[k].channels[c]);
+            const C to = widen(b[k].channels[c]);
+            if (is_cubic) {
+              values[c] = cubic(widen(p[k].channels[c]), from, to, widen(q[k].channels[c]), spot.before, spot.across,
+                                spot.after);
+            } else if (range_.method == Method::linear) {
+              values[c] = linear(from, to, static_cast<C>(spot.w));
+            } else {
+              values[c] = angle(from, to, static_cast<C>(spot.w), full_turn<C>(range_.method));
+            }
+          }
+          put(spot, d[k], values);
         }
       }
     }
   }
 
-  // Channel d of the row's samples.
-  struct Column {
-    const T* first;
-    std::int64_t stride;
-    __device__ T operator[](int sample) const { return first[sample * stride]; }
-  };
-  __device__ Column column(const Spot<T>& spot, int d) const {
-    return {spot.values + channel_offset(s_.channels, d), s_.sample_stride};
-  }
-  template <class V>
-  __device__ void put(const Spot<T>& spot, int d, V value) const {
-    store_as(s_.out_dtype, s_.out, spot.out + channel_offset(s_.out_channels, d), value);
-  }
-  // A value that is not computed: the copy, or what stands in for none.
-  __device__ void put_other(const Spot<T>& spot, int d, T copied) const {
-    if (spot.kind == Kind::copy) {
-      store_copy(s_, spot.out + channel_offset(s_.out_channels, d), copied);
-    } else if constexpr (is_float_type<T>) {
-      put(spot, d, spot.kind == Kind::nan ? quiet_nan<C>() : C(0));
+  // Channels d .. d + V of a sample.
+  __device__ Pack<T, V> get(const Spot<T>& spot, int d, int sample) const {
+    const T* const from = spot.values + sample * s_.sample_stride;
+    if constexpr (V == 1) {
+      return {{from[channel_offset(s_.channels, d)]}};
     } else {
-      put(spot, d, T(0));
+      return bit_copy<Pack<T, V>>(load<sizeof(T) * V>(reinterpret_cast<const char*>(from + d)));
     }
   }
-  __device__ void copy(const Spot<T>& spot, int d, std::int64_t sample) const {
-    store_copy(s_, spot.out + channel_offset(s_.out_channels, d), column(spot, d)[static_cast<int>(sample)]);
+  template <class Value>
+  __device__ void put(const Spot<T>& spot, int d, const Value (&values)[V]) const {
+    if constexpr (V == 1) {
+      store_as(s_.out_dtype, s_.out, spot.out + channel_offset(s_.out_channels, d), values[0]);
+    } else {
+      Pack<T, V> pack;
+#pragma unroll
+      for (int c = 0; c < V; ++c) pack.channels[c] = narrow<T>(values[c]);
+      put_copy(spot, d, pack);
+    }
+  }
+  __device__ void put_copy(const Spot<T>& spot, int d, const Pack<T, V>& pack) const {
+    if constexpr (V == 1) {
+      store_copy(s_, spot.out + channel_offset(s_.out_channels, d), pack.channels[0]);
+    } else {
+      save(reinterpret_cast<char*>(static_cast<T*>(s_.out) + spot.out + d), bit_copy<Vector<sizeof(T) * V>>(pack));
+    }
+  }
+  // What is not computed: the copy, or what stands in for none.
+  __device__ void put_other(const Spot<T>& spot, int d, const Pack<T, V>& copied) const {
+    if (spot.kind == Kind::copy) {
+      put_copy(spot, d, copied);
+    } else {
+      using Filler = std::conditional_t<is_float_type<T>, C, T>;
+      Filler filler[V] = {};
+      if constexpr (is_float_type<T>) {
+        if (spot.kind == Kind::nan) {
+#pragma unroll
+          for (int c = 0; c < V; ++c) filler[c] = quiet_nan<C>();
+        }
+      }
+      put(spot, d, filler);
+    }
   }
 
   template <bool All>
-  __device__ bool counts_in(const Spot<T>& spot, std::int64_t sample) const {
+  __device__ bool counts_in(const Spot<T>& spot, int sample) const {
     return All || counts(s_, Samples<T>(s_, spot.values), range_, StampsAt{&s_.times, spot.times},
                          StampsAt{&s_.arrivals, spot.arrivals}, sample, spot.tau);
   }
 
   // As mean_of().
   template <bool All>
-  __device__ double mean(const Spot<T>& spot, int d) const {
-    const Column x = column(spot, d);
-    double sum = -0.0;
+  __device__ void mean_in(const Spot<T>& spot, int d, double (&sums)[V]) const {
     int counted = 0;
+    for (double& sum : sums) sum = -0.0;
     for (int chunk = spot.a; chunk < spot.b; chunk += mean_chunk) {
       const int end = min(chunk + mean_chunk, spot.b);
-      double partial = -0.0;
-#pragma unroll 8
+      double partial[V];
+      for (double& sum : partial) sum = -0.0;
+#pragma unroll(All ? tuning::bin_unroll : 1)
       for (int k = chunk; k < end; ++k) {
         if (!counts_in<All>(spot, k)) continue;
-        partial += static_cast<double>(widen(x[k]));
+        const Pack<T, V> sample = get(spot, d, k);
+#pragma unroll
+        for (int c = 0; c < V; ++c) partial[c] += static_cast<double>(widen(sample.channels[c]));
         ++counted;
       }
-      sum += partial;
+#pragma unroll
+      for (int c = 0; c < V; ++c) sums[c] += partial[c];
     }
-    return sum / static_cast<double>(counted);
+#pragma unroll
+    for (int c = 0; c < V; ++c) sums[c] /= static_cast<double>(counted);
   }
 
-  // As picked().
+  // As picked(), but the values.
   template <bool All>
-  __device__ std::int64_t picked_in(const Spot<T>& spot, int d) const {
-    if (range_.method == Method::last) {
-      int k = spot.b - 1;
-      while (!counts_in<All>(spot, k)) --k;
-      return k;
-    }
-    const Column x = column(spot, d);
-    int best = -1;
-    std::int64_t best_order = 0;
-#pragma unroll 8
+  __device__ Pack<T, V> picked_in(const Spot<T>& spot, int d) const {
+    Pack<T, V> best{};
+    bool found = false;
+    std::int64_t best_order[V] = {};
+#pragma unroll(All ? tuning::bin_unroll : 1)
     for (int k = spot.a; k < spot.b; ++k) {
       if (!counts_in<All>(spot, k)) continue;
-      const std::int64_t order = order_of(range_.method, x[k]);
-      if (best < 0 || order > best_order) {
-        best = k;
-        best_order = order;
+      const Pack<T, V> sample = get(spot, d, k);
+#pragma unroll
+      for (int c = 0; c < V; ++c) {
+        const std::int64_t order = order_of(range_.method, sample.channels[c]);
+        if (found && order <= best_order[c]) continue;
+        best.channels[c] = sample.channels[c];
+        best_order[c] = order;
       }
+      found = true;
     }
     return best;
-  }
-
-  __device__ void put_slerp(const Spot<T>& spot, int d) const {
-    double from[4];
-    double to[4];
-    double q[4];
-    for (int c = 0; c < 4; ++c) {
-      const Column x = column(spot, d + c);
-      from[c] = static_cast<double>(widen(x[spot.a]));
-      to[c] = static_cast<double>(widen(x[spot.b]));
-    }
-    slerp(from, to, spot.w, q);
-    for (int c = 0; c < 4; ++c) put(spot, d + c, q[c]);
   }
 };
 
@@ -234,7 +259,14 @@ __device__ __noinline__ void general_tile(const StreamPlan& s, const Range* rang
       set_spot(spots[threadIdx.x], s, range, here.row, target, verdict, here.b, here.t);
     }
     __syncthreads();
-    if (s.out != nullptr) RangeWriter<T>(s, range, tiling, tile, spots).write();
+    if (s.out != nullptr) {
+      constexpr int wide = is_float_type<T> ? wide_channels(sizeof(T)) : 1;
+      if (tiling.wide && (range.begin | range.end) % wide == 0 && range.method != Method::slerp) {
+        RangeWriter<T, wide>(s, range, tiling, tile, spots).write();
+      } else {
+        RangeWriter<T, 1>(s, range, tiling, tile, spots).write();
+      }
+    }
     __syncthreads();
   }
   if (here.mine && tile.channel_tile == 0) {

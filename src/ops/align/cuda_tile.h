@@ -19,11 +19,15 @@ struct Tiling {
   std::uint32_t tiles_per_row = 1;
   std::uint32_t magic = 0;        // k / vectors = k * magic >> 16, for k up to the threads of a block
   std::int16_t vector_bytes = 0;  // 0: through range.h
+  bool wide = false;              // through range.h, and groups of wide_channels() are aligned
   bool by_row = true;             // a tile lies in one row; else it runs over rows' ends, or has `whole_rows`
   std::int32_t whole_rows = 0;
   std::uint32_t tiles = 0;
   std::uint32_t first_block = 0;
 };
+
+// Channels of a float stream that range.h's results are made of at a time.
+constexpr int wide_channels(int element_size) { return element_size == 8 ? 2 : 4; }
 
 template <int Streams, int Ranges>
 struct Launch {

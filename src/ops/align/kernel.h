@@ -117,14 +117,16 @@ ROBOCACHE_HD Row row_of(const StreamPlan& s, std::int64_t b) {
   return row;
 }
 
-ROBOCACHE_HD std::int64_t channel_offset(const Channels& channels, std::int64_t d) {
-  if (channels.rank <= 1) return d * channels.stride[0];
+ROBOCACHE_HD_CALLED std::int64_t scattered_offset(const Channels& channels, std::int64_t d) {
   std::int64_t offset = 0;
   for (int k = channels.rank - 1; k > 0; --k) {
     offset += d % channels.size[k] * channels.stride[k];
     d /= channels.size[k];
   }
   return offset + d * channels.stride[0];
+}
+ROBOCACHE_HD std::int64_t channel_offset(const Channels& channels, std::int64_t d) {
+  return channels.rank <= 1 ? d * channels.stride[0] : scattered_offset(channels, d);
 }
 
 // ---- where a target falls ------------------------------------------------------------------------------------------

@@ -113,13 +113,17 @@ ROBOCACHE_HD_CALLED Verdict judge(const StreamPlan& s, const Samples<T>& samples
   const Location& found = target.found;
   Verdict verdict;
   if (is_bin(range.method)) {
-    for (std::int64_t k = target.bin.begin; k < target.bin.end && !verdict.valid; ++k) {
-      verdict.valid = counts(s, samples, range, at, arrival_at, k, target.tau);
+    const auto counted = [&](std::int64_t k) { return counts(s, samples, range, at, arrival_at, k, target.tau); };
+    if (range.method == Method::last) {
+      std::int64_t k = target.bin.end - 1;
+      while (k >= target.bin.begin && !counted(k)) --k;
+      verdict.valid = k >= target.bin.begin;
+      if (verdict.valid) verdict.source = verdict.index = k;
+    } else {
+      for (std::int64_t k = target.bin.begin; k < target.bin.end && !verdict.valid; ++k) verdict.valid = counted(k);
+      if (verdict.valid) verdict.index = found.i;
     }
-    if (verdict.valid) {
-      verdict.index = found.i;
-      return verdict;
-    }
+    if (verdict.valid) return verdict;
     std::int64_t before = target.bin.begin - 1;
     while (before >= 0 && !has_arrived(s, at, arrival_at, before, target.tau)) --before;
     if (before < 0 && !s.causal && count > 0) before = 0;
@@ -243,16 +247,11 @@ ROBOCACHE_HD compute_t<T> interpolate(const Samples<T>& samples, Method method, 
   return angle(a, b, w, full_turn<C>(method));
 }
 
-// The sample that max, min and last take for channel d.
+// The sample that max and min take for channel d.
 template <class T, class At, class ArrivalAt>
 ROBOCACHE_HD_CALLED std::int64_t picked(const StreamPlan& s, const Samples<T>& samples, const Range& range,
                                         const At& at, const ArrivalAt& arrival_at, const Target& target,
                                         std::int64_t d) {
-  if (range.method == Method::last) {
-    std::int64_t k = target.bin.end - 1;
-    while (!counts(s, samples, range, at, arrival_at, k, target.tau)) --k;
-    return k;
-  }
   std::int64_t best = -1;
   std::int64_t best_order = 0;
   for (std::int64_t k = target.bin.begin; k < target.bin.end; ++k) {
@@ -313,7 +312,7 @@ ROBOCACHE_HD void write_channel(const StreamPlan& s, const Samples<T>& samples, 
     }
     return;
   }
-  if (range.method == Method::max || range.method == Method::min || range.method == Method::last) {
+  if (range.method == Method::max || range.method == Method::min) {
     store_copy(s, offset, samples(picked(s, samples, range, at, arrival_at, target, d), d));
     return;
   }

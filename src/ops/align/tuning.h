@@ -35,11 +35,12 @@ inline constexpr int wide_margin = 48;
 // Targets of a tile below which it is better to guess the window from their times.
 inline constexpr int fewest_targets = 16;
 
-// Of a tile that goes through range.h: its channels at most, and the values that a thread writes. Few where each is made
-// from a bin of samples.
+// Of a tile that goes through range.h: its channels at most, how many times a thread writes one value (or a few channels
+// together), and how many samples it reads for that where each is made from a bin of them; how many it has under way.
 inline constexpr std::int64_t general_channels = 32;
-inline constexpr int general_elements = 16;
-inline constexpr int bin_elements = 2;
+inline constexpr std::int64_t general_steps = 16;
+inline constexpr std::int64_t bin_samples = 32;
+inline constexpr int bin_unroll = 4;
 
 // Stamps that one thread of a checking block reads.
 inline constexpr int checks_per_thread = 8;
