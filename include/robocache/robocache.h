@@ -5,6 +5,7 @@
 #include <robocache/context.h>
 #include <robocache/error.h>
 #include <robocache/tensor.h>
+#include <robocache/voxelize.h>
 
 namespace robocache {
 

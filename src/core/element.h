@@ -58,6 +58,23 @@ ROBOCACHE_HD double to_double_odd(T x) {
   }
 }
 
+// The order of max (greatest: true) and min as an integer: the greatest is taken. NaN is beyond all, -0 below +0.
+template <class T>
+ROBOCACHE_HD std::int64_t order_of(bool greatest, T x) {
+  std::int64_t key = 0;
+  if constexpr (is_float_type<T>) {
+    const auto value = static_cast<double>(widen(x));
+    if (is_nan(value)) return std::numeric_limits<std::int64_t>::max();
+    const auto bits = bit_copy<std::int64_t>(value);
+    key = bits < 0 ? bits ^ std::numeric_limits<std::int64_t>::max() : bits;
+  } else if constexpr (std::is_same_v<T, std::uint64_t>) {
+    key = static_cast<std::int64_t>(x ^ std::uint64_t{1} << 63);
+  } else {
+    key = static_cast<std::int64_t>(x);
+  }
+  return greatest ? key : ~key;
+}
+
 // Writes x to element `offset` of an array of another (or the same) dtype, rounded once.
 template <class T>
 ROBOCACHE_HD void store_as(DType dtype, void* data, std::int64_t offset, T x) {

@@ -59,6 +59,10 @@ const char* name_of(Operation operation) noexcept {
       return "fuse";
     case Operation::align_backward:
       return "align_backward";
+    case Operation::voxelize:
+      return "voxelize";
+    case Operation::voxelize_depth:
+      return "voxelize_depth";
   }
   return "";
 }
@@ -116,6 +120,12 @@ std::string describe(const Fault& fault) {
              "; offsets must not decrease";
     case FaultCode::row_outside:
       return prefix + assigned("rows") + " is outside 0.." + other + ", the rows that the stream has";
+    case FaultCode::into_outside:
+      return prefix + assigned("into") + " is outside 0.." + other + ", the grids that there are";
+    case FaultCode::pose_not_rigid:
+      return prefix + element("pose", fault.index) +
+             " is not rigid: its 3x3 part must be a rotation and its last row "
+             "(0, 0, 0, 1), both to 0.001";
   }
   return prefix;
 }

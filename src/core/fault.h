@@ -25,9 +25,11 @@ enum class FaultCode : std::uint8_t {
   offset_outside,
   offsets_decrease,
   row_outside,
+  into_outside,
+  pose_not_rigid,
 };
 
-enum class Operation : std::uint8_t { resample, align, fuse, align_backward };
+enum class Operation : std::uint8_t { resample, align, fuse, align_backward, voxelize, voxelize_depth };
 
 struct Fault {
   FaultCode code = FaultCode::none;

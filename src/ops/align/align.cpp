@@ -8,7 +8,7 @@
 
 #include "core/cuda.h"
 #include "core/float_environment.h"
-#include "core/text.h"
+#include "core/speaker.h"
 #include "ops/align/plan.h"
 #include "robocache_config.h"
 
@@ -27,24 +27,6 @@ constexpr const char* method_names[] = {"linear", "hold", "nearest", "slerp", "a
                                         "cubic",  "mean", "max",     "min",   "last"};
 const char* name_of(Method method) { return method_names[static_cast<int>(method)]; }
 
-// "fuse: stream "imu": ", the start of every sentence.
-struct Speaker {
-  Operation operation;
-  std::string_view stream = {};
-
-  template <class... Parts>
-  [[noreturn]] void fail(ErrorKind kind, const Parts&... parts) const {
-    std::string text = robocache::name_of(operation);
-    text += ": ";
-    if (!stream.empty()) text += concat("stream \"", stream, "\": ");
-    throw Error(kind, text + concat(parts...));
-  }
-};
-
-std::string describe(Device device) {
-  return device.kind == DeviceKind::cpu ? "the CPU" : concat("cuda:", device.index);
-}
-
 bool is_time(DType dtype) { return dtype == DType::i64 || dtype == DType::f64 || dtype == DType::f32; }
 
 void check_times(const Speaker& speaker, const char* what, const TensorView& view) {
@@ -56,18 +38,6 @@ void check_times(const Speaker& speaker, const char* what, const TensorView& vie
 Stamps stamps_of(const TensorView& view, bool batched) {
   const auto last = static_cast<std::size_t>(view.rank - 1);
   return {view.data, batched ? view.strides[0] : 0, view.rank > 0 ? view.strides[last] : 0, view.dtype};
-}
-
-Integers integers_of(const Speaker& speaker, const char* what, const TensorView& view) {
-  if (!view) return {};
-  if (view.rank != 1)
-    speaker.fail(ErrorKind::value, what, " has shape ", shape_text(view), "; it must have one dimension");
-  if (view.dtype != DType::i64 && view.dtype != DType::i32) {
-    speaker.fail(ErrorKind::type, what, " is ", robocache::name_of(view.dtype), "; it must be int64 or int32");
-  }
-  // A zero-size array may have no memory; nothing is read from it, but it is there.
-  static const std::int64_t nothing = 0;
-  return {view.data != nullptr ? view.data : &nothing, view.strides[0], view.dtype == DType::i64};
 }
 
 // Trailing dimensions from `lead` on, neighbours merged where strides allow.
@@ -324,21 +294,6 @@ bool can_hold(DType to, DType from) {
   return is_signed ? size_of(to) > size_of(from) : size_of(to) >= size_of(from);
 }
 
-void check_device(const Speaker& speaker, const char* what, const TensorView& view, Device device) {
-  if (!view || view.device == device) return;
-  speaker.fail(ErrorKind::value, what, " is on ", describe(view.device), " and the first stream's values on ",
-               describe(device), "; all must be on one device");
-}
-
-void check_shape(const Speaker& speaker, const char* what, const TensorView& view,
-                 std::span<const std::int64_t> expected) {
-  if (view.rank == static_cast<int>(expected.size()) &&
-      std::equal(expected.begin(), expected.end(), view.shape.begin())) {
-    return;
-  }
-  speaker.fail(ErrorKind::value, what, " has shape ", shape_text(view), "; expected ", shape_text(expected));
-}
-
 // A plan with the arrays it points to. One per thread, so that a call allocates nothing once it is warm.
 struct Scratch {
   std::vector<StreamPlan> streams;
@@ -449,17 +404,7 @@ class Planner {
     }
   }
 
-  void check_backend(const Context& context) const {
-    const Speaker speaker{operation_};
-    const bool on_cpu = device_.kind == DeviceKind::cpu;
-    if (context.backend == Backend::cuda && on_cpu) {
-      speaker.fail(ErrorKind::value, "backend cuda needs arrays on a GPU, and these are on the CPU");
-    }
-    if ((context.backend == Backend::cpu || context.backend == Backend::reference) && !on_cpu) {
-      speaker.fail(ErrorKind::value, "backend ", context.backend == Backend::cpu ? "cpu" : "reference",
-                   " needs arrays on the CPU, and these are on ", describe(device_));
-    }
-  }
+  void check_backend(const Context& context) const { robocache::check_backend(Speaker{operation_}, context, device_); }
 
   void check_on_host() const {
     if (!options_.check) return;

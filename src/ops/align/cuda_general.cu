@@ -228,7 +228,7 @@ class RangeWriter {
       const Pack<T, V> sample = get(spot, d, k);
 #pragma unroll
       for (int c = 0; c < V; ++c) {
-        const std::int64_t order = order_of(range_.method, sample.channels[c]);
+        const std::int64_t order = order_of(range_.method == Method::max, sample.channels[c]);
         if (found && order <= best_order[c]) continue;
         best.channels[c] = sample.channels[c];
         best_order[c] = order;

@@ -59,16 +59,6 @@ ROBOCACHE_HD StampState state_of(const Stamps& stamps, std::int64_t offset) {
   return t > -time_limit && t < time_limit ? StampState::usable : StampState::unusable;
 }
 
-ROBOCACHE_HD std::int64_t integer(const Integers& integers, std::int64_t k) {
-  const std::int64_t offset = k * integers.stride;
-  return integers.wide ? static_cast<const std::int64_t*>(integers.data)[offset]
-                       : static_cast<const std::int32_t*>(integers.data)[offset];
-}
-
-ROBOCACHE_HD std::int64_t clamp_to(std::int64_t x, std::int64_t low, std::int64_t high) {
-  return x < low ? low : (x > high ? high : x);
-}
-
 // tau_k of row b. k = -1 is the end of the bin before the first: what the first bin reaches back to.
 ROBOCACHE_HD_CALLED std::int64_t timeline_step(const TargetPlan& targets, std::int64_t k) {
   return static_cast<std::int64_t>(::rint(static_cast<double>(targets.first + k) * 1e9 / targets.rate));
@@ -388,23 +378,6 @@ ROBOCACHE_HD_CALLED bool slerp(const double (&from)[4], const double (&to)[4], d
     for (double& x : out) x = quiet_nan<double>();
   }
   return real;
-}
-
-// The order of max and min as an integer: the greatest is taken, of equals the earliest. NaN is beyond all, -0 below +0.
-template <class T>
-ROBOCACHE_HD std::int64_t order_of(Method method, T x) {
-  std::int64_t key = 0;
-  if constexpr (is_float_type<T>) {
-    const auto value = static_cast<double>(widen(x));
-    if (is_nan(value)) return std::numeric_limits<std::int64_t>::max();
-    const auto bits = bit_copy<std::int64_t>(value);
-    key = bits < 0 ? minus(std::numeric_limits<std::int64_t>::min(), bits) - 1 : bits;
-  } else if constexpr (std::is_same_v<T, std::uint64_t>) {
-    key = static_cast<std::int64_t>(x ^ std::uint64_t{1} << 63);
-  } else {
-    key = static_cast<std::int64_t>(x);
-  }
-  return method == Method::max ? key : ~key;
 }
 
 }  // namespace ROBOCACHE_SIMD_TARGET

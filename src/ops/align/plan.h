@@ -5,6 +5,7 @@
 #include <robocache/align.h>
 
 #include "core/fault.h"
+#include "core/integers.h"
 
 namespace robocache::align_op {
 
@@ -18,13 +19,6 @@ struct Stamps {
   const void* data = nullptr;
   std::int64_t row_stride = 0, stride = 0;
   DType dtype = DType::i64;  // i64, f64 or f32
-};
-
-// lengths, offsets or rows; data is nullptr where the argument is absent.
-struct Integers {
-  const void* data = nullptr;
-  std::int64_t stride = 0;
-  bool wide = true;  // int64, else int32
 };
 
 // From the flattened channel to an offset in elements: the trailing shape, neighbouring dimensions merged where the

@@ -256,7 +256,7 @@ ROBOCACHE_HD_CALLED std::int64_t picked(const StreamPlan& s, const Samples<T>& s
   std::int64_t best_order = 0;
   for (std::int64_t k = target.bin.begin; k < target.bin.end; ++k) {
     if (!all_count(s) && !counts(s, samples, range, at, arrival_at, k, target.tau)) continue;
-    const std::int64_t order = order_of(range.method, samples(k, d));
+    const std::int64_t order = order_of(range.method == Method::max, samples(k, d));
     if (best < 0 || order > best_order) {
       best = k;
       best_order = order;

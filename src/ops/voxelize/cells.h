@@ -1,0 +1,123 @@
+// What the host backends share: cells by their key (grid * cells + cell), filled, and written from the points in them.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "ops/voxelize/kernel.h"
+
+namespace robocache::voxelize_op {
+inline namespace ROBOCACHE_SIMD_TARGET {
+
+// Where a cell's bit is: Z is a whole number of bytes in the packed layout.
+struct Bit {
+  std::int64_t byte;
+  std::uint8_t mask;
+};
+inline Bit bit_of(const Plan& plan, std::int64_t key) {
+  const std::int64_t line = key / plan.shape[2];
+  const std::int64_t z = key - line * plan.shape[2];
+  return {line * ((plan.shape[2] + 7) / 8) + z / 8, static_cast<std::uint8_t>(1u << (z % 8))};
+}
+
+// What a cell of max or min holds where it is empty.
+template <class T>
+T empty_feature(double empty) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(empty);
+  } else {
+    return narrow<T>(empty);
+  }
+}
+
+// Cells [begin, end), which are whole lines along z, as they are without points.
+inline void fill_cells(const Plan& plan, std::int64_t begin, std::int64_t end) {
+  if (plan.accumulate) return;
+  const auto fill = [&](auto* values, std::int64_t each, auto value) {
+    if (values != nullptr) std::fill(values + begin * each, values + end * each, value);
+  };
+  fill(plan.count, 1, static_cast<std::int32_t>(plan.empty));
+  fill(plan.occupancy, 1, static_cast<std::uint8_t>(plan.empty));
+  fill(plan.sum, plan.channels, narrow<float>(plan.empty));
+  fill(plan.mean, plan.channels, narrow<float>(plan.empty));
+  if (plan.bits != nullptr && plan.shape[2] > 0) {
+    const std::int64_t bytes = (plan.shape[2] + 7) / 8;
+    std::fill(plan.bits + begin / plan.shape[2] * bytes, plan.bits + end / plan.shape[2] * bytes, std::uint8_t{0});
+  }
+  with_feature_type(plan, [&](auto type) {
+    using T = typename decltype(type)::type;
+    fill(static_cast<T*>(plan.max), plan.channels, empty_feature<T>(plan.empty));
+    fill(static_cast<T*>(plan.min), plan.channels, empty_feature<T>(plan.empty));
+  });
+}
+
+inline void write_count(const Plan& plan, std::int64_t key, std::int64_t points) {
+  if (plan.count != nullptr) {
+    plan.count[key] = static_cast<std::int32_t>((plan.accumulate ? plan.count[key] : 0) + points);
+  }
+  if (plan.occupancy != nullptr) plan.occupancy[key] = 1;
+  if (plan.bits != nullptr) {
+    const Bit bit = bit_of(plan, key);
+    plan.bits[bit.byte] = static_cast<std::uint8_t>(plan.bits[bit.byte] | bit.mask);
+  }
+}
+
+// The features of one cell, from the numbers of its points. `exponents` are those of its grid.
+template <class F>
+void write_features(const Plan& plan, std::int64_t key, std::span<const std::int64_t> points, const int* exponents) {
+  constexpr std::int64_t block = 16;
+  const auto* const features = static_cast<const F*>(plan.features);
+  for (std::int64_t first = 0; first < plan.channels; first += block) {
+    const std::int64_t width = std::min(block, plan.channels - first);
+    const std::int64_t out = key * plan.channels + first;
+    if (plan.sum != nullptr || plan.mean != nullptr) {
+      Sum sums[block];
+      double scales[block];
+      for (std::int64_t c = 0; c < width; ++c) scales[c] = power_of_two(exponents[first + c]);
+      for (const std::int64_t point : points) {
+        const F* const from = features + feature_offset(plan, point) + first * plan.channel_stride;
+        for (std::int64_t c = 0; c < width; ++c) sums[c].add(feature_value(from[c * plan.channel_stride]), scales[c]);
+      }
+      for (std::int64_t c = 0; c < width; ++c) {
+        const double scale = power_of_two(-exponents[first + c]);
+        if (plan.sum != nullptr) plan.sum[out + c] = sums[c].value(scale, 1);
+        if (plan.mean != nullptr) plan.mean[out + c] = sums[c].value(scale, static_cast<std::int64_t>(points.size()));
+      }
+    }
+    for (const bool greatest : {true, false}) {
+      F* const values = static_cast<F*>(greatest ? plan.max : plan.min);
+      if (values == nullptr) continue;
+      Extreme<F> extremes[block];
+      for (std::int64_t c = 0; plan.accumulate && c < width; ++c) extremes[c].add(greatest, values[out + c]);
+      for (const std::int64_t point : points) {
+        const F* const from = features + feature_offset(plan, point) + first * plan.channel_stride;
+        for (std::int64_t c = 0; c < width; ++c) extremes[c].add(greatest, from[c * plan.channel_stride]);
+      }
+      for (std::int64_t c = 0; c < width; ++c) values[out + c] = extremes[c].best;
+    }
+  }
+}
+
+// Points given to each grid.
+inline std::vector<std::int64_t> points_of_grids(const Plan& plan) {
+  std::vector<std::int64_t> points(static_cast<std::size_t>(plan.grids));
+  for (std::int64_t c = 0; c < plan.clouds; ++c) {
+    Cloud<float> cloud;
+    set_extent(plan, c, cloud);
+    points[static_cast<std::size_t>(cloud.grid)] += cloud.count;
+  }
+  return points;
+}
+
+// The exponents of every grid and channel, from the largest magnitudes there.
+inline std::vector<int> exponents_of(const Plan& plan, std::span<const std::uint32_t> largest) {
+  const std::vector<std::int64_t> points = points_of_grids(plan);
+  std::vector<int> exponents(largest.size());
+  for (std::size_t k = 0; k < largest.size(); ++k) {
+    exponents[k] = exponent_of(largest[k], points[k / static_cast<std::size_t>(plan.channels)]);
+  }
+  return exponents;
+}
+
+}  // namespace ROBOCACHE_SIMD_TARGET
+}  // namespace robocache::voxelize_op

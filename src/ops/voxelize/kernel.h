@@ -1,0 +1,278 @@
+// The arithmetic of voxelize, once for every backend: where a point comes from, which cell it falls into, and what the
+// points of a cell become. docs/semantics.md says the same in words.
+#pragma once
+
+#include "core/element.h"
+#include "ops/voxelize/plan.h"
+
+namespace robocache::voxelize_op {
+inline namespace ROBOCACHE_SIMD_TARGET {
+
+template <class F>
+inline void with_feature_type(const Plan& plan, const F& f) {
+  with_type(plan.feature_dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, f16> || std::is_same_v<T, bf16> ||
+                  std::is_same_v<T, std::uint8_t>) {
+      f(type);
+    }
+  });
+}
+template <class F>
+inline void with_point_type(const Plan& plan, const F& f) {
+  with_type(plan.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    if constexpr (is_float_type<T> || std::is_same_v<T, std::uint16_t>) f(type);
+  });
+}
+
+// ---- clouds --------------------------------------------------------------------------------------------------------
+
+ROBOCACHE_HD double entry(const Matrices& matrices, std::int64_t cloud, int i, int j) {
+  const std::int64_t offset = cloud * matrices.cloud_stride + i * matrices.stride[0] + j * matrices.stride[1];
+  return matrices.wide ? static_cast<const double*>(matrices.data)[offset]
+                       : static_cast<double>(static_cast<const float*>(matrices.data)[offset]);
+}
+
+// What all points of a cloud share. Never outside the arrays, whatever lengths, offsets and into hold.
+template <class C>
+struct Cloud {
+  std::int64_t number = 0;
+  std::int64_t first = 0;  // along a packed axis
+  std::int64_t count = 0;
+  std::int64_t grid = 0;
+  C rotation[3][3] = {};
+  C shift[3] = {};
+  C fx = 1, fy = 1, cx = 0, cy = 0;
+};
+
+template <class C>
+ROBOCACHE_HD void set_extent(const Plan& plan, std::int64_t number, Cloud<C>& cloud) {
+  cloud.number = number;
+  cloud.count = plan.points_per_cloud;
+  if (plan.offsets.data != nullptr) {
+    cloud.first = clamp_to(integer(plan.offsets, number), 0, plan.points_per_cloud);
+    cloud.count = clamp_to(integer(plan.offsets, number + 1), cloud.first, plan.points_per_cloud) - cloud.first;
+  } else if (plan.lengths.data != nullptr) {
+    cloud.count = clamp_to(integer(plan.lengths, number), 0, plan.points_per_cloud);
+  }
+  cloud.grid = plan.into.data != nullptr ? clamp_to(integer(plan.into, number), 0, plan.grids - 1) : number;
+}
+
+template <class C>
+ROBOCACHE_HD Cloud<C> cloud_of(const Plan& plan, std::int64_t number) {
+  Cloud<C> cloud;
+  set_extent(plan, number, cloud);
+  if (plan.poses.data != nullptr) {
+    for (int i = 0; i < 3; ++i) {
+      for (int j = 0; j < 3; ++j) cloud.rotation[i][j] = static_cast<C>(entry(plan.poses, number, i, j));
+      cloud.shift[i] = static_cast<C>(entry(plan.poses, number, i, 3));
+    }
+  }
+  if (plan.source == Source::pinhole) {
+    const bool matrix = plan.intrinsics.stride[0] != 0;
+    cloud.fx = static_cast<C>(entry(plan.intrinsics, number, 0, 0));
+    cloud.fy = static_cast<C>(matrix ? entry(plan.intrinsics, number, 1, 1) : entry(plan.intrinsics, number, 0, 1));
+    cloud.cx = static_cast<C>(entry(plan.intrinsics, number, 0, 2));
+    cloud.cy = static_cast<C>(matrix ? entry(plan.intrinsics, number, 1, 2) : entry(plan.intrinsics, number, 0, 3));
+  }
+  return cloud;
+}
+
+// The number of the cloud's point k among all in memory.
+template <class C>
+ROBOCACHE_HD std::int64_t point_number(const Plan& plan, const Cloud<C>& cloud, std::int64_t k) {
+  return plan.offsets.data != nullptr ? cloud.first + k : cloud.number * plan.points_per_cloud + k;
+}
+
+// ---- where a point falls -------------------------------------------------------------------------------------------
+
+enum class Drop : std::int8_t { no_reading, not_finite, cropped, outside, none };
+
+struct Place {
+  Drop drop = Drop::none;
+  std::int64_t cell = -1;  // in its grid
+};
+
+template <class C>
+ROBOCACHE_HD bool all_finite(const C (&p)[3]) {
+  return is_finite(p[0]) && is_finite(p[1]) && is_finite(p[2]);
+}
+
+template <class C>
+ROBOCACHE_HD bool is_cropped(const Plan& plan, const C (&p)[3]) {
+  bool inside = true;
+  for (int axis = 0; axis < 3; ++axis) {
+    inside = inside && p[axis] >= static_cast<C>(plan.crop_low[axis]) && p[axis] < static_cast<C>(plan.crop_high[axis]);
+  }
+  return !inside;
+}
+
+// False where there is no reading.
+template <class T, class C>
+ROBOCACHE_HD bool unproject(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, C (&p)[3]) {
+  const std::int64_t v = k / plan.width;
+  const std::int64_t u = k - v * plan.width;
+  const T raw = static_cast<const T*>(
+      plan.points)[cloud.number * plan.cloud_stride + v * plan.point_stride + u * plan.axis_stride];
+  C reading;
+  if constexpr (std::is_integral_v<T>) {
+    reading = static_cast<C>(raw);
+  } else {
+    reading = widen(raw);
+  }
+  for (int n = 0; n < plan.invalid_count; ++n) {
+    if (reading == static_cast<C>(plan.invalid[n])) return false;
+  }
+  const C z = reading * static_cast<C>(plan.depth_scale);
+  if (!is_finite(z) || !(z > C(0))) return false;
+  if (z < static_cast<C>(plan.depth_min) || z > static_cast<C>(plan.depth_max)) return false;
+  if (plan.source == Source::rays) {
+    const std::int64_t at = cloud.number * plan.rays.cloud_stride + v * plan.rays.stride[0] + u * plan.rays.stride[1];
+    const auto ray = [&](std::int64_t offset) {
+      return plan.rays.wide ? static_cast<C>(static_cast<const double*>(plan.rays.data)[offset])
+                            : static_cast<C>(static_cast<const float*>(plan.rays.data)[offset]);
+    };
+    p[0] = ray(at) * z;
+    p[1] = ray(at + plan.ray_stride) * z;
+  } else {
+    p[0] = ((static_cast<C>(u) - cloud.cx) * z) / cloud.fx;
+    p[1] = ((static_cast<C>(v) - cloud.cy) * z) / cloud.fy;
+  }
+  p[2] = z;
+  return true;
+}
+
+// The cell of a point that is in the grid's frame.
+template <class C>
+ROBOCACHE_HD Place cell_of(const Plan& plan, const C (&p)[3]) {
+  Place place;
+  std::int64_t cell = 0;
+  bool inside = true;
+  for (int axis = 0; axis < 3; ++axis) {
+    const C at = ::floor((p[axis] - static_cast<C>(plan.origin[axis])) / static_cast<C>(plan.voxel_size[axis]));
+    const bool near = at >= C(0) && at < C(0x1p62);
+    const std::int64_t index = near ? static_cast<std::int64_t>(at) : -1;
+    inside = inside && near && index < plan.shape[axis];
+    cell = inside ? cell * plan.shape[axis] + index : 0;
+  }
+  place.drop = inside ? Drop::none : Drop::outside;
+  if (inside) place.cell = cell;
+  return place;
+}
+
+// Point k of a cloud, in the grid's frame where it is not dropped.
+template <class T, class C = compute_t<T>>
+ROBOCACHE_HD Place locate(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, C (&p)[3]) {
+  if (plan.source == Source::points) {
+    if constexpr (is_float_type<T>) {
+      const T* const point =
+          static_cast<const T*>(plan.points) + cloud.number * plan.cloud_stride + (cloud.first + k) * plan.point_stride;
+      for (int axis = 0; axis < 3; ++axis) p[axis] = widen(point[axis * plan.axis_stride]);
+    }
+  } else if (!unproject<T>(plan, cloud, k, p)) {
+    return {Drop::no_reading, -1};
+  }
+  if (!all_finite(p)) return {Drop::not_finite, -1};
+  const bool cropped_before = plan.crops && plan.crop_in_sensor_frame && is_cropped(plan, p);
+  if (plan.poses.data != nullptr) {
+    const C x = p[0], y = p[1], z = p[2];
+    for (int axis = 0; axis < 3; ++axis) {
+      const C(&r)[3] = cloud.rotation[axis];
+      p[axis] = fused(r[0], x, fused(r[1], y, fused(r[2], z, cloud.shift[axis])));
+    }
+    if (!all_finite(p)) return {Drop::not_finite, -1};
+  }
+  if (cropped_before || (plan.crops && !plan.crop_in_sensor_frame && is_cropped(plan, p))) return {Drop::cropped, -1};
+  return cell_of(plan, p);
+}
+
+// ---- features ------------------------------------------------------------------------------------------------------
+
+// Where the features of a point are, by its number among all in memory.
+ROBOCACHE_HD std::int64_t feature_offset(const Plan& plan, std::int64_t number) {
+  if (plan.offsets.data != nullptr) return number * plan.feature_stride[0];
+  const std::int64_t cloud = number / plan.points_per_cloud;
+  const std::int64_t k = number - cloud * plan.points_per_cloud;
+  if (plan.width == 0) return cloud * plan.feature_cloud_stride + k * plan.feature_stride[0];
+  const std::int64_t v = k / plan.width;
+  return cloud * plan.feature_cloud_stride + v * plan.feature_stride[0] + (k - v * plan.width) * plan.feature_stride[1];
+}
+
+template <class F>
+ROBOCACHE_HD float feature_value(F x) {
+  if constexpr (std::is_integral_v<F>) {
+    return static_cast<float>(x);
+  } else {
+    return widen(x);
+  }
+}
+
+// The magnitude of a feature as an integer that has the same order; 0 where it is not finite, since that is no magnitude
+// to scale by.
+ROBOCACHE_HD std::uint32_t magnitude_of(float x) {
+  return is_finite(x) ? bit_copy<std::uint32_t>(x) & 0x7fffffffu : 0u;
+}
+
+// Sums are integers times 2^-exponent: with this exponent, `points` features of at most that magnitude fit 62 bits.
+ROBOCACHE_HD int exponent_of(std::uint32_t largest, std::int64_t points) {
+  if (largest == 0) return 0;
+  int width = 0;
+  for (std::int64_t n = points; n > 0; n >>= 1) ++width;
+  int log = static_cast<int>(largest >> 23) - 127;
+  if (largest >> 23 == 0) {  // subnormal
+    log = -150;
+    for (std::uint32_t m = largest; m > 0; m >>= 1) ++log;
+  }
+  return 61 - log - width;
+}
+
+// 2^k as a double; |k| is at most about 220 here.
+ROBOCACHE_HD double power_of_two(int k) { return bit_copy<double>(static_cast<std::int64_t>(k + 1023) << 52); }
+
+// A sum of features in any order.
+struct Sum {
+  std::int64_t fixed = 0;
+  bool is_nan = false, is_up = false, is_down = false;
+
+  ROBOCACHE_HD void add(float x, double scale) {
+    if (is_finite(x)) {
+      fixed += static_cast<std::int64_t>(::rint(static_cast<double>(x) * scale));
+    } else if (robocache::is_nan(x)) {
+      is_nan = true;
+    } else {
+      (x > 0 ? is_up : is_down) = true;
+    }
+  }
+  ROBOCACHE_HD void add(const Sum& other) {
+    fixed += other.fixed;
+    is_nan = is_nan || other.is_nan;
+    is_up = is_up || other.is_up;
+    is_down = is_down || other.is_down;
+  }
+  // Divided by 1 for a sum, by the number of points for a mean; `scale` is 2^-exponent.
+  ROBOCACHE_HD float value(double scale, std::int64_t divisor) const {
+    if (is_nan || (is_up && is_down)) return quiet_nan<float>();
+    if (is_up || is_down) return bit_copy<float>(is_up ? 0x7f800000u : 0xff800000u);
+    return narrow<float>(static_cast<double>(fixed) * scale / static_cast<double>(divisor));
+  }
+};
+
+// The greatest or smallest of features in any order; of equals, one is as good as the other.
+template <class F>
+struct Extreme {
+  F best{};
+  std::int64_t order = 0;
+  bool any = false;
+
+  ROBOCACHE_HD void add(bool greatest, F x) {
+    const std::int64_t here = order_of(greatest, x);
+    if (any && here <= order) return;
+    best = x;
+    order = here;
+    any = true;
+  }
+};
+
+}  // namespace ROBOCACHE_SIMD_TARGET
+}  // namespace robocache::voxelize_op

@@ -1,0 +1,77 @@
+// What voxelize.cpp hands to a backend: every default filled in and every shape checked. Plain data, so that it can be a
+// kernel's argument.
+#pragma once
+
+#include <robocache/voxelize.h>
+
+#include "core/fault.h"
+#include "core/integers.h"
+
+namespace robocache::voxelize_op {
+
+inline constexpr int max_invalid = 8;
+
+// Small matrices of the clouds: element (c, i, j) is data[c * cloud_stride + i * stride[0] + j * stride[1]].
+struct Matrices {
+  const void* data = nullptr;  // nullptr: none
+  std::int64_t cloud_stride = 0, stride[2] = {};
+  bool wide = false;  // float64, else float32
+};
+
+enum class Source : std::uint8_t { points, pinhole, rays };
+
+struct Plan {
+  Operation operation = Operation::voxelize;
+  Source source = Source::points;
+  DType dtype = DType::f32;  // of points or depth
+  DType feature_dtype = DType::f32;
+  bool check = true;
+  bool accumulate = false;
+  bool crops = false, crop_in_sensor_frame = false;
+
+  // Point k of cloud c is at points[c * cloud_stride + k * point_stride + axis * axis_stride]; pixel (v, u) of image c at
+  // points[c * cloud_stride + v * point_stride + u * axis_stride].
+  const void* points = nullptr;
+  std::int64_t cloud_stride = 0, point_stride = 0, axis_stride = 0;
+  std::int64_t clouds = 1;
+  std::int64_t points_per_cloud = 0;  // N, or of all clouds where packed; pixels
+  std::int64_t all_points = 0;        // in memory
+  std::int64_t width = 0;             // of an image
+  Integers lengths, offsets, into;
+  Matrices poses, intrinsics, rays;  // intrinsics: [4], or [3, 3] where stride[0] is not 0; rays: (v, u), x beside y
+  std::int64_t ray_stride = 0;       // from x to y
+  double depth_scale = 1, depth_min = 0, depth_max = 0;
+  double invalid[max_invalid] = {};
+  std::int32_t invalid_count = 0;
+  double crop_low[3] = {}, crop_high[3] = {};
+
+  const void* features = nullptr;
+  std::int64_t feature_cloud_stride = 0, feature_stride[2] = {}, channel_stride = 0;  // as of points
+  std::int64_t channels = 0;
+
+  double origin[3] = {}, voxel_size[3] = {};
+  std::int64_t shape[3] = {};
+  std::int64_t cells = 0;  // of one grid
+  std::int64_t grids = 1;
+
+  // Outputs; nullptr where not wanted.
+  double empty = 0;
+  std::int32_t* count = nullptr;
+  std::uint8_t* occupancy = nullptr;
+  std::uint8_t* bits = nullptr;
+  float* sum = nullptr;
+  float* mean = nullptr;
+  void* max = nullptr;
+  void* min = nullptr;
+  std::int64_t* dropped = nullptr;
+
+  bool reduces_features() const { return sum != nullptr || mean != nullptr || max != nullptr || min != nullptr; }
+};
+
+// The backends. Each computes the whole plan. reference and cpu have checked the data before (voxelize.cpp does that);
+// cuda checks inside its launch where plan.check is set.
+void run_reference(const Plan& plan);
+void run_cpu(const Plan& plan);
+void run_cuda(const Plan& plan, const Context& context, int device);
+
+}  // namespace robocache::voxelize_op

@@ -1,0 +1,420 @@
+// The public calls: check what shapes and dtypes can tell, fill in the defaults, hand the plan to a backend.
+#include <robocache/voxelize.h>
+
+#include <cmath>
+
+#include "core/cuda.h"
+#include "core/float_environment.h"
+#include "core/speaker.h"
+#include "ops/voxelize/check.h"
+#include "robocache_config.h"
+
+namespace robocache {
+
+#if !ROBOCACHE_WITH_CUDA
+void voxelize_op::run_cuda(const Plan&, const Context&, int) { refuse_cuda(); }
+#endif
+
+using namespace voxelize_op;
+
+namespace {
+
+constexpr const char* reduction_names[] = {"count", "occupancy", "occupancy_bits", "sum", "mean", "max", "min"};
+const char* name_of(Reduction reduction) { return reduction_names[static_cast<int>(reduction)]; }
+
+bool takes_features(Reduction reduction) { return reduction >= Reduction::sum; }
+
+constexpr std::int64_t most_cells = std::int64_t{1} << 62;
+constexpr char axes[] = {'x', 'y', 'z'};
+
+// The number of cells. Throws where the grid is none.
+std::int64_t cells_of(const Speaker& speaker, const Grid& grid) {
+  std::int64_t cells = 1;
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    if (!std::isfinite(grid.origin[axis])) {
+      speaker.fail(ErrorKind::value, "the grid's origin along ", axes[axis], " is ", grid.origin[axis]);
+    }
+    if (!(grid.voxel_size[axis] > 0) || !std::isfinite(grid.voxel_size[axis])) {
+      speaker.fail(ErrorKind::value, "the grid's voxel size along ", axes[axis], " is ", grid.voxel_size[axis],
+                   "; it must be positive and finite");
+    }
+    const std::int64_t size = grid.shape[axis];
+    if (size < 1) {
+      speaker.fail(ErrorKind::value, "the grid's shape is ", shape_text(grid.shape), "; every size must be positive");
+    }
+    if (size > most_cells / cells) {
+      speaker.fail(ErrorKind::value, "a grid of shape ", shape_text(grid.shape), " has more than 2^62 cells");
+    }
+    cells *= size;
+  }
+  return cells;
+}
+
+bool is_one_of(DType dtype, std::initializer_list<DType> accepted) {
+  for (const DType each : accepted) {
+    if (dtype == each) return true;
+  }
+  return false;
+}
+
+class Planner {
+ public:
+  Planner(Operation operation, const TensorView& main, const char* what, const Grid& grid,
+          const VoxelizeOptions& options)
+      : speaker_{operation}, what_(what), device_(main.device) {
+    plan_.operation = operation;
+    plan_.cells = cells_of(speaker_, grid);
+    for (int axis = 0; axis < 3; ++axis) {
+      const auto k = static_cast<std::size_t>(axis);
+      plan_.origin[axis] = grid.origin[k];
+      plan_.voxel_size[axis] = grid.voxel_size[k];
+      plan_.shape[axis] = grid.shape[k];
+    }
+    plan_.check = options.check;
+    plan_.accumulate = options.accumulate;
+    plan_.empty = options.empty;
+    plan_.points = main.data;
+    plan_.dtype = main.dtype;
+  }
+
+  void set_clouds(const Clouds& clouds) {
+    const TensorView& points = clouds.points;
+    if (!is_one_of(points.dtype, {DType::f16, DType::f32, DType::f64})) {
+      fail(ErrorKind::type, "points are ", robocache::name_of(points.dtype),
+           "; they must be float16, float32 or float64");
+    }
+    const bool packed = static_cast<bool>(clouds.offsets);
+    if (packed && clouds.lengths) {
+      fail(ErrorKind::value, "lengths are for padded clouds and offsets for packed ones; give one");
+    }
+    batched_ = points.rank == 3;
+    if ((points.rank != 2 && !batched_) || points.shape[static_cast<std::size_t>(points.rank - 1)] < 3) {
+      fail(ErrorKind::value, "points have shape ", shape_text(points),
+           "; expected [N, 3], [clouds, N, 3], or [N, 3] with "
+           "offsets; further columns may follow");
+    }
+    if (packed && batched_)
+      fail(ErrorKind::value, "points of shape ", shape_text(points), " with offsets; expected [N, 3]");
+    if (clouds.lengths && !batched_) fail(ErrorKind::value, "lengths need points of shape [clouds, N, 3]");
+    plan_.lengths = integers("lengths", clouds.lengths);
+    plan_.offsets = integers("offsets", clouds.offsets);
+    if (packed && clouds.offsets.shape[0] < 1) fail(ErrorKind::value, "offsets are empty; expected [clouds + 1]");
+    plan_.clouds = packed ? clouds.offsets.shape[0] - 1 : (batched_ ? points.shape[0] : 1);
+    if (clouds.lengths) check_length("lengths", clouds.lengths);
+    lead_ = batched_ ? 2 : 1;
+    const auto row = static_cast<std::size_t>(lead_ - 1);
+    plan_.points_per_cloud = points.shape[row];
+    plan_.all_points = plan_.points_per_cloud * (packed ? 1 : plan_.clouds);
+    plan_.cloud_stride = batched_ ? points.strides[0] : 0;
+    plan_.point_stride = points.strides[row];
+    plan_.axis_stride = points.strides[row + 1];
+    batched_ = batched_ || packed;
+    set_scene(clouds, {points.shape.data(), static_cast<std::size_t>(lead_)});
+  }
+
+  void set_images(const DepthImages& images) {
+    const TensorView& depth = images.depth;
+    if (!is_one_of(depth.dtype, {DType::u16, DType::f16, DType::f32, DType::f64})) {
+      fail(ErrorKind::type, "depth is ", robocache::name_of(depth.dtype),
+           "; it must be uint16, float16, float32 or float64");
+    }
+    if (depth.rank != 2 && depth.rank != 3) {
+      fail(ErrorKind::value, "depth has shape ", shape_text(depth), "; expected [H, W] or [cameras, H, W]");
+    }
+    batched_ = depth.rank == 3;
+    lead_ = depth.rank;
+    const auto row = static_cast<std::size_t>(lead_ - 2);
+    plan_.clouds = batched_ ? depth.shape[0] : 1;
+    plan_.width = depth.shape[row + 1];
+    plan_.points_per_cloud = depth.shape[row] * plan_.width;
+    plan_.all_points = plan_.points_per_cloud * plan_.clouds;
+    plan_.cloud_stride = batched_ ? depth.strides[0] : 0;
+    plan_.point_stride = depth.strides[row];
+    plan_.axis_stride = depth.strides[row + 1];
+    if (static_cast<bool>(images.intrinsics) == static_cast<bool>(images.rays)) {
+      fail(ErrorKind::value, "give intrinsics or rays, one of the two");
+    }
+    if (images.rays) {
+      plan_.source = Source::rays;
+      set_rays(images.rays, depth, row);
+    } else {
+      plan_.source = Source::pinhole;
+      set_intrinsics(images.intrinsics);
+    }
+    plan_.depth_scale = images.depth_scale != 0 ? images.depth_scale : (is_float(depth.dtype) ? 1.0 : 0.001);
+    if (!(plan_.depth_scale > 0) || !std::isfinite(plan_.depth_scale)) {
+      fail(ErrorKind::value, "depth_scale is ", plan_.depth_scale, "; it must be positive and finite");
+    }
+    plan_.depth_min = images.depth_min;
+    plan_.depth_max = images.depth_max;
+    if (!(plan_.depth_min <= plan_.depth_max)) {
+      fail(ErrorKind::value, "depth_min = ", plan_.depth_min, " is not below depth_max = ", plan_.depth_max);
+    }
+    if (images.invalid.size() > max_invalid) {
+      fail(ErrorKind::value, images.invalid.size(), " invalid readings; at most ", max_invalid);
+    }
+    for (const double reading : images.invalid) plan_.invalid[plan_.invalid_count++] = reading;
+    set_scene(images, {depth.shape.data(), static_cast<std::size_t>(lead_)});
+  }
+
+  void set_outputs(std::span<const VoxelOutput> outputs) {
+    // Where clouds go into grids of others, the outputs say how many grids there are.
+    if (plan_.into.data != nullptr && !outputs.empty() && outputs[0].values.rank > 0) {
+      plan_.grids = outputs[0].values.shape[0];
+    } else {
+      plan_.grids = plan_.clouds;
+    }
+    if (plan_.grids > most_cells / plan_.cells) {
+      fail(ErrorKind::value, plan_.grids, " grids of ", plan_.cells, " cells are more than 2^62");
+    }
+    for (const VoxelOutput& output : outputs) set_output(output);
+  }
+
+  void set_dropped(const TensorView& dropped) {
+    if (!dropped) return;
+    const std::int64_t shape[] = {plan_.clouds, drop_reasons};
+    check_output("dropped", dropped, DType::i64, shape);
+    plan_.dropped = static_cast<std::int64_t*>(dropped.data);
+  }
+
+  void run(const Context& context) const {
+    check_backend(speaker_, context, device_);
+    if (device_.kind == DeviceKind::cuda) return run_cuda(plan_, context, device_.index);
+    const FloatEnvironment exact;
+    const DataCheck check{&plan_};
+    for (std::int64_t k = 0; plan_.check && k < check.count(); ++k) {
+      const Fault fault = check(k);
+      if (fault.code != FaultCode::none) throw Error(ErrorKind::value, describe(fault));
+    }
+    if (context.backend == Backend::reference) {
+      run_reference(plan_);
+    } else {
+      run_cpu(plan_);
+    }
+  }
+
+ private:
+  template <class... Parts>
+  [[noreturn]] void fail(ErrorKind kind, const Parts&... parts) const {
+    speaker_.fail(kind, parts...);
+  }
+
+  Integers integers(const char* what, const TensorView& view) const {
+    robocache::check_device(speaker_, what, view, device_, what_);
+    return integers_of(speaker_, what, view);
+  }
+  void check_length(const char* what, const TensorView& view) const {
+    if (view.shape[0] != plan_.clouds) {
+      fail(ErrorKind::value, what, " has ", view.shape[0], " elements for ", plan_.clouds, " clouds");
+    }
+  }
+
+  // [rows, columns] for all clouds, or one for each.
+  Matrices matrices(const char* what, const TensorView& view, int rank) const {
+    robocache::check_device(speaker_, what, view, device_, what_);
+    if (!is_one_of(view.dtype, {DType::f32, DType::f64})) {
+      fail(ErrorKind::type, what, " is ", robocache::name_of(view.dtype), "; it must be float32 or float64");
+    }
+    const bool each = view.rank == rank + 1;
+    if (each && view.shape[0] != plan_.clouds) {
+      fail(ErrorKind::value, what, " has shape ", shape_text(view), " for ", plan_.clouds, " clouds");
+    }
+    Matrices matrices;
+    matrices.data = view.data;
+    matrices.cloud_stride = each ? view.strides[0] : 0;
+    matrices.stride[1] = view.strides[static_cast<std::size_t>(view.rank - 1)];
+    if (rank == 2) matrices.stride[0] = view.strides[static_cast<std::size_t>(view.rank - 2)];
+    matrices.wide = view.dtype == DType::f64;
+    return matrices;
+  }
+
+  void set_intrinsics(const TensorView& view) {
+    const auto last = [&](int k) {
+      return view.rank > k ? view.shape[static_cast<std::size_t>(view.rank - 1 - k)] : 0;
+    };
+    const bool matrix = last(0) == 3 && last(1) == 3 && view.rank <= 3;
+    if (!matrix && !(last(0) == 4 && view.rank <= 2)) {
+      fail(ErrorKind::value, "intrinsics have shape ", shape_text(view),
+           "; expected (fx, fy, cx, cy) as [4] or [cameras, 4], or [3, 3] or [cameras, 3, 3]");
+    }
+    plan_.intrinsics = matrices("intrinsics", view, matrix ? 2 : 1);
+  }
+
+  void set_rays(const TensorView& view, const TensorView& depth, std::size_t row) {
+    if ((view.rank != 3 && view.rank != 4) || view.shape[static_cast<std::size_t>(view.rank - 1)] != 2 ||
+        view.shape[static_cast<std::size_t>(view.rank - 3)] != depth.shape[row] ||
+        view.shape[static_cast<std::size_t>(view.rank - 2)] != depth.shape[row + 1]) {
+      fail(ErrorKind::value, "rays have shape ", shape_text(view),
+           "; expected [H, W, 2] or [cameras, H, W, 2] for depth of ", shape_text(depth));
+    }
+    TensorView pixels = view;
+    --pixels.rank;
+    plan_.rays = matrices("rays", pixels, 2);
+    plan_.ray_stride = view.strides[static_cast<std::size_t>(view.rank - 1)];
+  }
+
+  void set_scene(const Scene& scene, std::span<const std::int64_t> leading) {
+    plan_.into = integers("into", scene.into);
+    if (scene.into) check_length("into", scene.into);
+    if (scene.poses) {
+      const auto rank = scene.poses.rank;
+      if ((rank != 2 && rank != 3) || scene.poses.shape[static_cast<std::size_t>(rank - 1)] != 4 ||
+          scene.poses.shape[static_cast<std::size_t>(rank - 2)] != 4) {
+        fail(ErrorKind::value, "pose has shape ", shape_text(scene.poses), "; expected [4, 4] or [clouds, 4, 4]");
+      }
+      plan_.poses = matrices("pose", scene.poses, 2);
+    }
+    if (scene.crop) {
+      plan_.crops = true;
+      plan_.crop_in_sensor_frame = scene.crop->in_sensor_frame;
+      for (std::size_t axis = 0; axis < 3; ++axis) {
+        plan_.crop_low[axis] = scene.crop->low[axis];
+        plan_.crop_high[axis] = scene.crop->high[axis];
+        if (!(scene.crop->low[axis] <= scene.crop->high[axis])) {
+          fail(ErrorKind::value, "crop along ", axes[axis], " is ", scene.crop->low[axis], "..", scene.crop->high[axis],
+               "; low must not be above high");
+        }
+      }
+    }
+    if (scene.features) set_features(scene.features, leading);
+  }
+
+  void set_features(const TensorView& view, std::span<const std::int64_t> leading) {
+    robocache::check_device(speaker_, "features", view, device_, what_);
+    if (!is_one_of(view.dtype, {DType::f16, DType::bf16, DType::f32, DType::u8})) {
+      fail(ErrorKind::type, "features are ", robocache::name_of(view.dtype),
+           "; they must be float16, bfloat16, float32 or uint8");
+    }
+    const bool fits = view.rank == static_cast<int>(leading.size()) + 1 &&
+                      std::equal(leading.begin(), leading.end(), view.shape.begin());
+    if (!fits) {
+      fail(ErrorKind::value, "features have shape ", shape_text(view), "; expected ", shape_text(leading),
+           " and a last dimension of channels");
+    }
+    plan_.features = view.data;
+    plan_.feature_dtype = view.dtype;
+    plan_.channels = view.shape[leading.size()];
+    plan_.channel_stride = view.strides[leading.size()];
+    const bool images = plan_.source != Source::points;
+    const std::size_t row = leading.size() - (images ? 2 : 1);
+    plan_.feature_cloud_stride = row > 0 ? view.strides[0] : 0;
+    plan_.feature_stride[0] = view.strides[row];
+    plan_.feature_stride[1] = images ? view.strides[row + 1] : 0;
+  }
+
+  void check_output(const char* what, const TensorView& view, DType dtype, std::span<const std::int64_t> shape) const {
+    robocache::check_device(speaker_, what, view, device_, what_);
+    if (view.dtype != dtype) {
+      fail(ErrorKind::type, what, " is ", robocache::name_of(view.dtype), "; it must be ", robocache::name_of(dtype));
+    }
+    check_shape(speaker_, what, view, shape);
+    if (view.size() > 0 && view.strides != TensorView::contiguous(nullptr, dtype, shape).strides) {
+      fail(ErrorKind::value, what, " must be contiguous");
+    }
+  }
+
+  void check_empty(Reduction reduction, DType dtype) const {
+    if (is_float(dtype) || plan_.accumulate) return;
+    const double largest = dtype == DType::i32 ? 0x1p31 - 1 : 255;
+    const double lowest = dtype == DType::i32 ? -0x1p31 : 0;
+    const bool whole = plan_.empty == std::floor(plan_.empty) && plan_.empty >= lowest && plan_.empty <= largest;
+    if (!whole || (reduction == Reduction::occupancy_bits && plan_.empty != 0)) {
+      fail(ErrorKind::value, "empty = ", plan_.empty, " is no value of ", name_of(reduction), ", which is ",
+           reduction == Reduction::occupancy_bits ? "bits" : robocache::name_of(dtype));
+    }
+  }
+
+  void set_output(const VoxelOutput& output) {
+    const Reduction reduction = output.reduction;
+    const char* const name = name_of(reduction);
+    if (takes_features(reduction) && plan_.features == nullptr && plan_.channels == 0) {
+      fail(ErrorKind::value, "reduce ", name, " needs features");
+    }
+    if (plan_.accumulate && (reduction == Reduction::sum || reduction == Reduction::mean)) {
+      fail(ErrorKind::value, "accumulate with ", name,
+           ": the result would depend on the order of the calls; give all "
+           "clouds to one call, with into");
+    }
+    std::int64_t shape[max_rank];
+    std::size_t rank = 0;
+    if (batched_) shape[rank++] = plan_.grids;
+    for (const std::int64_t size : plan_.shape) shape[rank++] = size;
+    DType dtype = DType::f32;
+    if (reduction == Reduction::count) dtype = DType::i32;
+    if (reduction == Reduction::occupancy || reduction == Reduction::occupancy_bits) dtype = DType::u8;
+    if (reduction == Reduction::max || reduction == Reduction::min) dtype = plan_.feature_dtype;
+    if (reduction == Reduction::occupancy_bits) shape[rank - 1] = (plan_.shape[2] + 7) / 8;
+    if (takes_features(reduction)) shape[rank++] = plan_.channels;
+    check_empty(reduction, dtype);
+    check_output(name, output.values, dtype, {shape, rank});
+    void* const data = output.values.data;
+    switch (reduction) {
+      case Reduction::count:
+        return set_once(plan_.count, data, name);
+      case Reduction::occupancy:
+        return set_once(plan_.occupancy, data, name);
+      case Reduction::occupancy_bits:
+        return set_once(plan_.bits, data, name);
+      case Reduction::sum:
+        return set_once(plan_.sum, data, name);
+      case Reduction::mean:
+        return set_once(plan_.mean, data, name);
+      case Reduction::max:
+        return set_once(plan_.max, data, name);
+      case Reduction::min:
+        return set_once(plan_.min, data, name);
+    }
+  }
+  template <class T>
+  void set_once(T*& place, void* data, const char* name) const {
+    if (place != nullptr) fail(ErrorKind::value, "reduce names ", name, " twice");
+    place = static_cast<T*>(data);
+  }
+
+  Speaker speaker_;
+  const char* what_;
+  Device device_;
+  bool batched_ = false;
+  int lead_ = 1;  // dimensions of points or pixels
+  Plan plan_;
+};
+
+}  // namespace
+
+Grid grid_from_bounds(const std::array<double, 3>& low, const std::array<double, 3>& high,
+                      const std::array<double, 3>& voxel_size) {
+  Grid grid{low, voxel_size, {}};
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    const double extent = high[axis] - low[axis];
+    // A bound that is a multiple of the size but for rounding gets no cell for the rounding.
+    const double size = std::ceil(extent / voxel_size[axis] * (1 - 0x1p-50));
+    if (!(size >= 1 && size < 0x1p62)) {
+      throw Error(ErrorKind::value, concat("grid: from ", low[axis], " to ", high[axis], " along ", axes[axis],
+                                           " in voxels of ", voxel_size[axis], " there are no cells to make"));
+    }
+    grid.shape[axis] = static_cast<std::int64_t>(size);
+  }
+  return grid;
+}
+
+void voxelize(const Context& context, const Clouds& clouds, const Grid& grid, const VoxelizeOptions& options,
+              std::span<const VoxelOutput> outputs, const TensorView& dropped) {
+  if (!clouds.points) throw Error(ErrorKind::value, "voxelize: points are missing");
+  Planner planner(Operation::voxelize, clouds.points, "points", grid, options);
+  planner.set_clouds(clouds);
+  planner.set_outputs(outputs);
+  planner.set_dropped(dropped);
+  planner.run(context);
+}
+
+void voxelize_depth(const Context& context, const DepthImages& images, const Grid& grid, const VoxelizeOptions& options,
+                    std::span<const VoxelOutput> outputs, const TensorView& dropped) {
+  if (!images.depth) throw Error(ErrorKind::value, "voxelize_depth: depth is missing");
+  Planner planner(Operation::voxelize_depth, images.depth, "depth", grid, options);
+  planner.set_images(images);
+  planner.set_outputs(outputs);
+  planner.set_dropped(dropped);
+  planner.run(context);
+}
+
+}  // namespace robocache
