@@ -1,0 +1,684 @@
+// voxelize on a GPU.
+//
+// Counts and occupancy: one kernel fills the grids, the next puts the points in; neighbours that share a cell are counted
+// in the warp first. Features: points are counted, cells get room side by side in any order (segments), each point takes
+// its place there, and then every cell is written once, by a thread for each few channels or, where it has many points, by
+// a block. Integers make the order of the points in a cell irrelevant.
+#include <algorithm>
+
+#include "core/cuda.h"
+#include "ops/voxelize/check.h"
+#include "ops/voxelize/tuning.h"
+
+namespace robocache::voxelize_op {
+namespace {
+
+constexpr unsigned whole_warp = 0xffffffffu;
+constexpr int warp_size = 32;
+constexpr int warps = tuning::threads / warp_size;
+constexpr std::int64_t tile_points = std::int64_t{tuning::threads} * tuning::points_per_thread;
+
+struct Fill {
+  void* data = nullptr;
+  std::int64_t bytes = 0;
+  std::uint32_t pattern = 0;  // four bytes, again and again
+};
+inline constexpr int max_fills = 8;
+
+struct Call {
+  Plan plan;
+  FaultBox* box = nullptr;
+  Fill fills[max_fills];
+  int fill_count = 0;
+  std::int64_t tiles_per_cloud = 0;  // 0: packed, tiles run over clouds' ends
+  std::int64_t all_cells = 0;        // of all grids
+
+  std::uint8_t* occupied = nullptr;  // scratch: what bits are packed from
+
+  // Scratch, with features only.
+  std::int32_t* counts = nullptr;       // points of each cell: scratch, or plan.count
+  std::int64_t* keys = nullptr;         // of each point, -1: dropped
+  std::int32_t* ranks = nullptr;        // which of its cell's points it is, in no particular order
+  std::int32_t* starts = nullptr;       // where a cell's points begin in `order`
+  std::int32_t* order = nullptr;        // points by cell
+  std::uint32_t* largest = nullptr;     // magnitude, of each grid and channel
+  unsigned long long* given = nullptr;  // points, to each grid
+  std::int32_t* cursor = nullptr;       // [0]: points that have room, [1]: heavy cells
+  std::int64_t* heavy = nullptr;        // keys of the cells that a block writes
+};
+
+// ---- filling -------------------------------------------------------------------------------------------------------
+
+__global__ void __launch_bounds__(tuning::threads) fill_kernel(const __grid_constant__ Call call) {
+  after_earlier_work();
+  let_next_begin();  // so it may read its input at once: all that wrote it is done
+  if (blockIdx.x == 0 && call.plan.check) {
+    const DataCheck check{&call.plan};
+    for (std::int64_t k = threadIdx.x; k < check.count(); k += tuning::threads) {
+      const Fault fault = check(k);
+      if (fault.code != FaultCode::none) report(call.box, fault);
+    }
+  }
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * tuning::threads + threadIdx.x;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * tuning::threads;
+  for (int n = 0; n < call.fill_count; ++n) {
+    const Fill& fill = call.fills[n];
+    if ((reinterpret_cast<std::uintptr_t>(fill.data) | static_cast<std::uintptr_t>(fill.bytes)) % 16 == 0) {
+      const uint4 four{fill.pattern, fill.pattern, fill.pattern, fill.pattern};
+      for (std::int64_t k = thread; k < fill.bytes / 16; k += stride) static_cast<uint4*>(fill.data)[k] = four;
+    } else {
+      for (std::int64_t k = thread; k < fill.bytes; k += stride) {
+        static_cast<std::uint8_t*>(fill.data)[k] = static_cast<std::uint8_t>(fill.pattern >> k % 4 * 8);
+      }
+    }
+  }
+}
+
+// ---- tiles of points -----------------------------------------------------------------------------------------------
+
+// The cloud of a packed point, which lies in [low, high); -1 where it is in none.
+__device__ std::int64_t cloud_at(const Plan& plan, std::int64_t point) {
+  std::int64_t low = 0;
+  std::int64_t high = plan.clouds;
+  while (low < high) {
+    const std::int64_t middle = (low + high) / 2;
+    if (integer(plan.offsets, middle + 1) <= point) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < plan.clouds && integer(plan.offsets, low) <= point ? low : -1;
+}
+
+// What a block works on: points of one cloud, or, where packed clouds are short, of several.
+template <class C>
+struct Tile {
+  Cloud<C> cloud;  // where there is one
+  bool one = true;
+  std::int64_t first = 0;  // of the cloud's points; of all where there are several
+  std::int64_t count = 0;
+};
+template <class C>
+__device__ void set_tile(const Call& call, Tile<C>& tile) {
+  const Plan& plan = call.plan;
+  std::int64_t cloud = 0;
+  if (call.tiles_per_cloud > 0) {
+    cloud = blockIdx.x / call.tiles_per_cloud;
+    tile.first = (blockIdx.x - cloud * call.tiles_per_cloud) * tile_points;
+  } else {
+    const std::int64_t first = blockIdx.x * tile_points;
+    const std::int64_t last = min(first + tile_points, plan.points_per_cloud) - 1;
+    cloud = cloud_at(plan, first);
+    tile.one = cloud >= 0 && cloud == cloud_at(plan, last);
+    tile.first = first;
+    tile.count = last + 1 - first;
+    if (!tile.one) return;
+    tile.first -= clamp_to(integer(plan.offsets, cloud), 0, plan.points_per_cloud);
+  }
+  tile.cloud = cloud_of<C>(plan, cloud);
+  tile.count = min(tile_points, tile.cloud.count - tile.first);
+}
+
+// Point k of a tile.
+template <class T, class C>
+__device__ std::int64_t locate_in(const Call& call, const Tile<C>& tile, std::int64_t k, Drop& drop,
+                                  std::int64_t& cloud_number) {
+  const Plan& plan = call.plan;
+  C p[3] = {};
+  drop = Drop::none;
+  if (k >= tile.count) return -1;
+  if (tile.one) {
+    const Place place = locate<T>(plan, tile.cloud, tile.first + k, p);
+    drop = place.drop;
+    return drop == Drop::none ? tile.cloud.grid * plan.cells + place.cell : -1;
+  }
+  cloud_number = cloud_at(plan, tile.first + k);
+  if (cloud_number < 0) return -1;
+  const auto cloud = cloud_of<C>(plan, cloud_number);
+  const Place place = locate<T>(plan, cloud, tile.first + k - cloud.first, p);
+  drop = place.drop;
+  return drop == Drop::none ? cloud.grid * plan.cells + place.cell : -1;
+}
+
+template <class C>
+__device__ std::int64_t number_in(const Plan& plan, const Tile<C>& tile, std::int64_t k) {
+  return tile.one ? point_number(plan, tile.cloud, tile.first + k) : tile.first + k;
+}
+
+// Of the lanes of a warp with a key, in lane order: the first of each run of equal keys, and the length of its run.
+struct Runs {
+  bool leads = false;
+  int length = 0;
+  int before = 0;  // how many of the run are before this lane
+  int leader = 0;
+  __device__ explicit Runs(std::int64_t key) {
+    const auto lane = static_cast<int>(threadIdx.x % warp_size);
+    const std::int64_t previous = __shfl_up_sync(whole_warp, key, 1);
+    const unsigned heads = __ballot_sync(whole_warp, lane == 0 || key != previous);
+    leader = 31 - __clz(static_cast<int>(heads & (~0u >> (31 - lane))));
+    const unsigned later = lane == 31 ? 0u : heads >> (lane + 1);
+    length = later == 0 ? warp_size - lane : __ffs(static_cast<int>(later));
+    leads = leader == lane && key >= 0;
+    before = lane - leader;
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(tuning::threads) points_kernel(const __grid_constant__ Call call) {
+  using C = compute_t<T>;
+  constexpr int n = tuning::points_per_thread;
+  const Plan& plan = call.plan;
+  __shared__ Tile<C> tile;
+  __shared__ int dropped[drop_reasons];
+  if (threadIdx.x < drop_reasons) dropped[threadIdx.x] = 0;
+  if (threadIdx.x == 0) set_tile(call, tile);
+  __syncthreads();
+  const auto lane = static_cast<int>(threadIdx.x % warp_size);
+  const std::int64_t base = static_cast<std::int64_t>(threadIdx.x / warp_size) * warp_size * n + lane;
+  std::int64_t keys[n];
+  Drop drops[n];
+  std::int64_t clouds[n];
+#pragma unroll
+  for (int k = 0; k < n; ++k) keys[k] = locate_in<T>(call, tile, base + k * warp_size, drops[k], clouds[k]);
+
+  after_earlier_work();  // the grids are filled
+  if (call.given != nullptr && threadIdx.x == 0) {
+    if (tile.one && tile.first == 0) {
+      atomicAdd(call.given + tile.cloud.grid, static_cast<unsigned long long>(tile.cloud.count));
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+    const std::int64_t at = base + k * warp_size;
+    const Runs runs(keys[k]);
+    if (call.counts != nullptr) {
+      std::int32_t rank = 0;
+      if (runs.leads) rank = atomicAdd(call.counts + keys[k], runs.length);
+      if (call.keys != nullptr) {
+        rank = __shfl_sync(whole_warp, rank, runs.leader) + runs.before;
+        if (at < tile.count) {
+          const std::int64_t number = number_in(plan, tile, at);
+          call.keys[number] = keys[k];
+          call.ranks[number] = rank;
+        }
+      }
+    }
+    if (runs.leads && plan.occupancy != nullptr) plan.occupancy[keys[k]] = 1;
+    if (runs.leads && call.occupied != nullptr) call.occupied[keys[k]] = 1;
+    if (call.given != nullptr && !tile.one && at < tile.count && clouds[k] >= 0) {
+      if (integer(plan.offsets, clouds[k]) == tile.first + at) {
+        Cloud<float> cloud;
+        set_extent(plan, clouds[k], cloud);
+        atomicAdd(call.given + cloud.grid, static_cast<unsigned long long>(cloud.count));
+      }
+    }
+    if (plan.dropped != nullptr && __any_sync(whole_warp, drops[k] != Drop::none)) {
+#pragma unroll
+      for (int reason = 0; reason < drop_reasons; ++reason) {
+        const bool mine = static_cast<int>(drops[k]) == reason;
+        if (tile.one) {
+          const int count = __popc(__ballot_sync(whole_warp, mine));
+          if (lane == 0 && count > 0) atomicAdd(dropped + reason, count);
+        } else if (mine) {
+          atomicAdd(reinterpret_cast<unsigned long long*>(plan.dropped) + clouds[k] * drop_reasons + reason, 1ull);
+        }
+      }
+    }
+  }
+  let_next_begin();
+  if (plan.dropped == nullptr || !tile.one) return;
+  __syncthreads();
+  if (threadIdx.x < drop_reasons && dropped[threadIdx.x] > 0) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(plan.dropped) + tile.cloud.number * drop_reasons + threadIdx.x,
+              static_cast<unsigned long long>(dropped[threadIdx.x]));
+  }
+}
+
+// ---- features ------------------------------------------------------------------------------------------------------
+
+__device__ int warp_sum_before(int value, int& all) {
+  const auto lane = static_cast<int>(threadIdx.x % warp_size);
+  int sum = value;
+#pragma unroll
+  for (int step = 1; step < warp_size; step *= 2) {
+    const int other = __shfl_up_sync(whole_warp, sum, step);
+    if (lane >= step) sum += other;
+  }
+  all = __shfl_sync(whole_warp, sum, warp_size - 1);
+  return sum - value;
+}
+
+// Room for the points of every cell; one atomic a block.
+__global__ void __launch_bounds__(tuning::threads) segments_kernel(const __grid_constant__ Call call) {
+  constexpr int n = 8;
+  after_earlier_work();
+  let_next_begin();
+  __shared__ int sums[warps];
+  __shared__ int base;
+  const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * tuning::threads + threadIdx.x) * n;
+  int counts[n];
+  int mine = 0;
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+    counts[k] = first + k < call.all_cells ? call.counts[first + k] : 0;
+    mine += counts[k];
+    if (counts[k] > tuning::heavy) call.heavy[atomicAdd(call.cursor + 1, 1)] = first + k;
+  }
+  int all = 0;
+  int place = warp_sum_before(mine, all);
+  const auto warp = static_cast<int>(threadIdx.x / warp_size);
+  if (threadIdx.x % warp_size == 0) sums[warp] = all;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int block = 0;
+    for (int& sum : sums) {
+      const int here = sum;
+      sum = block;
+      block += here;
+    }
+    base = block > 0 ? atomicAdd(call.cursor, block) : 0;
+  }
+  __syncthreads();
+  place += base + sums[warp];
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+    if (first + k < call.all_cells) call.starts[first + k] = place;
+    place += counts[k];
+  }
+}
+
+// Lanes that share a point: as many as it has channels, up to a warp, a power of two.
+__host__ __device__ inline int lanes_of(std::int64_t channels) {
+  int lanes = 1;
+  while (lanes < warp_size && lanes < channels) lanes *= 2;
+  return lanes;
+}
+
+// Every point to its place, and the largest magnitude of each channel.
+template <class F>
+__global__ void __launch_bounds__(tuning::threads) place_kernel(const __grid_constant__ Call call) {
+  constexpr int shared_channels = 64;
+  const Plan& plan = call.plan;
+  after_earlier_work();
+  let_next_begin();
+  __shared__ std::uint32_t largest[shared_channels];
+  if (threadIdx.x < shared_channels) largest[threadIdx.x] = 0;
+  __syncthreads();
+  const bool sums = plan.sum != nullptr || plan.mean != nullptr;
+  const bool shares = plan.grids == 1 && plan.channels <= shared_channels;
+  const auto lane = static_cast<int>(threadIdx.x % warp_size);
+  const int lanes = lanes_of(plan.channels);
+  const std::int64_t first = blockIdx.x * tile_points + static_cast<std::int64_t>(threadIdx.x - lane);
+  const auto* const features = static_cast<const F*>(plan.features);
+  for (std::int64_t group = first; group < min(first + tile_points, plan.all_points); group += tuning::threads) {
+    const std::int64_t number = group + lane;
+    const std::int64_t key = number < plan.all_points ? call.keys[number] : -1;
+    if (key >= 0) call.order[call.starts[key] + call.ranks[number]] = static_cast<std::int32_t>(number);
+    if (!sums) continue;
+    for (std::int64_t c = lane % lanes; c < (plan.channels + lanes - 1) / lanes * lanes; c += lanes) {
+      std::uint32_t magnitude = 0;
+      for (int p = lane / lanes; p < warp_size; p += warp_size / lanes) {
+        const std::int64_t theirs = __shfl_sync(whole_warp, key, p);
+        if (theirs < 0 || c >= plan.channels) continue;
+        const F x = features[feature_offset(plan, group + p) + c * plan.channel_stride];
+        const std::uint32_t here = magnitude_of(feature_value(x));
+        if (shares) {
+          magnitude = max(magnitude, here);
+        } else {
+          atomicMax(call.largest + theirs / plan.cells * plan.channels + c, here);
+        }
+      }
+      if (shares && c < plan.channels && magnitude > 0) atomicMax(largest + c, magnitude);
+    }
+  }
+  if (!sums || !shares) return;
+  __syncthreads();
+  if (threadIdx.x < plan.channels && largest[threadIdx.x] > 0) {
+    atomicMax(call.largest + threadIdx.x, largest[threadIdx.x]);
+  }
+}
+
+// V floats at once.
+template <int V>
+__device__ void store(float* to, const float (&values)[V]) {
+  if constexpr (V == 4) {
+    *reinterpret_cast<float4*>(to) = float4{values[0], values[1], values[2], values[3]};
+  } else {
+    for (int v = 0; v < V; ++v) to[v] = values[v];
+  }
+}
+
+// V channels of one cell.
+template <class F, int V>
+struct Cell {
+  Sum sums[V];
+  Extreme<F> most[V], least[V];
+  double scales[V] = {};
+  double back[V] = {};
+
+  __device__ void prepare(const Call& call, std::int64_t key, std::int64_t channel) {
+    const Plan& plan = call.plan;
+    const std::int64_t grid = plan.grids == 1 ? 0 : key / plan.cells;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      if (plan.sum != nullptr || plan.mean != nullptr) {
+        const int exponent =
+            exponent_of(call.largest[grid * plan.channels + channel + v], static_cast<std::int64_t>(call.given[grid]));
+        scales[v] = power_of_two(exponent);
+        back[v] = power_of_two(-exponent);
+      }
+    }
+  }
+  __device__ void add(const Plan& plan, const F (&x)[V]) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      if (plan.sum != nullptr || plan.mean != nullptr) sums[v].add(feature_value(x[v]), scales[v]);
+      if (plan.max != nullptr) most[v].add(true, x[v]);
+      if (plan.min != nullptr) least[v].add(false, x[v]);
+    }
+  }
+  __device__ void write(const Plan& plan, std::int64_t out, std::int64_t points) {
+    float values[V];
+    if (plan.sum != nullptr) {
+#pragma unroll
+      for (int v = 0; v < V; ++v) values[v] = sums[v].value(back[v], 1);
+      store(plan.sum + out, values);
+    }
+    if (plan.mean != nullptr) {
+#pragma unroll
+      for (int v = 0; v < V; ++v) values[v] = sums[v].value(back[v], points);
+      store(plan.mean + out, values);
+    }
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      if (plan.max != nullptr) {
+        F* const to = static_cast<F*>(plan.max) + out + v;
+        if (plan.accumulate) most[v].add(true, *to);
+        *to = most[v].best;
+      }
+      if (plan.min != nullptr) {
+        F* const to = static_cast<F*>(plan.min) + out + v;
+        if (plan.accumulate) least[v].add(false, *to);
+        *to = least[v].best;
+      }
+    }
+  }
+};
+
+template <class F, int V>
+__device__ void load_features(const Plan& plan, std::int64_t number, std::int64_t channel, F (&x)[V]) {
+  const F* const from =
+      static_cast<const F*>(plan.features) + feature_offset(plan, number) + channel * plan.channel_stride;
+  if constexpr (V == 1) {
+    x[0] = from[0];
+  } else {
+    struct alignas(sizeof(F) * V) Pack {
+      F x[V];
+    };
+    const Pack pack = *reinterpret_cast<const Pack*>(from);
+#pragma unroll
+    for (int v = 0; v < V; ++v) x[v] = pack.x[v];
+  }
+}
+
+template <class F>
+__device__ F empty_of(double empty) {
+  if constexpr (std::is_integral_v<F>) {
+    return static_cast<F>(empty);
+  } else {
+    return narrow<F>(empty);
+  }
+}
+
+template <class F, int V>
+__global__ void __launch_bounds__(tuning::threads) cells_kernel(const __grid_constant__ Call call) {
+  const Plan& plan = call.plan;
+  after_earlier_work();
+  let_next_begin();
+  const std::int64_t vectors = plan.channels / V;
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * tuning::threads + threadIdx.x;
+  std::int64_t key;
+  if (call.all_cells * vectors < std::int64_t{1} << 32) {
+    key = static_cast<std::uint32_t>(index) / static_cast<std::uint32_t>(vectors);
+  } else {
+    key = index / vectors;
+  }
+  if (key >= call.all_cells) return;
+  const std::int64_t channel = (index - key * vectors) * V;
+  const int points = call.counts[key];
+  const std::int64_t out = key * plan.channels + channel;
+  if (points > tuning::heavy) return;
+  if (points == 0) {
+    if (plan.accumulate) return;
+    float empty[V];
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      empty[v] = narrow<float>(plan.empty);
+      if (plan.max != nullptr) static_cast<F*>(plan.max)[out + v] = empty_of<F>(plan.empty);
+      if (plan.min != nullptr) static_cast<F*>(plan.min)[out + v] = empty_of<F>(plan.empty);
+    }
+    if (plan.sum != nullptr) store(plan.sum + out, empty);
+    if (plan.mean != nullptr) store(plan.mean + out, empty);
+    return;
+  }
+  Cell<F, V> cell;
+  cell.prepare(call, key, channel);
+  const std::int32_t* const order = call.order + call.starts[key];
+  for (int k = 0; k < points; ++k) {
+    F x[V];
+    load_features(plan, order[k], channel, x);
+    cell.add(plan, x);
+  }
+  cell.write(plan, out, points);
+}
+
+// Cells with many points: a block each, all its threads adding.
+template <class F>
+__global__ void __launch_bounds__(tuning::threads) heavy_kernel(const __grid_constant__ Call call) {
+  const Plan& plan = call.plan;
+  after_earlier_work();
+  let_next_begin();
+  const int lanes = lanes_of(plan.channels);
+  const int lane = static_cast<int>(threadIdx.x) % lanes;
+  const int row = static_cast<int>(threadIdx.x) / lanes;
+  const int rows = tuning::threads / lanes;
+  __shared__ Cell<F, 1> cells[tuning::threads];
+  for (int n = blockIdx.x; n < call.cursor[1]; n += gridDim.x) {
+    const std::int64_t key = call.heavy[n];
+    const int points = call.counts[key];
+    const std::int32_t* const order = call.order + call.starts[key];
+    for (std::int64_t first = 0; first < plan.channels; first += lanes) {
+      const std::int64_t channel = first + lane;
+      Cell<F, 1> cell;
+      if (channel < plan.channels) {
+        cell.prepare(call, key, channel);
+        for (int k = row; k < points; k += rows) {
+          F x[1];
+          load_features(plan, order[k], channel, x);
+          cell.add(plan, x);
+        }
+      }
+      cells[threadIdx.x] = cell;
+      __syncthreads();
+      if (row == 0 && channel < plan.channels) {
+        for (int other = 1; other < rows; ++other) {
+          const Cell<F, 1>& theirs = cells[other * lanes + lane];
+          cell.sums[0].add(theirs.sums[0]);
+          if (theirs.most[0].any) cell.most[0].add(true, theirs.most[0].best);
+          if (theirs.least[0].any) cell.least[0].add(false, theirs.least[0].best);
+        }
+        cell.write(plan, key * plan.channels + channel, points);
+      }
+      __syncthreads();
+    }
+  }
+}
+
+// What is known of cells without looking at features, where counts are scratch; and occupancy as bits.
+__global__ void __launch_bounds__(tuning::threads) marks_kernel(const __grid_constant__ Call call) {
+  const Plan& plan = call.plan;
+  after_earlier_work();
+  let_next_begin();
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * tuning::threads + threadIdx.x;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * tuning::threads;
+  const bool scratch = call.keys != nullptr;
+  if (plan.count != nullptr && (scratch || plan.empty != 0)) {
+    for (std::int64_t k = thread; k < call.all_cells; k += stride) {
+      const std::int32_t points = call.counts[k];
+      if (points == 0) {
+        if (!plan.accumulate) plan.count[k] = static_cast<std::int32_t>(plan.empty);
+      } else if (scratch) {
+        plan.count[k] = plan.accumulate ? plan.count[k] + points : points;
+      }
+    }
+  }
+  if (plan.bits == nullptr) return;
+  const std::int64_t bytes = (plan.shape[2] + 7) / 8;
+  for (std::int64_t k = thread; k < call.all_cells / plan.shape[2] * bytes; k += stride) {
+    const std::int64_t line = k / bytes;
+    const std::int64_t z = (k - line * bytes) * 8;
+    unsigned bits = plan.accumulate ? plan.bits[k] : 0u;
+    for (int n = 0; n < 8 && z + n < plan.shape[2]; ++n) {
+      if (call.occupied[line * plan.shape[2] + z + n] != 0) bits |= 1u << n;
+    }
+    plan.bits[k] = static_cast<std::uint8_t>(bits);
+  }
+}
+
+// ---- planning ------------------------------------------------------------------------------------------------------
+
+// Hands out parts of one block of scratch.
+class Room {
+ public:
+  explicit Room(char* data) : data_(data) {}
+  template <class T>
+  void take(T*& place, std::int64_t count) {
+    if (data_ != nullptr) place = reinterpret_cast<T*>(data_ + used_);
+    used_ += divide_up(count * static_cast<std::int64_t>(sizeof(T)), 256) * 256;
+  }
+  std::int64_t used() const { return used_; }
+
+ private:
+  char* data_;
+  std::int64_t used_ = 0;
+};
+
+void take_scratch(Call& call, Room& room) {
+  const Plan& plan = call.plan;
+  if (plan.bits != nullptr) room.take(call.occupied, call.all_cells);
+  if (!plan.reduces_features()) return;
+  room.take(call.counts, call.all_cells);
+  room.take(call.starts, call.all_cells);
+  room.take(call.keys, plan.all_points);
+  room.take(call.ranks, plan.all_points);
+  room.take(call.order, plan.all_points);
+  room.take(call.heavy, plan.all_points / tuning::heavy + 1);
+  room.take(call.largest, plan.grids * plan.channels);
+  room.take(call.given, plan.grids);
+  room.take(call.cursor, 2);
+}
+
+std::uint32_t bytes_of(double empty) { return static_cast<std::uint32_t>(empty) * 0x01010101u; }
+
+class Runner {
+ public:
+  Runner(Call& call, const Context& context, int device)
+      : call_(call), device_(device), stream_(static_cast<cudaStream_t>(context.stream)) {}
+
+  void fill(void* data, std::int64_t bytes, std::uint32_t pattern) {
+    if (data != nullptr && bytes > 0) call_.fills[call_.fill_count++] = {data, bytes, pattern};
+  }
+  template <class Kernel>
+  void launch(Kernel kernel, std::int64_t blocks) const {
+    if (blocks == 0) return;
+    if (blocks >= std::int64_t{1} << 31) {
+      throw Error(ErrorKind::value, std::string(name_of(call_.plan.operation)) + ": too large for one launch");
+    }
+    cuda_launch(reinterpret_cast<const void*>(kernel), blocks, tuning::threads, 0, &call_, device_, stream_,
+                name_of(call_.plan.operation));
+  }
+
+  void run() {
+    const Plan& plan = call_.plan;
+    const bool features = plan.reduces_features();
+    if (!features) call_.counts = plan.count;
+    const std::int64_t cells = call_.all_cells;
+    if (call_.counts == plan.count) {
+      if (!plan.accumulate) fill(plan.count, cells * 4, 0);
+    } else {
+      fill(call_.counts, cells * 4, 0);
+    }
+    fill(call_.occupied, cells, 0);
+    if (!plan.accumulate) fill(plan.occupancy, cells, bytes_of(plan.empty));
+    fill(call_.largest, plan.grids * plan.channels * 4, 0);
+    fill(call_.given, plan.grids * 8, 0);
+    fill(call_.cursor, 8, 0);
+    fill(plan.dropped, plan.clouds * drop_reasons * 8, 0);
+    std::int64_t bytes = 0;
+    for (int n = 0; n < call_.fill_count; ++n) bytes = std::max(bytes, call_.fills[n].bytes);
+    launch(&fill_kernel, std::clamp<std::int64_t>(divide_up(bytes, 64 * tuning::threads), 1, 4224));
+
+    const std::int64_t tiles =
+        call_.tiles_per_cloud > 0 ? plan.clouds * call_.tiles_per_cloud : divide_up(plan.points_per_cloud, tile_points);
+    with_point_type(plan, [&](auto type) { launch(&points_kernel<typename decltype(type)::type>, tiles); });
+    if (features) {
+      launch(&segments_kernel, divide_up(cells, 8 * tuning::threads));
+      with_feature_type(plan, [&](auto type) { run_features<typename decltype(type)::type>(); });
+    }
+    if (plan.bits != nullptr || (plan.count != nullptr && (features || plan.empty != 0))) {
+      launch(&marks_kernel, std::clamp<std::int64_t>(divide_up(cells, 8 * tuning::threads), 1, 4224));
+    }
+  }
+
+ private:
+  template <class F>
+  void run_features() {
+    const Plan& plan = call_.plan;
+    if (plan.channels == 0) return;
+    launch(&place_kernel<F>, divide_up(plan.all_points, tile_points));
+    constexpr std::int64_t wide = 4;
+    std::uint64_t bits = reinterpret_cast<std::uintptr_t>(plan.features);
+    for (const std::int64_t stride : {plan.feature_cloud_stride, plan.feature_stride[0], plan.feature_stride[1]}) {
+      bits |= static_cast<std::uint64_t>(stride) * sizeof(F);
+    }
+    bool aligned = bits % (wide * sizeof(F)) == 0 && plan.channel_stride == 1 && plan.channels % wide == 0;
+    for (const float* const out : {plan.sum, plan.mean})
+      aligned = aligned && reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
+    if (aligned) {
+      launch(&cells_kernel<F, wide>, divide_up(call_.all_cells * (plan.channels / wide), tuning::threads));
+    } else {
+      launch(&cells_kernel<F, 1>, divide_up(call_.all_cells * plan.channels, tuning::threads));
+    }
+    launch(&heavy_kernel<F>, std::min<std::int64_t>(plan.all_points / tuning::heavy, 1056));
+  }
+
+  Call& call_;
+  int device_;
+  cudaStream_t stream_;
+};
+
+}  // namespace
+
+void run_cuda(const Plan& plan, const Context& context, int device) {
+  Call call;
+  call.plan = plan;
+  call.box = cuda_fault_box(device);
+  const CudaDevice current(device);
+  if (plan.all_points >= std::int64_t{1} << 31) {
+    throw Error(ErrorKind::value, std::string(name_of(plan.operation)) + ": more than 2^31 - 1 points in one call");
+  }
+  call.all_cells = plan.grids * plan.cells;
+  call.tiles_per_cloud =
+      plan.offsets.data != nullptr ? 0 : std::max<std::int64_t>(divide_up(plan.points_per_cloud, tile_points), 1);
+  Room needed(nullptr);
+  take_scratch(call, needed);
+  const CudaScratch scratch(context.workspace, device,
+                            static_cast<std::size_t>(std::max<std::int64_t>(needed.used(), 1)),
+                            static_cast<cudaStream_t>(context.stream));
+  Room room(static_cast<char*>(scratch.data()));
+  take_scratch(call, room);
+  Runner(call, context, device).run();
+}
+
+}  // namespace robocache::voxelize_op

@@ -1,0 +1,16 @@
+// The numbers that the CUDA kernels are tuned with. None of them has been swept yet.
+#pragma once
+
+#include <cstdint>
+
+namespace robocache::voxelize_op::tuning {
+
+inline constexpr int threads = 256;
+
+// Points of a thread: so many are under way at once, and so many neighbours can share one atomic.
+inline constexpr int points_per_thread = 8;
+
+// Points of a cell over which a block adds them instead of a thread.
+inline constexpr int heavy = 256;
+
+}  // namespace robocache::voxelize_op::tuning
