@@ -1,10 +1,11 @@
 // voxelize on a GPU.
 //
 // Counts and occupancy: one kernel fills the grids, the next puts the points in; neighbours that share a cell are counted
-// in the warp first. Features: points are counted, cells get room side by side in any order (segments), each point takes
-// its place there, and then every cell is written once, by a thread for each few channels or, where it has many points, by
-// a block. Integers make the order of the points in a cell irrelevant.
+// in the warp first. Features: points are counted, cells that have some get room side by side in any order (segments),
+// each point takes its place there, and then every such cell is written, by a thread for each few channels or, where it
+// has many points, by blocks. Integers make the order of the points in a cell irrelevant.
 #include <algorithm>
+#include <limits>
 
 #include "core/cuda.h"
 #include "ops/voxelize/check.h"
@@ -23,7 +24,26 @@ struct Fill {
   std::int64_t bytes = 0;
   std::uint32_t pattern = 0;  // four bytes, again and again
 };
-inline constexpr int max_fills = 8;
+inline constexpr int max_fills = 16;
+
+// A cell that has points, and where they are in `order`.
+struct Occupied {
+  std::int64_t key;
+  std::int32_t start, points;
+};
+// Some of the points of a cell that has many.
+struct Chunk {
+  std::int64_t key;
+  std::int32_t start, points;  // of the cell
+  std::int32_t cell;           // its number among the heavy
+  std::int32_t first;          // of its points
+};
+// One channel of such a cell, or in `done` how many chunks of the cell are in.
+struct Heavy {
+  long long fixed, most, least;  // order_of() of max and min
+  int flags;                     // of a Sum
+  int done;
+};
 
 struct Call {
   Plan plan;
@@ -36,15 +56,21 @@ struct Call {
   std::uint8_t* occupied = nullptr;  // scratch: what bits are packed from
 
   // Scratch, with features only.
-  std::int32_t* counts = nullptr;       // points of each cell: scratch, or plan.count
-  std::int64_t* keys = nullptr;         // of each point, -1: dropped
+  std::int32_t* counts = nullptr;       // points of each cell, then where they start: scratch, or plan.count
+  void* keys = nullptr;                 // of each point, int32 where the plan is small; -1: dropped
   std::int32_t* ranks = nullptr;        // which of its cell's points it is, in no particular order
-  std::int32_t* starts = nullptr;       // where a cell's points begin in `order`
   std::int32_t* order = nullptr;        // points by cell
   std::uint32_t* largest = nullptr;     // magnitude, of each grid and channel
   unsigned long long* given = nullptr;  // points, to each grid
-  std::int32_t* cursor = nullptr;       // [0]: points that have room, [1]: heavy cells
-  std::int64_t* heavy = nullptr;        // keys of the cells that a block writes
+  std::int32_t* cursor = nullptr;       // [0]: points that have room, [1]: occupied cells, [2]: heavy ones, [3]: chunks
+  Occupied* occupied_cells = nullptr;
+  Chunk* chunks = nullptr;  // what a block adds up
+  Heavy* heavy = nullptr;   // cells and channels that several blocks add up
+
+  // A count that went from 0 gets its empty cells last.
+  __host__ __device__ bool empties_count() const {
+    return plan.count != nullptr && counts == plan.count && plan.empty != 0 && !plan.accumulate;
+  }
 };
 
 // ---- filling -------------------------------------------------------------------------------------------------------
@@ -102,6 +128,7 @@ struct Tile {
 template <class C>
 __device__ void set_tile(const Call& call, Tile<C>& tile) {
   const Plan& plan = call.plan;
+  tile = {};  // shared memory has no initial values
   std::int64_t cloud = 0;
   if (call.tiles_per_cloud > 0) {
     cloud = blockIdx.x / call.tiles_per_cloud;
@@ -121,29 +148,41 @@ __device__ void set_tile(const Call& call, Tile<C>& tile) {
 }
 
 // Point k of a tile.
-template <class T, class C>
-__device__ std::int64_t locate_in(const Call& call, const Tile<C>& tile, std::int64_t k, Drop& drop,
-                                  std::int64_t& cloud_number) {
+template <class T, class Index, class C>
+__device__ Index locate_in(const Call& call, const Tile<C>& tile, std::int64_t k, Drop& drop,
+                           std::int64_t& cloud_number) {
   const Plan& plan = call.plan;
   C p[3] = {};
   drop = Drop::none;
   if (k >= tile.count) return -1;
   if (tile.one) {
-    const Place place = locate<T>(plan, tile.cloud, tile.first + k, p);
+    const Place place = locate<T, Index>(plan, tile.cloud, tile.first + k, p);
     drop = place.drop;
-    return drop == Drop::none ? tile.cloud.grid * plan.cells + place.cell : -1;
+    return static_cast<Index>(drop == Drop::none ? tile.cloud.grid * plan.cells + place.cell : -1);
   }
   cloud_number = cloud_at(plan, tile.first + k);
   if (cloud_number < 0) return -1;
   const auto cloud = cloud_of<C>(plan, cloud_number);
-  const Place place = locate<T>(plan, cloud, tile.first + k - cloud.first, p);
+  const Place place = locate<T, Index>(plan, cloud, tile.first + k - cloud.first, p);
   drop = place.drop;
-  return drop == Drop::none ? cloud.grid * plan.cells + place.cell : -1;
+  return static_cast<Index>(drop == Drop::none ? cloud.grid * plan.cells + place.cell : -1);
 }
 
 template <class C>
 __device__ std::int64_t number_in(const Plan& plan, const Tile<C>& tile, std::int64_t k) {
   return tile.one ? point_number(plan, tile.cloud, tile.first + k) : tile.first + k;
+}
+
+// The usual case: one cloud of dense points without a pose, a crop or lengths.
+template <class T, class Index, class C>
+__device__ Index locate_plain(const Call& call, const Cloud<C>& cloud, std::int64_t k, Drop& drop) {
+  drop = Drop::none;
+  if (k >= cloud.count) return -1;
+  const T* const point = static_cast<const T*>(call.plan.points) + k * call.plan.point_stride;
+  const C p[3] = {widen(point[0]), widen(point[1]), widen(point[2])};
+  const Place place = all_finite(p) ? cell_of<Index>(call.plan, cloud, p) : Place{Drop::not_finite, -1};
+  drop = place.drop;
+  return static_cast<Index>(place.cell);
 }
 
 // Of the lanes of a warp with a key, in lane order: the first of each run of equal keys, and the length of its run.
@@ -152,9 +191,10 @@ struct Runs {
   int length = 0;
   int before = 0;  // how many of the run are before this lane
   int leader = 0;
-  __device__ explicit Runs(std::int64_t key) {
+  template <class Index>
+  __device__ explicit Runs(Index key) {
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
-    const std::int64_t previous = __shfl_up_sync(whole_warp, key, 1);
+    const Index previous = __shfl_up_sync(whole_warp, key, 1);
     const unsigned heads = __ballot_sync(whole_warp, lane == 0 || key != previous);
     leader = 31 - __clz(static_cast<int>(heads & (~0u >> (31 - lane))));
     const unsigned later = lane == 31 ? 0u : heads >> (lane + 1);
@@ -164,7 +204,7 @@ struct Runs {
   }
 };
 
-template <class T>
+template <class T, class Index, bool Plain>
 __global__ void __launch_bounds__(tuning::threads) points_kernel(const __grid_constant__ Call call) {
   using C = compute_t<T>;
   constexpr int n = tuning::points_per_thread;
@@ -172,15 +212,40 @@ __global__ void __launch_bounds__(tuning::threads) points_kernel(const __grid_co
   __shared__ Tile<C> tile;
   __shared__ int dropped[drop_reasons];
   if (threadIdx.x < drop_reasons) dropped[threadIdx.x] = 0;
-  if (threadIdx.x == 0) set_tile(call, tile);
-  __syncthreads();
+  if (threadIdx.x == 0) {
+    if constexpr (Plain) {
+      tile.one = true;
+      tile.first = blockIdx.x * tile_points;
+      tile.count = min(tile_points, plan.points_per_cloud - tile.first);
+      tile.cloud.number = tile.cloud.grid = tile.cloud.first = 0;
+      tile.cloud.count = plan.points_per_cloud;
+    } else {
+      set_tile(call, tile);
+    }
+  }
+  if constexpr (!Plain) __syncthreads();
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   const std::int64_t base = static_cast<std::int64_t>(threadIdx.x / warp_size) * warp_size * n + lane;
-  std::int64_t keys[n];
+  Index keys[n];
   Drop drops[n];
   std::int64_t clouds[n];
+  if constexpr (Plain) {
+    Cloud<C> cloud;
+    cloud.count = plan.points_per_cloud;
 #pragma unroll
-  for (int k = 0; k < n; ++k) keys[k] = locate_in<T>(call, tile, base + k * warp_size, drops[k], clouds[k]);
+    for (int axis = 0; axis < 3; ++axis) {
+      cloud.origin[axis] = static_cast<C>(plan.origin[axis]);
+      cloud.voxel_size[axis] = static_cast<C>(plan.voxel_size[axis]);
+    }
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      keys[k] = locate_plain<T, Index>(call, cloud, blockIdx.x * tile_points + base + k * warp_size, drops[k]);
+    }
+    __syncthreads();
+  } else {
+#pragma unroll
+    for (int k = 0; k < n; ++k) keys[k] = locate_in<T, Index>(call, tile, base + k * warp_size, drops[k], clouds[k]);
+  }
 
   after_earlier_work();  // the grids are filled
   if (call.given != nullptr && threadIdx.x == 0) {
@@ -199,7 +264,7 @@ __global__ void __launch_bounds__(tuning::threads) points_kernel(const __grid_co
         rank = __shfl_sync(whole_warp, rank, runs.leader) + runs.before;
         if (at < tile.count) {
           const std::int64_t number = number_in(plan, tile, at);
-          call.keys[number] = keys[k];
+          static_cast<Index*>(call.keys)[number] = keys[k];
           call.ranks[number] = rank;
         }
       }
@@ -249,42 +314,74 @@ __device__ int warp_sum_before(int value, int& all) {
   return sum - value;
 }
 
-// Room for the points of every cell; one atomic a block.
+__device__ __noinline__ void add_heavy(const Call& call, const Occupied& here) {
+  const std::int64_t channels = call.plan.channels;
+  const std::int32_t cell = atomicAdd(call.cursor + 2, 1);
+  const auto chunks = static_cast<int>(divide_up(here.points, tuning::chunk));
+  const std::int32_t place = atomicAdd(call.cursor + 3, chunks);
+  for (int k = 0; k < chunks; ++k) {
+    call.chunks[place + k] = {here.key, here.start, here.points, cell, k * tuning::chunk};
+  }
+  constexpr long long lowest = std::numeric_limits<std::int64_t>::min();  // below every order_of()
+  for (std::int64_t c = 0; c < channels; ++c) call.heavy[cell * channels + c] = {0, lowest, lowest, 0, 0};
+}
+
+// Room for the points of every cell that has some, and a list of those cells; two atomics a block.
 __global__ void __launch_bounds__(tuning::threads) segments_kernel(const __grid_constant__ Call call) {
-  constexpr int n = 8;
+  constexpr int n = tuning::cells_per_thread;
   after_earlier_work();
   let_next_begin();
-  __shared__ int sums[warps];
-  __shared__ int base;
+  __shared__ int points_before[warps];
+  __shared__ int cells_before[warps];
   const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * tuning::threads + threadIdx.x) * n;
-  int counts[n];
-  int mine = 0;
+  alignas(16) int counts[n] = {};
+  if (first + n <= call.all_cells) {
 #pragma unroll
-  for (int k = 0; k < n; ++k) {
-    counts[k] = first + k < call.all_cells ? call.counts[first + k] : 0;
-    mine += counts[k];
-    if (counts[k] > tuning::heavy) call.heavy[atomicAdd(call.cursor + 1, 1)] = first + k;
-  }
-  int all = 0;
-  int place = warp_sum_before(mine, all);
-  const auto warp = static_cast<int>(threadIdx.x / warp_size);
-  if (threadIdx.x % warp_size == 0) sums[warp] = all;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    int block = 0;
-    for (int& sum : sums) {
-      const int here = sum;
-      sum = block;
-      block += here;
+    for (int k = 0; k < n; k += 4) {
+      *reinterpret_cast<int4*>(counts + k) = *reinterpret_cast<const int4*>(call.counts + first + k);
     }
-    base = block > 0 ? atomicAdd(call.cursor, block) : 0;
+  } else {
+    for (int k = 0; k < n; ++k) counts[k] = first + k < call.all_cells ? call.counts[first + k] : 0;
   }
-  __syncthreads();
-  place += base + sums[warp];
+  int points = 0;
+  int cells = 0;
 #pragma unroll
   for (int k = 0; k < n; ++k) {
-    if (first + k < call.all_cells) call.starts[first + k] = place;
-    place += counts[k];
+    points += counts[k];
+    cells += counts[k] > 0 ? 1 : 0;
+  }
+  int warp_points = 0;
+  int warp_cells = 0;
+  int start = warp_sum_before(points, warp_points);
+  int place = warp_sum_before(cells, warp_cells);
+  const auto warp = static_cast<int>(threadIdx.x / warp_size);
+  if (threadIdx.x % warp_size == 0) {
+    points_before[warp] = warp_points;
+    cells_before[warp] = warp_cells;
+  }
+  __syncthreads();
+  if (threadIdx.x < 2) {
+    int* const before = threadIdx.x == 0 ? points_before : cells_before;
+    int all = 0;
+    for (int w = 0; w < warps; ++w) all += before[w];
+    int base = all > 0 ? atomicAdd(call.cursor + threadIdx.x, all) : 0;
+    for (int w = 0; w < warps; ++w) {
+      const int here = before[w];
+      before[w] = base;
+      base += here;
+    }
+  }
+  __syncthreads();
+  start += points_before[warp];
+  place += cells_before[warp];
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+    if (counts[k] == 0) continue;
+    const Occupied here{first + k, start, counts[k]};
+    call.occupied_cells[place++] = here;
+    call.counts[first + k] = start;
+    start += counts[k];
+    if (counts[k] > tuning::heavy) add_heavy(call, here);
   }
 }
 
@@ -295,8 +392,24 @@ __host__ __device__ inline int lanes_of(std::int64_t channels) {
   return lanes;
 }
 
+template <class F, int V>
+__device__ void load_features(const Plan& plan, std::int64_t number, std::int64_t channel, F (&x)[V]) {
+  const F* const from =
+      static_cast<const F*>(plan.features) + feature_offset(plan, number) + channel * plan.channel_stride;
+  if constexpr (V == 1) {
+    x[0] = from[0];
+  } else {
+    struct alignas(sizeof(F) * V) Pack {
+      F x[V];
+    };
+    const Pack pack = *reinterpret_cast<const Pack*>(from);
+#pragma unroll
+    for (int v = 0; v < V; ++v) x[v] = pack.x[v];
+  }
+}
+
 // Every point to its place, and the largest magnitude of each channel.
-template <class F>
+template <class F, class Index, int V>
 __global__ void __launch_bounds__(tuning::threads) place_kernel(const __grid_constant__ Call call) {
   constexpr int shared_channels = 64;
   const Plan& plan = call.plan;
@@ -308,28 +421,35 @@ __global__ void __launch_bounds__(tuning::threads) place_kernel(const __grid_con
   const bool sums = plan.sum != nullptr || plan.mean != nullptr;
   const bool shares = plan.grids == 1 && plan.channels <= shared_channels;
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
-  const int lanes = lanes_of(plan.channels);
+  const auto vectors = static_cast<int>(plan.channels / V);
+  const int lanes = lanes_of(vectors);
   const std::int64_t first = blockIdx.x * tile_points + static_cast<std::int64_t>(threadIdx.x - lane);
-  const auto* const features = static_cast<const F*>(plan.features);
   for (std::int64_t group = first; group < min(first + tile_points, plan.all_points); group += tuning::threads) {
     const std::int64_t number = group + lane;
-    const std::int64_t key = number < plan.all_points ? call.keys[number] : -1;
-    if (key >= 0) call.order[call.starts[key] + call.ranks[number]] = static_cast<std::int32_t>(number);
+    const Index key = number < plan.all_points ? static_cast<const Index*>(call.keys)[number] : Index(-1);
+    if (key >= 0) call.order[call.counts[key] + call.ranks[number]] = static_cast<std::int32_t>(number);
     if (!sums) continue;
-    for (std::int64_t c = lane % lanes; c < (plan.channels + lanes - 1) / lanes * lanes; c += lanes) {
-      std::uint32_t magnitude = 0;
+    for (int c = lane % lanes; c < (vectors + lanes - 1) / lanes * lanes; c += lanes) {
+      std::uint32_t magnitudes[V] = {};
       for (int p = lane / lanes; p < warp_size; p += warp_size / lanes) {
-        const std::int64_t theirs = __shfl_sync(whole_warp, key, p);
-        if (theirs < 0 || c >= plan.channels) continue;
-        const F x = features[feature_offset(plan, group + p) + c * plan.channel_stride];
-        const std::uint32_t here = magnitude_of(feature_value(x));
-        if (shares) {
-          magnitude = max(magnitude, here);
-        } else {
-          atomicMax(call.largest + theirs / plan.cells * plan.channels + c, here);
+        const Index theirs = __shfl_sync(whole_warp, key, p);
+        if (theirs < 0 || c >= vectors) continue;
+        F x[V];
+        load_features(plan, group + p, c * V, x);
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+          const std::uint32_t here = magnitude_of(feature_value(x[v]));
+          if (shares) {
+            magnitudes[v] = max(magnitudes[v], here);
+          } else {
+            atomicMax(call.largest + theirs / plan.cells * plan.channels + c * V + v, here);
+          }
         }
       }
-      if (shares && c < plan.channels && magnitude > 0) atomicMax(largest + c, magnitude);
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        if (magnitudes[v] > 0) atomicMax(largest + c * V + v, magnitudes[v]);
+      }
     }
   }
   if (!sums || !shares) return;
@@ -407,73 +527,46 @@ struct Cell {
 };
 
 template <class F, int V>
-__device__ void load_features(const Plan& plan, std::int64_t number, std::int64_t channel, F (&x)[V]) {
-  const F* const from =
-      static_cast<const F*>(plan.features) + feature_offset(plan, number) + channel * plan.channel_stride;
-  if constexpr (V == 1) {
-    x[0] = from[0];
-  } else {
-    struct alignas(sizeof(F) * V) Pack {
-      F x[V];
-    };
-    const Pack pack = *reinterpret_cast<const Pack*>(from);
-#pragma unroll
-    for (int v = 0; v < V; ++v) x[v] = pack.x[v];
-  }
-}
-
-template <class F>
-__device__ F empty_of(double empty) {
-  if constexpr (std::is_integral_v<F>) {
-    return static_cast<F>(empty);
-  } else {
-    return narrow<F>(empty);
-  }
-}
-
-template <class F, int V>
 __global__ void __launch_bounds__(tuning::threads) cells_kernel(const __grid_constant__ Call call) {
   const Plan& plan = call.plan;
   after_earlier_work();
   let_next_begin();
-  const std::int64_t vectors = plan.channels / V;
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * tuning::threads + threadIdx.x;
-  std::int64_t key;
-  if (call.all_cells * vectors < std::int64_t{1} << 32) {
-    key = static_cast<std::uint32_t>(index) / static_cast<std::uint32_t>(vectors);
-  } else {
-    key = index / vectors;
+  const auto vectors = static_cast<std::uint32_t>(plan.channels / V);
+  const std::uint64_t index = static_cast<std::uint64_t>(blockIdx.x) * tuning::threads + threadIdx.x;
+  const std::uint64_t n = index >> 32 == 0 ? static_cast<std::uint32_t>(index) / vectors : index / vectors;
+  if (n >= static_cast<std::uint64_t>(call.cursor[1])) return;
+  const Occupied here = call.occupied_cells[n];
+  const auto channel = static_cast<std::int64_t>(index - n * vectors) * V;
+  if (channel == 0 && plan.count != nullptr) {
+    plan.count[here.key] = (plan.accumulate ? plan.count[here.key] : 0) + here.points;
   }
-  if (key >= call.all_cells) return;
-  const std::int64_t channel = (index - key * vectors) * V;
-  const int points = call.counts[key];
-  const std::int64_t out = key * plan.channels + channel;
-  if (points > tuning::heavy) return;
-  if (points == 0) {
-    if (plan.accumulate) return;
-    float empty[V];
-#pragma unroll
-    for (int v = 0; v < V; ++v) {
-      empty[v] = narrow<float>(plan.empty);
-      if (plan.max != nullptr) static_cast<F*>(plan.max)[out + v] = empty_of<F>(plan.empty);
-      if (plan.min != nullptr) static_cast<F*>(plan.min)[out + v] = empty_of<F>(plan.empty);
-    }
-    if (plan.sum != nullptr) store(plan.sum + out, empty);
-    if (plan.mean != nullptr) store(plan.mean + out, empty);
-    return;
-  }
+  if (here.points > tuning::heavy) return;
   Cell<F, V> cell;
-  cell.prepare(call, key, channel);
-  const std::int32_t* const order = call.order + call.starts[key];
-  for (int k = 0; k < points; ++k) {
+  cell.prepare(call, here.key, channel);
+  const std::int32_t* const order = call.order + here.start;
+#pragma unroll 4
+  for (int k = 0; k < here.points; ++k) {
     F x[V];
     load_features(plan, order[k], channel, x);
     cell.add(plan, x);
   }
-  cell.write(plan, out, points);
+  cell.write(plan, here.key * plan.channels + channel, here.points);
 }
 
-// Cells with many points: a block each, all its threads adding.
+// The value that has an order_of().
+template <class F>
+__device__ F value_of(bool greatest, long long order) {
+  constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
+  if constexpr (std::is_integral_v<F>) {
+    return static_cast<F>(greatest ? order : ~order);
+  } else {
+    if (order == largest) return narrow<F>(quiet_nan<float>());
+    const std::int64_t key = greatest ? order : ~order;
+    return narrow<F>(bit_copy<double>(key < 0 ? key ^ largest : key));
+  }
+}
+
+// Cells with many points, chunk by chunk. Whoever adds the last chunk writes the cell.
 template <class F>
 __global__ void __launch_bounds__(tuning::threads) heavy_kernel(const __grid_constant__ Call call) {
   const Plan& plan = call.plan;
@@ -484,16 +577,19 @@ __global__ void __launch_bounds__(tuning::threads) heavy_kernel(const __grid_con
   const int row = static_cast<int>(threadIdx.x) / lanes;
   const int rows = tuning::threads / lanes;
   __shared__ Cell<F, 1> cells[tuning::threads];
-  for (int n = blockIdx.x; n < call.cursor[1]; n += gridDim.x) {
-    const std::int64_t key = call.heavy[n];
-    const int points = call.counts[key];
-    const std::int32_t* const order = call.order + call.starts[key];
+  __shared__ bool last;
+  for (int n = blockIdx.x; n < call.cursor[3]; n += gridDim.x) {
+    const Chunk chunk = call.chunks[n];
+    const int end = min(chunk.first + tuning::chunk, chunk.points);
+    const std::int32_t* const order = call.order + chunk.start;
+    Heavy* const sums = call.heavy + chunk.cell * plan.channels;
     for (std::int64_t first = 0; first < plan.channels; first += lanes) {
       const std::int64_t channel = first + lane;
       Cell<F, 1> cell;
       if (channel < plan.channels) {
-        cell.prepare(call, key, channel);
-        for (int k = row; k < points; k += rows) {
+        cell.prepare(call, chunk.key, channel);
+#pragma unroll 4
+        for (int k = chunk.first + row; k < end; k += rows) {
           F x[1];
           load_features(plan, order[k], channel, x);
           cell.add(plan, x);
@@ -508,29 +604,46 @@ __global__ void __launch_bounds__(tuning::threads) heavy_kernel(const __grid_con
           if (theirs.most[0].any) cell.most[0].add(true, theirs.most[0].best);
           if (theirs.least[0].any) cell.least[0].add(false, theirs.least[0].best);
         }
-        cell.write(plan, key * plan.channels + channel, points);
+        const Sum& sum = cell.sums[0];
+        atomicAdd(reinterpret_cast<unsigned long long*>(&sums[channel].fixed),
+                  static_cast<unsigned long long>(sum.fixed));
+        const int flags = (sum.is_nan ? 1 : 0) | (sum.is_up ? 2 : 0) | (sum.is_down ? 4 : 0);
+        if (flags != 0) atomicOr(&sums[channel].flags, flags);
+        if (cell.most[0].any) atomicMax(&sums[channel].most, static_cast<long long>(cell.most[0].order));
+        if (cell.least[0].any) atomicMax(&sums[channel].least, static_cast<long long>(cell.least[0].order));
+        __threadfence();
       }
       __syncthreads();
+    }
+    if (threadIdx.x == 0) last = atomicAdd(&sums[0].done, 1) + 1 == divide_up(chunk.points, tuning::chunk);
+    __syncthreads();
+    if (!last) continue;
+    __threadfence();
+    for (std::int64_t channel = threadIdx.x; channel < plan.channels; channel += tuning::threads) {
+      Cell<F, 1> cell;
+      cell.prepare(call, chunk.key, channel);
+      const int flags = __ldcg(&sums[channel].flags);
+      cell.sums[0].fixed = __ldcg(&sums[channel].fixed);
+      cell.sums[0].is_nan = (flags & 1) != 0;
+      cell.sums[0].is_up = (flags & 2) != 0;
+      cell.sums[0].is_down = (flags & 4) != 0;
+      if (plan.max != nullptr) cell.most[0].add(true, value_of<F>(true, __ldcg(&sums[channel].most)));
+      if (plan.min != nullptr) cell.least[0].add(false, value_of<F>(false, __ldcg(&sums[channel].least)));
+      cell.write(plan, chunk.key * plan.channels + channel, chunk.points);
     }
   }
 }
 
-// What is known of cells without looking at features, where counts are scratch; and occupancy as bits.
+// Cells without points where they hold another number than 0, and occupancy as bits.
 __global__ void __launch_bounds__(tuning::threads) marks_kernel(const __grid_constant__ Call call) {
   const Plan& plan = call.plan;
   after_earlier_work();
   let_next_begin();
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * tuning::threads + threadIdx.x;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * tuning::threads;
-  const bool scratch = call.keys != nullptr;
-  if (plan.count != nullptr && (scratch || plan.empty != 0)) {
+  if (call.empties_count()) {
     for (std::int64_t k = thread; k < call.all_cells; k += stride) {
-      const std::int32_t points = call.counts[k];
-      if (points == 0) {
-        if (!plan.accumulate) plan.count[k] = static_cast<std::int32_t>(plan.empty);
-      } else if (scratch) {
-        plan.count[k] = plan.accumulate ? plan.count[k] + points : points;
-      }
+      if (plan.count[k] == 0) plan.count[k] = static_cast<std::int32_t>(plan.empty);
     }
   }
   if (plan.bits == nullptr) return;
@@ -569,17 +682,39 @@ void take_scratch(Call& call, Room& room) {
   if (plan.bits != nullptr) room.take(call.occupied, call.all_cells);
   if (!plan.reduces_features()) return;
   room.take(call.counts, call.all_cells);
-  room.take(call.starts, call.all_cells);
-  room.take(call.keys, plan.all_points);
+  room.take(call.occupied_cells, std::min(plan.all_points, call.all_cells));
+  auto* keys = static_cast<char*>(call.keys);
+  room.take(keys, plan.all_points * (plan.is_small() ? 4 : 8));
+  call.keys = keys;
   room.take(call.ranks, plan.all_points);
   room.take(call.order, plan.all_points);
-  room.take(call.heavy, plan.all_points / tuning::heavy + 1);
+  const std::int64_t most_heavy = plan.all_points / tuning::heavy + 1;
+  room.take(call.chunks, most_heavy + plan.all_points / tuning::chunk);
+  room.take(call.heavy, most_heavy * plan.channels);
   room.take(call.largest, plan.grids * plan.channels);
   room.take(call.given, plan.grids);
-  room.take(call.cursor, 2);
+  room.take(call.cursor, 4);
 }
 
-std::uint32_t bytes_of(double empty) { return static_cast<std::uint32_t>(empty) * 0x01010101u; }
+std::uint32_t four_times(double empty) { return static_cast<std::uint32_t>(empty) * 0x01010101u; }
+std::uint32_t pattern_of(DType dtype, double empty) {
+  switch (dtype) {
+    case DType::f16:
+      return narrow<f16>(empty).bits * 0x10001u;
+    case DType::bf16:
+      return narrow<bf16>(empty).bits * 0x10001u;
+    case DType::f32:
+      return bit_copy<std::uint32_t>(narrow<float>(empty));
+    default:
+      return four_times(empty);
+  }
+}
+
+bool is_plain(const Plan& plan) {
+  return plan.is_small() && plan.source == Source::points && plan.clouds == 1 && plan.axis_stride == 1 && !plan.crops &&
+         plan.poses.data == nullptr && plan.into.data == nullptr && plan.lengths.data == nullptr &&
+         plan.offsets.data == nullptr;
+}
 
 class Runner {
  public:
@@ -604,16 +739,15 @@ class Runner {
     const bool features = plan.reduces_features();
     if (!features) call_.counts = plan.count;
     const std::int64_t cells = call_.all_cells;
-    if (call_.counts == plan.count) {
-      if (!plan.accumulate) fill(plan.count, cells * 4, 0);
-    } else {
-      fill(call_.counts, cells * 4, 0);
-    }
+    fill(features || !plan.accumulate ? call_.counts : nullptr, cells * 4, 0);
     fill(call_.occupied, cells, 0);
-    if (!plan.accumulate) fill(plan.occupancy, cells, bytes_of(plan.empty));
+    if (!plan.accumulate) {
+      fill(plan.occupancy, cells, four_times(plan.empty));
+      if (features) fill_features();
+    }
     fill(call_.largest, plan.grids * plan.channels * 4, 0);
     fill(call_.given, plan.grids * 8, 0);
-    fill(call_.cursor, 8, 0);
+    fill(call_.cursor, 16, 0);
     fill(plan.dropped, plan.clouds * drop_reasons * 8, 0);
     std::int64_t bytes = 0;
     for (int n = 0; n < call_.fill_count; ++n) bytes = std::max(bytes, call_.fills[n].bytes);
@@ -621,36 +755,70 @@ class Runner {
 
     const std::int64_t tiles =
         call_.tiles_per_cloud > 0 ? plan.clouds * call_.tiles_per_cloud : divide_up(plan.points_per_cloud, tile_points);
-    with_point_type(plan, [&](auto type) { launch(&points_kernel<typename decltype(type)::type>, tiles); });
+    with_point_type(plan, [&](auto type) {
+      using T = typename decltype(type)::type;
+      if constexpr (is_float_type<T>) {
+        if (is_plain(plan)) return launch(&points_kernel<T, std::int32_t, true>, tiles);
+      }
+      if (plan.is_small()) {
+        launch(&points_kernel<T, std::int32_t, false>, tiles);
+      } else {
+        launch(&points_kernel<T, std::int64_t, false>, tiles);
+      }
+    });
     if (features) {
-      launch(&segments_kernel, divide_up(cells, 8 * tuning::threads));
+      launch(&segments_kernel, divide_up(cells, tuning::cells_per_thread * tuning::threads));
       with_feature_type(plan, [&](auto type) { run_features<typename decltype(type)::type>(); });
     }
-    if (plan.bits != nullptr || (plan.count != nullptr && (features || plan.empty != 0))) {
+    if (plan.bits != nullptr || call_.empties_count()) {
       launch(&marks_kernel, std::clamp<std::int64_t>(divide_up(cells, 8 * tuning::threads), 1, 4224));
     }
   }
 
  private:
+  void fill_features() {
+    const Plan& plan = call_.plan;
+    const std::int64_t values = call_.all_cells * plan.channels;
+    fill(plan.count, call_.all_cells * 4, static_cast<std::uint32_t>(static_cast<std::int32_t>(plan.empty)));
+    fill(plan.sum, values * 4, pattern_of(DType::f32, plan.empty));
+    fill(plan.mean, values * 4, pattern_of(DType::f32, plan.empty));
+    const std::uint32_t pattern = pattern_of(plan.feature_dtype, plan.empty);
+    fill(plan.max, values * size_of(plan.feature_dtype), pattern);
+    fill(plan.min, values * size_of(plan.feature_dtype), pattern);
+  }
+
+  template <class F, int V>
+  void run_features() {
+    const Plan& plan = call_.plan;
+    const std::int64_t tiles = divide_up(plan.all_points, tile_points);
+    if (plan.is_small()) {
+      launch(&place_kernel<F, std::int32_t, V>, tiles);
+    } else {
+      launch(&place_kernel<F, std::int64_t, V>, tiles);
+    }
+    const std::int64_t most_cells = std::min(plan.all_points, call_.all_cells);
+    launch(&cells_kernel<F, V>, divide_up(most_cells * (plan.channels / V), tuning::threads));
+  }
+
   template <class F>
   void run_features() {
     const Plan& plan = call_.plan;
     if (plan.channels == 0) return;
-    launch(&place_kernel<F>, divide_up(plan.all_points, tile_points));
-    constexpr std::int64_t wide = 4;
+    constexpr int wide = 4;
     std::uint64_t bits = reinterpret_cast<std::uintptr_t>(plan.features);
     for (const std::int64_t stride : {plan.feature_cloud_stride, plan.feature_stride[0], plan.feature_stride[1]}) {
       bits |= static_cast<std::uint64_t>(stride) * sizeof(F);
     }
     bool aligned = bits % (wide * sizeof(F)) == 0 && plan.channel_stride == 1 && plan.channels % wide == 0;
-    for (const float* const out : {plan.sum, plan.mean})
+    for (const float* const out : {plan.sum, plan.mean}) {
       aligned = aligned && reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
-    if (aligned) {
-      launch(&cells_kernel<F, wide>, divide_up(call_.all_cells * (plan.channels / wide), tuning::threads));
-    } else {
-      launch(&cells_kernel<F, 1>, divide_up(call_.all_cells * plan.channels, tuning::threads));
     }
-    launch(&heavy_kernel<F>, std::min<std::int64_t>(plan.all_points / tuning::heavy, 1056));
+    if (aligned) {
+      run_features<F, wide>();
+    } else {
+      run_features<F, 1>();
+    }
+    launch(&heavy_kernel<F>, std::min<std::int64_t>(divide_up(plan.all_points, tuning::heavy), 1056));
   }
 
   Call& call_;

@@ -44,6 +44,7 @@ struct Cloud {
   C rotation[3][3] = {};
   C shift[3] = {};
   C fx = 1, fy = 1, cx = 0, cy = 0;
+  C origin[3] = {}, voxel_size[3] = {};  // the grid's, as points are computed
 };
 
 template <class C>
@@ -63,6 +64,10 @@ template <class C>
 ROBOCACHE_HD Cloud<C> cloud_of(const Plan& plan, std::int64_t number) {
   Cloud<C> cloud;
   set_extent(plan, number, cloud);
+  for (int axis = 0; axis < 3; ++axis) {
+    cloud.origin[axis] = static_cast<C>(plan.origin[axis]);
+    cloud.voxel_size[axis] = static_cast<C>(plan.voxel_size[axis]);
+  }
   if (plan.poses.data != nullptr) {
     for (int i = 0; i < 3; ++i) {
       for (int j = 0; j < 3; ++j) cloud.rotation[i][j] = static_cast<C>(entry(plan.poses, number, i, j));
@@ -143,18 +148,20 @@ ROBOCACHE_HD bool unproject(const Plan& plan, const Cloud<C>& cloud, std::int64_
   return true;
 }
 
-// The cell of a point that is in the grid's frame.
-template <class C>
-ROBOCACHE_HD Place cell_of(const Plan& plan, const C (&p)[3]) {
+// The cell of a point that is in the grid's frame. Index is int32 only where plan.is_small().
+template <class Index, class C>
+ROBOCACHE_HD Place cell_of(const Plan& plan, const Cloud<C>& cloud, const C (&p)[3]) {
+  constexpr C limit = sizeof(Index) == 8 ? C(0x1p62) : C(0x1p30);
   Place place;
-  std::int64_t cell = 0;
+  Index cell = 0;
   bool inside = true;
   for (int axis = 0; axis < 3; ++axis) {
-    const C at = ::floor((p[axis] - static_cast<C>(plan.origin[axis])) / static_cast<C>(plan.voxel_size[axis]));
-    const bool near = at >= C(0) && at < C(0x1p62);
-    const std::int64_t index = near ? static_cast<std::int64_t>(at) : -1;
-    inside = inside && near && index < plan.shape[axis];
-    cell = inside ? cell * plan.shape[axis] + index : 0;
+    const C at = ::floor((p[axis] - cloud.origin[axis]) / cloud.voxel_size[axis]);
+    const bool near = at >= C(0) && at < limit;
+    const auto size = static_cast<Index>(plan.shape[axis]);
+    const Index index = near ? static_cast<Index>(at) : -1;
+    inside = inside && near && index < size;
+    cell = inside ? cell * size + index : 0;
   }
   place.drop = inside ? Drop::none : Drop::outside;
   if (inside) place.cell = cell;
@@ -162,7 +169,7 @@ ROBOCACHE_HD Place cell_of(const Plan& plan, const C (&p)[3]) {
 }
 
 // Point k of a cloud, in the grid's frame where it is not dropped.
-template <class T, class C = compute_t<T>>
+template <class T, class Index = std::int64_t, class C = compute_t<T>>
 ROBOCACHE_HD Place locate(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, C (&p)[3]) {
   if (plan.source == Source::points) {
     if constexpr (is_float_type<T>) {
@@ -184,14 +191,14 @@ ROBOCACHE_HD Place locate(const Plan& plan, const Cloud<C>& cloud, std::int64_t 
     if (!all_finite(p)) return {Drop::not_finite, -1};
   }
   if (cropped_before || (plan.crops && !plan.crop_in_sensor_frame && is_cropped(plan, p))) return {Drop::cropped, -1};
-  return cell_of(plan, p);
+  return cell_of<Index>(plan, cloud, p);
 }
 
 // ---- features ------------------------------------------------------------------------------------------------------
 
 // Where the features of a point are, by its number among all in memory.
 ROBOCACHE_HD std::int64_t feature_offset(const Plan& plan, std::int64_t number) {
-  if (plan.offsets.data != nullptr) return number * plan.feature_stride[0];
+  if (plan.flat_feature_stride != 0) return number * plan.flat_feature_stride;
   const std::int64_t cloud = number / plan.points_per_cloud;
   const std::int64_t k = number - cloud * plan.points_per_cloud;
   if (plan.width == 0) return cloud * plan.feature_cloud_stride + k * plan.feature_stride[0];
@@ -214,17 +221,19 @@ ROBOCACHE_HD std::uint32_t magnitude_of(float x) {
   return is_finite(x) ? bit_copy<std::uint32_t>(x) & 0x7fffffffu : 0u;
 }
 
+ROBOCACHE_HD int bit_width(std::uint64_t x) {
+#if defined(__CUDA_ARCH__)
+  return 64 - __clzll(static_cast<long long>(x));
+#else
+  return x == 0 ? 0 : 64 - __builtin_clzll(x);
+#endif
+}
+
 // Sums are integers times 2^-exponent: with this exponent, `points` features of at most that magnitude fit 62 bits.
 ROBOCACHE_HD int exponent_of(std::uint32_t largest, std::int64_t points) {
   if (largest == 0) return 0;
-  int width = 0;
-  for (std::int64_t n = points; n > 0; n >>= 1) ++width;
-  int log = static_cast<int>(largest >> 23) - 127;
-  if (largest >> 23 == 0) {  // subnormal
-    log = -150;
-    for (std::uint32_t m = largest; m > 0; m >>= 1) ++log;
-  }
-  return 61 - log - width;
+  const int normal = static_cast<int>(largest >> 23) - 127;
+  return 61 - (largest >> 23 != 0 ? normal : bit_width(largest) - 150) - bit_width(static_cast<std::uint64_t>(points));
 }
 
 // 2^k as a double; |k| is at most about 220 here.
@@ -258,7 +267,16 @@ struct Sum {
   }
 };
 
-// The greatest or smallest of features in any order; of equals, one is as good as the other.
+template <class F>
+ROBOCACHE_HD F canonical_feature(F x) {
+  if constexpr (is_float_type<F>) {
+    return is_nan(widen(x)) ? narrow<F>(quiet_nan<float>()) : x;
+  } else {
+    return x;
+  }
+}
+
+// The greatest or smallest of features in any order: equals have equal bits.
 template <class F>
 struct Extreme {
   F best{};
@@ -268,7 +286,7 @@ struct Extreme {
   ROBOCACHE_HD void add(bool greatest, F x) {
     const std::int64_t here = order_of(greatest, x);
     if (any && here <= order) return;
-    best = x;
+    best = canonical_feature(x);
     order = here;
     any = true;
   }

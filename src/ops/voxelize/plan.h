@@ -47,6 +47,7 @@ struct Plan {
 
   const void* features = nullptr;
   std::int64_t feature_cloud_stride = 0, feature_stride[2] = {}, channel_stride = 0;  // as of points
+  std::int64_t flat_feature_stride = 0;  // from a point to the next among all in memory; 0: not one number
   std::int64_t channels = 0;
 
   double origin[3] = {}, voxel_size[3] = {};
@@ -65,6 +66,8 @@ struct Plan {
   void* min = nullptr;
   std::int64_t* dropped = nullptr;
 
+  // Whether cells of all grids, and each axis alone as a float, are 32-bit integers.
+  bool is_small() const { return grids * cells < std::int64_t{1} << 30; }
   bool reduces_features() const { return sum != nullptr || mean != nullptr || max != nullptr || min != nullptr; }
 };
 

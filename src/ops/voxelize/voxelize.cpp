@@ -300,6 +300,10 @@ class Planner {
     plan_.feature_cloud_stride = row > 0 ? view.strides[0] : 0;
     plan_.feature_stride[0] = view.strides[row];
     plan_.feature_stride[1] = images ? view.strides[row + 1] : 0;
+    const std::int64_t step = view.strides[leading.size() - 1];
+    const bool rows_follow = !images || plan_.feature_stride[0] == plan_.width * step;
+    const bool clouds_follow = row == 0 || plan_.feature_cloud_stride == plan_.points_per_cloud * step;
+    if (rows_follow && clouds_follow) plan_.flat_feature_stride = step;
   }
 
   void check_output(const char* what, const TensorView& view, DType dtype, std::span<const std::int64_t> shape) const {
