@@ -257,17 +257,17 @@ __global__ void __launch_bounds__(tuning::threads) points_kernel(const __grid_co
   for (int k = 0; k < n; ++k) {
     const std::int64_t at = base + k * warp_size;
     const Runs runs(keys[k]);
-    if (call.counts != nullptr) {
+    if (call.keys != nullptr) {
       std::int32_t rank = 0;
       if (runs.leads) rank = atomicAdd(call.counts + keys[k], runs.length);
-      if (call.keys != nullptr) {
-        rank = __shfl_sync(whole_warp, rank, runs.leader) + runs.before;
-        if (at < tile.count) {
-          const std::int64_t number = number_in(plan, tile, at);
-          static_cast<Index*>(call.keys)[number] = keys[k];
-          call.ranks[number] = rank;
-        }
+      rank = __shfl_sync(whole_warp, rank, runs.leader) + runs.before;
+      if (at < tile.count) {
+        const std::int64_t number = number_in(plan, tile, at);
+        static_cast<Index*>(call.keys)[number] = keys[k];
+        call.ranks[number] = rank;
       }
+    } else if (call.counts != nullptr && runs.leads) {
+      atomicAdd(call.counts + keys[k], runs.length);  // nothing comes back: a reduction, which nobody waits for
     }
     if (runs.leads && plan.occupancy != nullptr) plan.occupancy[keys[k]] = 1;
     if (runs.leads && call.occupied != nullptr) call.occupied[keys[k]] = 1;
@@ -326,7 +326,7 @@ __device__ __noinline__ void add_heavy(const Call& call, const Occupied& here) {
   for (std::int64_t c = 0; c < channels; ++c) call.heavy[cell * channels + c] = {0, lowest, lowest, 0, 0};
 }
 
-// Room for the points of every cell that has some, and a list of those cells; two atomics a block.
+// Room for the points of every cell that has some, and a list of those cells; one atomic a block.
 __global__ void __launch_bounds__(tuning::threads) segments_kernel(const __grid_constant__ Call call) {
   constexpr int n = tuning::cells_per_thread;
   after_earlier_work();
@@ -360,14 +360,17 @@ __global__ void __launch_bounds__(tuning::threads) segments_kernel(const __grid_
     cells_before[warp] = warp_cells;
   }
   __syncthreads();
-  if (threadIdx.x < 2) {
-    int* const before = threadIdx.x == 0 ? points_before : cells_before;
-    int all = 0;
-    for (int w = 0; w < warps; ++w) all += before[w];
-    int base = all > 0 ? atomicAdd(call.cursor + threadIdx.x, all) : 0;
+  if (threadIdx.x == 0) {
+    const auto both = [&](int w) {
+      return static_cast<unsigned long long>(cells_before[w]) << 32 | static_cast<unsigned>(points_before[w]);
+    };
+    unsigned long long all = 0;
+    for (int w = 0; w < warps; ++w) all += both(w);
+    unsigned long long base = all > 0 ? atomicAdd(reinterpret_cast<unsigned long long*>(call.cursor), all) : 0;
     for (int w = 0; w < warps; ++w) {
-      const int here = before[w];
-      before[w] = base;
+      const unsigned long long here = both(w);
+      points_before[w] = static_cast<int>(base & 0xffffffffu);
+      cells_before[w] = static_cast<int>(base >> 32);
       base += here;
     }
   }
@@ -469,19 +472,19 @@ __device__ void store(float* to, const float (&values)[V]) {
   }
 }
 
-// V channels of one cell.
-template <class F, int V>
+// V channels of one cell, for sum and mean, for max and min, or for all.
+template <class F, int V, bool Sums, bool Extremes>
 struct Cell {
-  Sum sums[V];
-  Extreme<F> most[V], least[V];
-  double scales[V] = {};
-  double back[V] = {};
+  Sum sums[Sums ? V : 1];
+  Extreme<F> most[Extremes ? V : 1], least[Extremes ? V : 1];
+  double scales[Sums ? V : 1] = {};
+  double back[Sums ? V : 1] = {};
 
   __device__ void prepare(const Call& call, std::int64_t key, std::int64_t channel) {
     const Plan& plan = call.plan;
     const std::int64_t grid = plan.grids == 1 ? 0 : key / plan.cells;
 #pragma unroll
-    for (int v = 0; v < V; ++v) {
+    for (int v = 0; Sums && v < V; ++v) {
       if (plan.sum != nullptr || plan.mean != nullptr) {
         const int exponent =
             exponent_of(call.largest[grid * plan.channels + channel + v], static_cast<std::int64_t>(call.given[grid]));
@@ -493,25 +496,25 @@ struct Cell {
   __device__ void add(const Plan& plan, const F (&x)[V]) {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      if (plan.sum != nullptr || plan.mean != nullptr) sums[v].add(feature_value(x[v]), scales[v]);
-      if (plan.max != nullptr) most[v].add(true, x[v]);
-      if (plan.min != nullptr) least[v].add(false, x[v]);
+      if (Sums) sums[v].add(feature_value(x[v]), scales[v]);
+      if (Extremes && plan.max != nullptr) most[v].add(true, x[v]);
+      if (Extremes && plan.min != nullptr) least[v].add(false, x[v]);
     }
   }
   __device__ void write(const Plan& plan, std::int64_t out, std::int64_t points) {
     float values[V];
-    if (plan.sum != nullptr) {
+    if (Sums && plan.sum != nullptr) {
 #pragma unroll
       for (int v = 0; v < V; ++v) values[v] = sums[v].value(back[v], 1);
       store(plan.sum + out, values);
     }
-    if (plan.mean != nullptr) {
+    if (Sums && plan.mean != nullptr) {
 #pragma unroll
       for (int v = 0; v < V; ++v) values[v] = sums[v].value(back[v], points);
       store(plan.mean + out, values);
     }
 #pragma unroll
-    for (int v = 0; v < V; ++v) {
+    for (int v = 0; Extremes && v < V; ++v) {
       if (plan.max != nullptr) {
         F* const to = static_cast<F*>(plan.max) + out + v;
         if (plan.accumulate) most[v].add(true, *to);
@@ -526,7 +529,7 @@ struct Cell {
   }
 };
 
-template <class F, int V>
+template <class F, int V, bool Sums, bool Extremes>
 __global__ void __launch_bounds__(tuning::threads) cells_kernel(const __grid_constant__ Call call) {
   const Plan& plan = call.plan;
   after_earlier_work();
@@ -541,7 +544,7 @@ __global__ void __launch_bounds__(tuning::threads) cells_kernel(const __grid_con
     plan.count[here.key] = (plan.accumulate ? plan.count[here.key] : 0) + here.points;
   }
   if (here.points > tuning::heavy) return;
-  Cell<F, V> cell;
+  Cell<F, V, Sums, Extremes> cell;
   cell.prepare(call, here.key, channel);
   const std::int32_t* const order = call.order + here.start;
 #pragma unroll 4
@@ -576,7 +579,7 @@ __global__ void __launch_bounds__(tuning::threads) heavy_kernel(const __grid_con
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   const int row = static_cast<int>(threadIdx.x) / lanes;
   const int rows = tuning::threads / lanes;
-  __shared__ Cell<F, 1> cells[tuning::threads];
+  __shared__ Cell<F, 1, true, true> cells[tuning::threads];
   __shared__ bool last;
   for (int n = blockIdx.x; n < call.cursor[3]; n += gridDim.x) {
     const Chunk chunk = call.chunks[n];
@@ -585,7 +588,7 @@ __global__ void __launch_bounds__(tuning::threads) heavy_kernel(const __grid_con
     Heavy* const sums = call.heavy + chunk.cell * plan.channels;
     for (std::int64_t first = 0; first < plan.channels; first += lanes) {
       const std::int64_t channel = first + lane;
-      Cell<F, 1> cell;
+      Cell<F, 1, true, true> cell;
       if (channel < plan.channels) {
         cell.prepare(call, chunk.key, channel);
 #pragma unroll 4
@@ -599,7 +602,7 @@ __global__ void __launch_bounds__(tuning::threads) heavy_kernel(const __grid_con
       __syncthreads();
       if (row == 0 && channel < plan.channels) {
         for (int other = 1; other < rows; ++other) {
-          const Cell<F, 1>& theirs = cells[other * lanes + lane];
+          const Cell<F, 1, true, true>& theirs = cells[other * lanes + lane];
           cell.sums[0].add(theirs.sums[0]);
           if (theirs.most[0].any) cell.most[0].add(true, theirs.most[0].best);
           if (theirs.least[0].any) cell.least[0].add(false, theirs.least[0].best);
@@ -620,7 +623,7 @@ __global__ void __launch_bounds__(tuning::threads) heavy_kernel(const __grid_con
     if (!last) continue;
     __threadfence();
     for (std::int64_t channel = threadIdx.x; channel < plan.channels; channel += tuning::threads) {
-      Cell<F, 1> cell;
+      Cell<F, 1, true, true> cell;
       cell.prepare(call, chunk.key, channel);
       const int flags = __ldcg(&sums[channel].flags);
       cell.sums[0].fixed = __ldcg(&sums[channel].fixed);
@@ -797,7 +800,14 @@ class Runner {
       launch(&place_kernel<F, std::int64_t, V>, tiles);
     }
     const std::int64_t most_cells = std::min(plan.all_points, call_.all_cells);
-    launch(&cells_kernel<F, V>, divide_up(most_cells * (plan.channels / V), tuning::threads));
+    const std::int64_t blocks = divide_up(most_cells * (plan.channels / V), tuning::threads);
+    if (plan.max == nullptr && plan.min == nullptr) {
+      launch(&cells_kernel<F, V, true, false>, blocks);
+    } else if (plan.sum == nullptr && plan.mean == nullptr) {
+      launch(&cells_kernel<F, V, false, true>, blocks);
+    } else {
+      launch(&cells_kernel<F, V, true, true>, blocks);
+    }
   }
 
   template <class F>

@@ -263,7 +263,8 @@ struct Sum {
   ROBOCACHE_HD float value(double scale, std::int64_t divisor) const {
     if (is_nan || (is_up && is_down)) return quiet_nan<float>();
     if (is_up || is_down) return bit_copy<float>(is_up ? 0x7f800000u : 0xff800000u);
-    return narrow<float>(static_cast<double>(fixed) * scale / static_cast<double>(divisor));
+    const double sum = static_cast<double>(fixed) * scale;
+    return narrow<float>(divisor == 1 ? sum : sum / static_cast<double>(divisor));
   }
 };
 
