@@ -172,7 +172,8 @@ def duration(where: str, what: str, value: Any) -> int:
         )
     if -1000 < value < 0 or 0 < value < 1000:
         raise ValueError(
-            f"{where}{what} = {value} is {value} ns, since an int is nanoseconds; write a float for seconds: {value}.0"
+            f"{where}{what} = {value} is {value} ns, since an int is nanoseconds; write seconds as a float: {value}.0, "
+            f"or {value / 1000} for {value} ms"
         )
     return int(value)
 

@@ -185,7 +185,8 @@ std::int64_t parse_duration(const Where& where, const char* argument, PyObject* 
     const std::int64_t ns = nanoseconds(where, argument, integer.ptr());
     if (ns != 0 && ns > -1000 && ns < 1000) {
       fail(ErrorKind::value, where, argument, " = ", ns, " is ", ns,
-           " ns, since an int is nanoseconds; write a float for seconds: ", ns, ".0");
+           " ns, since an int is nanoseconds; write seconds as a float: ", ns, ".0, or ",
+           concat(static_cast<double>(ns) / 1000), " for ", ns, " ms");
     }
     return ns;
   }
@@ -255,6 +256,11 @@ Methods parse_methods(const Where& where, PyObject* object, PyObject* channels) 
       fail(ErrorKind::type, where, "method[", k, "] is ", describe(item.ptr()), "; expected (name, begin, end)");
     }
     const nb::object parts = nb::steal(PySequence_Tuple(item.ptr()));
+    if (PyObject* const name = PyTuple_GetItem(parts.ptr(), 2); find(methods, name)) {
+      fail(ErrorKind::type, where, "method[", k, "] is ", describe(item.ptr()), "; the name comes first: (\"",
+           text_of(nb::borrow(name)), "\", ", describe(PyTuple_GetItem(parts.ptr(), 0)), ", ",
+           describe(PyTuple_GetItem(parts.ptr(), 1)), ")");
+    }
     const std::string entry = "method[" + std::to_string(k) + "]: ";
     MethodRange range;
     range.method = parse_word(methods, where, (entry + "name").c_str(), PyTuple_GetItem(parts.ptr(), 0));

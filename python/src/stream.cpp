@@ -196,8 +196,13 @@ bool view_targets(const Where& where, PyObject* object, Arrays& arrays, std::opt
     targets.emplace(line);
     return true;
   }
+  const bool listed = PyList_Check(object) != 0 || PyTuple_Check(object) != 0;
+  if (!listed && array_type(object).library == Library::none) {
+    fail(ErrorKind::type, where, "targets is ", describe(object),
+         "; expected a Timeline, or the times as an array (beside NumPy arrays a list will do)");
+  }
   nb::object array = nb::borrow(object);
-  if (PyList_Check(object) != 0 || PyTuple_Check(object) != 0) {
+  if (listed) {
     if (arrays.type().library != Library::numpy) {
       fail(ErrorKind::type, where, "targets is a ", type_name(object), ", but values is ",
            name_of(arrays.type().library), "; pass the same kind, or a Timeline");

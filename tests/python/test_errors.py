@@ -64,6 +64,15 @@ def test_targets_of_a_wrong_rank():
     says(ValueError, ["resample: targets", "[]"], rc.resample, VALUES, TIMES, np.array(5))
 
 
+def test_values_and_times_that_are_swapped():
+    parts = ["resample: values of shape [8] do not fit times of shape [8, 3]", "are values and times swapped?"]
+    says(ValueError, parts, rc.resample, TIMES, VALUES, TARGETS)
+    images = np.zeros((8, 2, 2, 3), np.uint8)
+    says(ValueError, ["times have 4 dimensions", "swapped?"], rc.resample, TIMES, images, TARGETS)
+    parts = ["times of shape [8, 1]", "did you mean times[:, 0]?"]
+    says(ValueError, parts, rc.resample, VALUES, TIMES[:, None], TARGETS)
+
+
 def test_shapes_that_disagree():
     says(ValueError, ["resample: values", "[7, 3]", "times", "[8]"], rc.resample, VALUES[:7], TIMES, TARGETS)
     parts = ['fuse: stream "pose"', "arrivals", "[7]", "times", "[8]"]
@@ -164,6 +173,8 @@ def test_a_part_of_a_method_names_its_entry():
     says(TypeError, parts, rc.resample, VALUES, TIMES, TARGETS, method=[("linear", 0, "3")])
     parts = ['align: stream "arm": method[1]: begin is 1.0; expected an int']
     says(TypeError, parts, rc.align, {"arm": stream(method=[("linear", 0, 1), ("hold", 1.0, 3)])}, TARGETS)
+    parts = ["resample: method[0] is (0, 3, 'linear'); the name comes first: (\"linear\", 0, 3)"]
+    says(TypeError, parts, rc.resample, VALUES, TIMES, TARGETS, method=[(0, 3, "linear")])
     parts = ["resample: method[0]: name is 'lineer'; expected linear"]
     says(ValueError, parts, rc.resample, VALUES, TIMES, TARGETS, method=[("lineer", 0, 3)])
 
@@ -286,7 +297,7 @@ def test_mixed_devices(cuda):
 
 @pytest.mark.parametrize("number", [1, 5, 999])
 def test_a_duration_that_was_meant_as_seconds(number):
-    parts = ["resample", "max_gap", f"{number}", "nanoseconds", f"{number}.0"]
+    parts = ["resample", "max_gap", f"{number}", "nanoseconds", f"{number}.0", f"{number / 1000} for {number} ms"]
     says(ValueError, parts, rc.resample, VALUES, TIMES, TARGETS, max_gap=number)
     parts = ['align: stream "imu"', "latency", f"{number}"]
     says(ValueError, parts, rc.align, {"imu": stream(latency=number)}, TARGETS)
@@ -357,6 +368,10 @@ DATA = {
     "times infinite": (
         ["resample: times[7] = inf"],
         lambda c: rc.resample(c(VALUES), c(with_change(SECONDS, 7, np.inf)), c(TARGETS)),
+    ),
+    "times that are nanoseconds as floats": (
+        ["resample: times[0] = 1.7e+18 s is not a time", "these look like nanoseconds: make them int64"],
+        lambda c: rc.resample(c(VALUES), c(TIMES + 1.7e18), c(TARGETS)),
     ),
     "times past 2^62": (
         ["resample: times[7] = 4611686018427387904", "2^62"],
@@ -526,6 +541,12 @@ def test_unchecked_garbage_stays_inside_the_arrays(seed, method, backend):
 
 
 # ---- targets -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("targets", [50, 50.0, np.int64(50), None])
+def test_targets_that_are_no_times(targets):
+    parts = ["align: targets is ", "; expected a Timeline, or the times as an array", "a list"]
+    says(TypeError, parts, rc.align, {"imu": stream()}, targets)
 
 
 def test_timelines_that_are_none():
