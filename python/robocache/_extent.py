@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ def overlap(names: Sequence[str | None], streams: Sequence[Stream[Any]], rate: f
         raise ValueError(f"Timeline.over: rate is {rate}; it must be a positive number of hertz")
     start = end = np.int64(0) * np.zeros((), np.int64)
     filled: Any = np.ones((), bool)
+    ranges: list[tuple[Stamps, Stamps]] = []
     for position, stream in enumerate(streams):
         where = f'Timeline.over: stream "{names[position] or position}": '
         first, last, any_sample = extent(where, stream)
@@ -32,10 +33,25 @@ def overlap(names: Sequence[str | None], streams: Sequence[Stream[Any]], rate: f
         start = first if position == 0 else np.maximum(start, first)
         end = last if position == 0 else np.minimum(end, last)
         filled = filled & any_sample
+        ranges.append((first, last))
     count = steps(np.where(filled, end - start, -1), rate)
     if start.ndim == 0:
+        if filled and end < start:
+            refuse(names, ranges)
         return int(start), count
     return like(streams[0].times, start), count
+
+
+def refuse(names: Sequence[str | None], ranges: Sequence[tuple[Stamps, Stamps]]) -> NoReturn:
+    """Streams without rows that do not overlap, by the one that begins last and the one that ends first."""
+    late = max(range(len(ranges)), key=lambda k: ranges[k][0])
+    early = min(range(len(ranges)), key=lambda k: ranges[k][1])
+    said = [f'"{names[k] or k}" runs from {ranges[k][0]} to {ranges[k][1]} ns' for k in (early, late)]
+    if early == late:
+        raise ValueError(f"Timeline.over: stream {said[0]}; times must not decrease")
+    raise ValueError(
+        f"Timeline.over: the streams do not overlap: {said[0]}, {said[1]}; are they on one clock, in one unit?"
+    )
 
 
 def extent(where: str, stream: Stream[Any]) -> tuple[Stamps, Stamps, NDArray[np.bool_]]:
@@ -49,6 +65,7 @@ def extent(where: str, stream: Stream[Any]) -> tuple[Stamps, Stamps, NDArray[np.
     if stream.offsets is not None:
         bounds = on_host(stream.offsets).astype(np.int64)
         begin, end = bounds[:-1], bounds[1:]
+        counts = end - begin
         flat = on_host(times)
         if np.any(begin < 0) or np.any(end < begin) or np.any(end > len(flat)):
             raise ValueError(f"{where}offsets must not decrease, and lie within the {len(flat)} samples")
@@ -59,6 +76,7 @@ def extent(where: str, stream: Stream[Any]) -> tuple[Stamps, Stamps, NDArray[np.
         flat = on_host(times).reshape(-1)
         begin = np.arange(times.shape[0], dtype=np.int64) * times.shape[1]
         end = begin + lengths
+        counts = lengths
     else:  # only the ends are read
         samples = times.shape[-1]
         ends = [on_host(times[..., k : k + 1]) for k in (0, max(samples - 1, 0))]
@@ -67,6 +85,7 @@ def extent(where: str, stream: Stream[Any]) -> tuple[Stamps, Stamps, NDArray[np.
         end = begin + (2 if samples > 0 else 0)
         if rank == 1:
             begin, end = begin[0], end[0]
+        counts = np.full_like(begin, samples)
     filled = np.asarray(end > begin)
     zero = flat.dtype.type(0)
     padded = np.append(flat, zero)  # so that an empty row has an entry to read
@@ -76,12 +95,23 @@ def extent(where: str, stream: Stream[Any]) -> tuple[Stamps, Stamps, NDArray[np.
         return np.where(filled, nanoseconds(where, times, np.where(filled, padded[at], zero)) - latency, np.int64(0))
 
     first, last = stamps(np.minimum(begin, len(flat))), stamps(np.maximum(end, 1) - 1)
+    if flat.dtype == np.int64:
+        check_unit(where, int(np.sum(last - first)), int(np.sum(np.maximum(counts - 1, 0))))
     if stream.rows is not None:
         rows = on_host(stream.rows).astype(np.int64)
         if first.ndim == 0 or np.any(rows < 0) or np.any(rows >= len(first)):
             raise ValueError(f"{where}rows must name rows of the stream, which has {first.size}")
         first, last, filled = first[rows], last[rows], filled[rows]
     return first, last, filled
+
+
+def check_unit(where: str, span: int, gaps: int) -> None:
+    """Seconds and milliseconds may be integers too, and no sensor runs at a megahertz."""
+    if 0 < span < 1000 * gaps:
+        raise ValueError(
+            f"{where}integer times are nanoseconds, and these are {span / gaps:.3g} ns apart on average; convert them: "
+            "t * 1_000_000_000 where t is seconds, t * 1_000_000 where it is milliseconds"
+        )
 
 
 def steps(spans: Stamps, rate: float) -> int:

@@ -188,6 +188,12 @@ def test_methods_by_channel_name():
     says(ValueError, parts, rc.align, {"arm": stream(method={"*": "linear"}, channels=names[:2])}, TARGETS)
 
 
+def test_fused_has_no_index():
+    fused = rc.fuse([stream()], TARGETS)
+    says(AttributeError, ["Fused has no index; align gives one"], lambda: fused.index)
+    assert not hasattr(fused, "index")
+
+
 def test_slerp_on_other_than_groups_of_four():
     parts = ['align: stream "pose"', "slerp", "4 channels", "0..3", "3"]
     says(ValueError, parts, rc.align, {"pose": stream(method="slerp")}, TARGETS)
