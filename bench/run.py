@@ -3,7 +3,8 @@
 On CUDA: cold (CUDA-graph replay over inputs that rotate past the L2), warm (one input), wall (eager calls back to
 back), wall p99 (single calls), host (until a call returns), floor (fewest bytes over the copy bandwidth measured here).
 On a CPU: wall, and as the floor a memcpy that moves as many bytes. Microseconds per call. The file is written after
-every case, so that a run that is cut short keeps what it has."""
+every case, so that a run that is cut short keeps what it has. It is build/bench/<machine>.json; only with --json is it
+one of bench/results, which the documents' tables are made of."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import argparse
 import gc
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 import traceback
@@ -23,7 +25,6 @@ import torch
 
 from bench import records, timing
 from bench.cases import (
-    ANCHORS,
     CASES,
     PEER_TOLERANCE,
     SMALL_FUSE,
@@ -169,14 +170,16 @@ class Run:
         rc = importlib.import_module("robocache")
         self.bench = Bench(rc, device, self.effort, options.copies)
         self.record = records.header(device) | {"robocache": rc.__version__}
-        self.path: Path = options.json or records.RESULTS / f"{self.record['machine']}.json"
+        self.path: Path = options.json or records.BUILT / f"{self.record['machine']}.json"
         old = records.load(self.path)
         self.kept = records.keep_others(old, self.record, "rows", self._measures)
         self.kernels = records.keep_others(old, self.record, "kernels", lambda entry: False)
 
     def all(self) -> int:
         self._machine()
-        with Progress(len(self.threads) * sum(len(self._contenders(case)) for case in self.cases)) as progress:
+        lines = len(self.threads) * sum(len(self._contenders(case)) for case in self.cases)
+        print(f"{lines} lines to measure{'' if self.options.quick else '; --quick takes less time'}, into {self.path}")
+        with Progress(lines) as progress:
             for threads in self.threads:
                 for case in self.cases:
                     if not self._case(case, threads, progress):
@@ -207,7 +210,7 @@ class Run:
             return None
 
     def _contenders(self, case: Case) -> list[str]:
-        skipped = COMPILED if self.options.quick and case not in ANCHORS else None
+        skipped = COMPILED if self.options.quick and not case.has_goal else None
         return [OURS, *(who for who in self.peers if who != skipped)]
 
     def _measures(self, row: records.Row) -> bool:
@@ -258,9 +261,11 @@ class Run:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("bench.run", description="Ours beside torch, timed.")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda where there is one")
-    parser.add_argument("--json", type=Path, help="default: bench/results/<machine>.json")
+    parser.add_argument("--json", type=Path, help="default: build/bench/<machine>.json; rows not measured are kept")
     parser.add_argument("--only", metavar="PATTERN", help="cases whose title contains it; * is anything")
-    parser.add_argument("--quick", action="store_true", help="fewer repeats; torch.compile only on ANCHORS.md's rows")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer repeats; torch.compile only on the rows that have a goal"
+    )
     parser.add_argument(
         "--peers", default=f"{EAGER},{COMPILED}", help="comma separated, of torch and torch.compile; none: ours alone"
     )
@@ -271,6 +276,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _arguments(argv)
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # torch.compile, of a toolkit without a GPU
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
         print("bench.run: torch sees no CUDA device; try --device cpu", file=sys.stderr)

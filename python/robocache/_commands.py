@@ -71,7 +71,7 @@ def checkout() -> Path | None:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 )
 def bench(context: typer.Context) -> None:
-    """Ours beside the peers, measured here, as tables. Options go to bench/run.py: robocache bench --help."""
+    """Ours beside torch, measured here, as tables; --quick measures less. All options: robocache bench --help."""
     place = checkout()
     if place is None:
         print(
