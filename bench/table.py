@@ -1,4 +1,4 @@
-"""python -m bench.table: the tables of the README (a few rows) and of docs/benchmarks.md (all), from bench/results/*.json.
+"""python -m bench.table: the tables of README.md (a few rows) and docs/benchmarks.md (all), from bench/results/*.json.
 `--check` exits 1 where they are not those."""
 
 from __future__ import annotations
