@@ -2,7 +2,7 @@
 //
 //   std::vector<robocache::Stream> streams(2);
 //   streams[0] = {.values = joints, .times = joint_stamps};                              // [S, D] and [S], int64 ns
-//   streams[1] = {.values = gripper, .times = gripper_stamps, .methods = {{Method::hold, 0, 1}}, .max_gap = 500'000'000};
+//   streams[1] = {.values = gripper, .times = gripper_stamps, .methods = {{Method::hold, 0, 1}}};
 //   robocache::align(context, streams, robocache::Timeline{.start = t0, .rate = 50, .count = 100}, {}, outputs);
 //
 // What is computed, to the bit, is in docs/semantics.md. In short: for a target tau, i is the last sample at or before
