@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, overload
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from robocache import _core
 
@@ -297,7 +297,7 @@ class Fused(NamedTuple, Generic[Array]):
     columns: dict[str | int, slice]  # the channels of each stream: by name, or by position where it has none
 
     @property
-    def index(self) -> NoReturn:
+    def index(self) -> Any:
         raise AttributeError("Fused has no index; align gives one for each stream")  # tuple has a method of that name
 
     def __repr__(self) -> str:
