@@ -8,7 +8,8 @@ std::string quote(std::string_view text) {
   constexpr std::size_t longest = 40;
   constexpr const char* digits = "0123456789abcdef";
   std::string result = "\"";
-  for (const char c : text.substr(0, longest)) {
+  for (const char c : text) {
+    if (result.size() > longest) return result + "...\"";
     if (c >= ' ' && c <= '~') {
       result += c;
     } else {
@@ -16,7 +17,7 @@ std::string quote(std::string_view text) {
       result += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
     }
   }
-  return result + (text.size() > longest ? "...\"" : "\"");
+  return result + '"';
 }
 
 std::int64_t parse_count(std::string_view word) {
