@@ -1,4 +1,4 @@
-"""seeds.py FOLDER: small valid files to start the fuzzers from, a folder per format. Needs the standard library only."""
+"""seeds.py FOLDER: small valid files to start the fuzzers from, a folder per format; standard library only."""
 
 import pathlib
 import struct

@@ -381,10 +381,10 @@ def test_png_refusals(tmp_path):
         good.replace(good[8:33], files.png_chunk(b"IHDR", struct.pack(">IIBBBBB", 10, 7, 16, 0, 0, 0, 0))),
         "ends in row 6 of 7",
     )
-    lie = files.png_chunk(b"IHDR", struct.pack(">IIBBBBB", 1 << 31, 1 << 31, 16, 0, 0, 0, 0))
-    no(good.replace(good[8:33], lie), "cannot hold 2147483648 by 2147483648 pixels")
+    lie = files.png_chunk(b"IHDR", struct.pack(">IIBBBBB", (1 << 31) - 1, (1 << 31) - 1, 16, 0, 0, 0, 0))
+    no(good.replace(good[8:33], lie), "cannot hold 2147483647 by 2147483647 pixels")
     none = files.png_chunk(b"IHDR", struct.pack(">IIBBBBB", 0, 6, 16, 0, 0, 0, 0))
-    no(good.replace(good[8:33], none), "has 0 by 6 pixels")
+    no(good.replace(good[8:33], none), "has 6 by 0 pixels; expected 1 to 2147483647 each way")
     start = good.index(b"IDAT") - 4
     no(good[:start] + files.png_chunk(b"IDAT", b"not zlib at all") + good[-12:], "its data is damaged")
     filtered = files.zlib.compress(b"\x09" + bytes(20) + bytes(5 * 21))
@@ -427,6 +427,8 @@ def pcd(data="ascii", body=b"1 2 3\n4 5 6\n", **changes) -> bytes:
         (pcd(DATA=None, body=b""), ["ends inside its header, after line 9"]),
         (b"VERSION 0.7\nCOLOUR red\n", ['line 2: "COLOUR" is no entry of a PCD header']),
         (b"VERSION 0.7\nVERSION 0.7\n", ["line 2: a second VERSION"]),
+        (b"VERSION 0.7\nFIELDS" + b" x" * 40_000, ["line 2: its header goes on for 80006 bytes; at most 65536"]),
+        (b"VERSION 0.7\nFIELDS" + b" x" * 2_000 + b"\nDATA ascii\n", ["has 2000 fields; at most 1024 are read"]),
         (pcd(body=b"1 2 3\n4 5 6 7\n"), ["line 12: 4 values; expected 3"]),
         (
             pcd(COUNT=f"1 1 1 {1 << 62}", FIELDS="x y z h", SIZE="4 4 4 4", TYPE="F F F F"),
@@ -588,7 +590,7 @@ def npy_of(descr="'<f4'", shape="(2, 3)", order="False", **more) -> bytes:
         (npy_of(descr="'|O'"), ['its elements are of type "|O"', "expected bool"]),
         (npy_of(descr="'<c8'"), ['"<c8"']),
         (npy_of(descr="''"), ['of type ""']),
-        (npy_of(descr="[('x', '<U4')]", shape="(1,)"), ['field "x" are of type "<U4"']),
+        (npy_of(descr="[('x', '<U4')]", shape="(1,)"), ['field "x" is of type "<U4"']),
         (npy_of(descr="[('x', [('a', '<f4')])]", shape="(1,)"), ['field "x" has fields of its own']),
         (npy_of(descr="[('x', '<f4'), ('y', '<f4')]", shape="(3,)"), ['has no field "z"']),
         (npy_of(descr="[('x', '<f4')]", shape="(1, 1, 1)"), ["expected [N] or [H, W]"]),

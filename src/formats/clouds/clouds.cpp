@@ -16,37 +16,37 @@ using namespace clouds;
 
 namespace {
 
+struct Descriptor {
+  int number;
+  ~Descriptor() {
+    if (number >= 0) close(number);
+  }
+};
+
 // A file's bytes. Read, not mapped: a file that shrinks while it is mapped kills the process.
 class Content {
  public:
   explicit Content(const std::filesystem::path& path) : name_(path.string()) {
     if (name_.find('\0') != std::string::npos) Source{name_.c_str(), {}}.fail("a zero byte follows in the path");
-    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) fail(file, "cannot be opened");
+    const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};  // a pipe must not block
     struct stat status {};
-    if (fstat(file, &status) != 0) fail(file, "cannot be read");
-    if (!S_ISREG(status.st_mode)) {
-      close(file);
-      Source{name_, {}}.fail("is no regular file");
-    }
-    bytes_ = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(status.st_size));
-    while (size_ < static_cast<std::size_t>(status.st_size)) {
-      const ssize_t count = read(file, bytes_.get() + size_, static_cast<std::size_t>(status.st_size) - size_);
+    if (file.number < 0) fail("cannot be opened");
+    if (fstat(file.number, &status) != 0) fail("cannot be read");
+    if (!S_ISREG(status.st_mode)) source().fail("is no regular file");
+    const auto size = static_cast<std::size_t>(status.st_size);
+    bytes_ = std::make_unique_for_overwrite<char[]>(size);
+    while (size_ < size) {
+      const ssize_t count = read(file.number, bytes_.get() + size_, size - size_);
       if (count == 0) break;
-      if (count < 0 && errno != EINTR) fail(file, "cannot be read");
+      if (count < 0 && errno != EINTR) fail("cannot be read");
       size_ += static_cast<std::size_t>(std::max<ssize_t>(count, 0));
     }
-    close(file);
   }
 
   Source source() const { return {name_, {bytes_.get(), size_}}; }
 
  private:
-  [[noreturn]] void fail(int file, const char* what) const {
-    const std::string reason = std::generic_category().message(errno);
-    if (file >= 0) close(file);
-    Source{name_, {}}.fail(what, ": ", reason);
-  }
+  [[noreturn]] void fail(const char* what) const { source().fail(what, ": ", std::generic_category().message(errno)); }
 
   std::string name_;
   std::unique_ptr<char[]> bytes_;
@@ -57,8 +57,8 @@ class Content {
 bool is_pcd(std::string_view text) {
   while (text.starts_with('#')) {
     if (text.starts_with("# .PCD")) return true;
-    text.remove_prefix(
-        std::min(text.size(), text.find('\n') == std::string_view::npos ? text.size() : text.find('\n') + 1));
+    const std::size_t end = text.find('\n');
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
   }
   return text.starts_with("VERSION") || text.starts_with("FIELDS") || text.starts_with("COLUMNS");
 }

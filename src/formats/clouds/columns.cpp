@@ -94,10 +94,12 @@ std::int64_t lay_out_records(std::span<Column> columns) {
   return record;
 }
 
+void check_count(const Source& source, std::size_t fields) {
+  if (fields > max_cloud_fields) source.fail("has ", fields, " fields; at most ", max_cloud_fields, " are read");
+}
+
 void check_columns(const Source& source, std::span<const Column> columns) {
-  if (columns.size() > max_cloud_fields) {
-    source.fail("has ", columns.size(), " fields; at most ", max_cloud_fields, " are read");
-  }
+  check_count(source, columns.size());
   std::unordered_set<std::string_view> names;
   for (const Column& column : columns) {
     if (!names.insert(column.name).second) source.fail("names the field ", quote(column.name), " twice");

@@ -31,7 +31,9 @@ std::int64_t lay_out_records(std::span<Column> columns);
 Cloud make_cloud(const Source& source, std::span<const Column> columns, const char* data, std::int64_t height,
                  std::int64_t width);
 
-// Refuses columns without x, y, z, with two of a name, or too many: before anything is allocated for them.
+// Refuse more than max_cloud_fields fields, and columns without x, y, z or with two of a name: before anything is
+// allocated for them.
+void check_count(const Source& source, std::size_t fields);
 void check_columns(const Source& source, std::span<const Column> columns);
 
 }  // namespace robocache::clouds

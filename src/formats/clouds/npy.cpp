@@ -97,8 +97,8 @@ void read_type(const Source& source, const std::string& type, Column& column) {
   const auto* const found =
       std::ranges::find(dtypes, type.substr(ordered ? 1 : 0), &std::pair<const char*, DType>::first);
   if (found == std::end(dtypes)) {
-    source.fail(column.name.empty() ? "its elements" : "field " + quote(column.name), " are of type ", quote(type),
-                "; expected bool, integers of up to 8 bytes, or float16, float32 or float64");
+    source.fail(column.name.empty() ? "its elements are" : "field " + quote(column.name) + " is", " of type ",
+                quote(type), "; expected bool, integers of up to 8 bytes, or float16, float32 or float64");
   }
   column.dtype = found->second;
   column.swapped = type[0] == '>';

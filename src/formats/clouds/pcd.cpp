@@ -87,6 +87,7 @@ Header read_header(const Source& source) {
   Header header;
   if (!entries.contains("FIELDS")) source.fail("its header has no FIELDS");
   const std::vector<std::string_view>& names = entries["FIELDS"];
+  check_count(source, names.size());
   const auto& sizes = one_per_field(source, entries, "SIZE", names.size());
   const auto& types = one_per_field(source, entries, "TYPE", names.size());
   const bool counted = entries.contains("COUNT");

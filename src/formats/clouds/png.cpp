@@ -41,7 +41,10 @@ Image read_chunks(const Source& source) {
       image.width = load<std::uint32_t>(data.data(), true);
       image.height = load<std::uint32_t>(data.data() + 4, true);
       const int bits = data[8], colour = data[9];
-      if (image.width == 0 || image.height == 0) source.fail("has ", image.width, " by ", image.height, " pixels");
+      constexpr std::int64_t most = 0x7fffffff;
+      if (std::min(image.height, image.width) < 1 || std::max(image.height, image.width) > most) {
+        source.fail("has ", image.height, " by ", image.width, " pixels; expected 1 to ", most, " each way");
+      }
       if (bits != 16 || colour != 0) {
         source.fail("has ", bits, " bits a channel and PNG colour type ", colour,
                     "; expected 16 bits and 0, grayscale");

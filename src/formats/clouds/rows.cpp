@@ -57,11 +57,16 @@ bool parse_row(const char* at, const char* end, std::span<const Column> columns,
   return skip_spaces(at, end) == end;
 }
 
+std::int64_t values_in(std::span<const Column> columns) {
+  std::int64_t values = 0;
+  for (const Column& column : columns) values = sum(values, column.count);
+  return values;
+}
+
 // Why parse_row refused the line.
 [[noreturn]] void explain(const Source& source, const char* line, const char* end, std::span<const Column> columns) {
   const auto number = 1 + std::count(source.bytes.data(), line, '\n');
-  std::int64_t expected = 0;
-  for (const Column& column : columns) expected = sum(expected, column.count);
+  const std::int64_t expected = values_in(columns);
   const std::vector<std::string_view> words = words_of({line, end});
   if (static_cast<std::int64_t>(words.size()) != expected) {
     source.fail("line ", number, ": ", words.size(), " values; expected ", expected);
@@ -106,7 +111,10 @@ std::unique_ptr<char[]> parse_rows(const Source& source, const Rows& rows, std::
   std::vector<std::int64_t> first_line(static_cast<std::size_t>(pieces) + 1, 0);
   parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
     for (auto k = static_cast<std::size_t>(begin); k < static_cast<std::size_t>(end); ++k) {
-      for_each_line(starts[k], starts[k + 1], [&](const char*, const char*) { return ++first_line[k + 1], true; });
+      for_each_line(starts[k], starts[k + 1], [&](const char*, const char*) {
+        ++first_line[k + 1];
+        return true;
+      });
     }
   });
   for (std::size_t k = 1; k < first_line.size(); ++k) first_line[k] += first_line[k - 1];
@@ -119,8 +127,7 @@ std::unique_ptr<char[]> parse_rows(const Source& source, const Rows& rows, std::
     source.fail("holds ", lines - rows.skip, " lines of numbers; its header says ", rows.count, " points");
   }
   // A number takes a byte and a space at least: records are at most 4 times the text, whatever the header says.
-  std::int64_t values = 0;
-  for (const Column& column : columns) values = sum(values, column.count);
+  const std::int64_t values = values_in(columns);
   if (product(rows.count, values) > size_of(text) / 2 + 1) {
     source.fail("has ", text.size(), " bytes of text, too few for ", rows.count, " points of ", values, " numbers");
   }

@@ -44,6 +44,8 @@ std::string_view Lines::next() {
   ++number_;
   position_ += end == std::string_view::npos ? left.size() : end + 1;
   std::string_view line = left.substr(0, end);
+  constexpr std::size_t longest = 1 << 16;
+  if (line.size() > longest) fail("its header goes on for ", line.size(), " bytes; at most ", longest, " are read");
   if (line.ends_with('\r')) line.remove_suffix(1);
   return line;
 }

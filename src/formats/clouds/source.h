@@ -9,6 +9,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/text.h"
@@ -59,7 +60,7 @@ std::int64_t parse_count(std::string_view word);
 inline bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 std::vector<std::string_view> words_of(std::string_view line);
 
-// The lines of a text header.
+// The lines of a text header. One that is longer than a header needs is refused: it is no text, or means to cost memory.
 class Lines {
  public:
   explicit Lines(const Source& source) : source_(source) {}
