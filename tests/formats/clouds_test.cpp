@@ -97,21 +97,21 @@ TEST(Clouds, EveryFormatGivesThePoints) {
 }
 
 TEST(Clouds, EveryTruncationIsRefused) {
-  for (const auto& [format, bytes] : samples()) {
-    for (std::size_t size = 0; size + 3 < bytes.size(); ++size) {  // "inf" may end the text
-      const std::string cut(bytes, 0, size);
-      EXPECT_TRUE(sentence([&] { read(cut, format); }).starts_with("test: ")) << size << " of " << bytes;
+  for (const Sample& sample : samples()) {
+    for (std::size_t size = 0; size + 3 < sample.bytes.size(); ++size) {  // "inf" may end the text
+      const std::string cut(sample.bytes, 0, size);
+      EXPECT_TRUE(sentence([&] { read(cut, sample.format); }).starts_with("test: ")) << size << " of " << sample.bytes;
     }
   }
 }
 
 TEST(Clouds, EveryChangedByteIsReadOrRefused) {
-  for (const auto& [format, bytes] : samples()) {
-    for (std::size_t k = 0; k < bytes.size(); ++k) {
+  for (const Sample& sample : samples()) {
+    for (std::size_t k = 0; k < sample.bytes.size(); ++k) {
       for (const char change : {'\x01', '\x10', '\x80', '\xff'}) {
-        std::string changed = bytes;
+        std::string changed = sample.bytes;
         changed[k] = static_cast<char>(changed[k] ^ change);
-        const std::string text = sentence([&] { read(changed, format); });
+        const std::string text = sentence([&] { read(changed, sample.format); });
         EXPECT_TRUE(text == "no error" || text.starts_with("test: ")) << text;
       }
     }

@@ -113,7 +113,7 @@ def test_shared_depth():
 
 
 def test_open3d_agrees():
-    open3d = pytest.importorskip("open3d", reason="Open3D is not installed")
+    open3d = pytest.importorskip("open3d", reason="Open3D is not installed, or lacks libusb", exc_type=ImportError)
     for name in ("cturtle.pcd", "lidar_ascii.pcd", "lidar_source.ply"):
         path = shared(f"clouds/{name}")
         theirs = np.asarray(open3d.io.read_point_cloud(str(path)).points)

@@ -34,7 +34,7 @@ class Content {
     if (fstat(file.number, &status) != 0) fail("cannot be read");
     if (!S_ISREG(status.st_mode)) source().fail("is no regular file");
     const auto size = static_cast<std::size_t>(status.st_size);
-    bytes_ = std::make_unique_for_overwrite<char[]>(size);
+    bytes_ = allocate<char>(status.st_size);
     while (size_ < size) {
       const ssize_t count = read(file.number, bytes_.get() + size_, size - size_);
       if (count == 0) break;

@@ -23,10 +23,10 @@ bool fits_float32(DType dtype) {
   return dtype == DType::f32 || dtype == DType::f16 || robocache::size_of(dtype) <= 2;  // or 24 bits hold the integer
 }
 
-Array allocate(DType dtype, std::vector<std::int64_t> shape) {
+Array allocate_array(DType dtype, std::vector<std::int64_t> shape) {
   std::int64_t bytes = robocache::size_of(dtype);
   for (const std::int64_t size : shape) bytes *= size;
-  return {dtype, std::move(shape), std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes))};
+  return {dtype, std::move(shape), allocate<std::byte>(bytes)};
 }
 
 template <bool swapped, class T>
@@ -130,14 +130,14 @@ Cloud make_cloud(const Source& source, std::span<const Column> columns, const ch
   Cloud cloud;
   cloud.height = height;
   cloud.width = width;
-  cloud.points = allocate(narrow ? DType::f32 : DType::f64, {rows, 3});
+  cloud.points = allocate_array(narrow ? DType::f32 : DType::f64, {rows, 3});
   std::vector<const Column*> others;
   for (const Column& column : columns) {
     if (is_coordinate(column.name)) continue;
     others.push_back(&column);
     std::vector<std::int64_t> shape{rows};
     if (column.count != 1) shape.push_back(column.count);
-    cloud.fields.push_back({column.name, allocate(column.dtype, std::move(shape))});
+    cloud.fields.push_back({column.name, allocate_array(column.dtype, std::move(shape))});
   }
 
   std::byte* const points = cloud.points.data.get();

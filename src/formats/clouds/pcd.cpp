@@ -182,9 +182,8 @@ Cloud read_compressed(const Source& source, Header& header, std::int64_t expecte
   if (expanded > most_expansion * compressed) {
     source.fail(compressed, " compressed bytes cannot hold ", expanded);
   }
-  const auto size = static_cast<std::size_t>(expanded);
-  const auto data = std::make_unique_for_overwrite<char[]>(size);
-  if (!expand(body.substr(8, static_cast<std::size_t>(compressed)), {data.get(), size})) {
+  const auto data = allocate<char>(expanded);
+  if (!expand(body.substr(8, static_cast<std::size_t>(compressed)), {data.get(), static_cast<std::size_t>(expanded)})) {
     source.fail("its compressed data is damaged: it does not expand to the ", expanded, " bytes that it says");
   }
   std::int64_t offset = 0;

@@ -142,9 +142,7 @@ Array read_png(const Source& source) {
     source.fail("its ", compressed, " bytes of data cannot hold ", image.height, " by ", image.width, " pixels");
   }
 
-  Array depth{DType::u16,
-              {image.height, image.width},
-              std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes))};
+  Array depth{DType::u16, {image.height, image.width}, allocate<std::byte>(bytes)};
   Inflater inflater(source, image.data);
   std::vector<unsigned char> row(static_cast<std::size_t>(row_bytes) + 2), above(row.size());
   for (std::int64_t y = 0; y < image.height; ++y) {

@@ -132,7 +132,7 @@ std::unique_ptr<char[]> parse_rows(const Source& source, const Rows& rows, std::
     source.fail("has ", text.size(), " bytes of text, too few for ", rows.count, " points of ", values, " numbers");
   }
 
-  auto records = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(rows.count * record));
+  auto records = allocate<char>(rows.count * record);
   std::atomic<const char*> wrong{nullptr};  // the first line that is
   parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
     for (auto k = static_cast<std::size_t>(begin); k < static_cast<std::size_t>(end); ++k) {

@@ -1,8 +1,19 @@
 #include "formats/clouds/source.h"
 
+#include <sys/mman.h>
+
 #include <charconv>
 
 namespace robocache::clouds {
+
+void prefer_huge_pages(void* memory, std::int64_t bytes) {
+  constexpr std::uintptr_t page = std::uintptr_t{1} << 21;
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  const std::uintptr_t begin = (address + page - 1) / page * page;
+  const std::uintptr_t end = (address + static_cast<std::uintptr_t>(bytes)) / page * page;
+  // Advice: where it is not taken, nothing is lost.
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
 
 std::string quote(std::string_view text) {
   constexpr std::size_t longest = 40;

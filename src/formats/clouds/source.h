@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,6 +28,18 @@ struct Source {
     throw Error(ErrorKind::file, concat(name, ": ", parts...));
   }
 };
+
+// Asks for huge pages, as NumPy does: the faults on small ones take longer than reading (32 MB of KITTI points: 17 ms
+// with huge pages, 53 without).
+void prefer_huge_pages(void* memory, std::int64_t bytes);
+
+// Memory for char or std::byte, not set to anything.
+template <class T>
+std::unique_ptr<T[]> allocate(std::int64_t bytes) {
+  auto memory = std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(bytes));
+  prefer_huge_pages(memory.get(), bytes);
+  return memory;
+}
 
 // In quotes, short, and printable: a file's own words in a sentence.
 std::string quote(std::string_view text);
