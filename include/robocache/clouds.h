@@ -18,14 +18,14 @@
 //        (Fortran's for arrays of up to two dimensions).
 //   PNG  16 bits, grayscale, not interlaced: the values as they are stored, no gamma.
 //
-// Values are never changed: points that are not finite stay. Points are float32 where x, y and z are of types that it
+// Values are as in the file: points that are not finite stay. Points are float32 where x, y and z are of types that it
 // holds exactly (float16, float32, integers of 8 and 16 bits), else float64.
 //
 // A file may be hostile. Every call throws robocache::Error(file) with a sentence that begins with the file's name where
 // it is missing, truncated, lies about its sizes or fields, or holds text where numbers belong. Sizes are checked
 // against the bytes that are there before memory is taken, which beyond the file's content is at most
 //   4 times its size (bytes that become float32 points), 8 times for text (numbers of a digit that become float64);
-//   for compressed data, what its compression can reach at most: 5 times 88 (LZF), or 1,032 (PNG).
+//   for compressed data, what its compression can reach at most: 5 times 88 (LZF), 3 times 1,032 (PNG).
 // A file has at most max_cloud_fields fields, each of at most max_cloud_count values a point.
 // Cost: one read, and one pass over the bytes on all host threads (compressed data: on one). Equal results every run.
 #pragma once

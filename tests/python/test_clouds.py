@@ -610,6 +610,8 @@ def test_files_that_are_none(tmp_path):
     refuses(tmp_path / "absent.pcd", "cannot be opened: No such file")
     refuses(tmp_path / "absent.png", "cannot be opened", read=rc.read_depth)
     refuses(tmp_path, "is no regular file")
+    os.mkfifo(tmp_path / "pipe.pcd")
+    refuses(tmp_path / "pipe.pcd", "is no regular file")  # at once, though nobody writes
     refuses(tmp_path / "empty.pcd", "is empty; expected PCD, PLY, NPY", content=b"")
     refuses(tmp_path / "text.txt", 'begins as no cloud that is known: "hello wo"', content=b"hello world\n")
     refuses(tmp_path / "a.pcd", "is a PNG image; read_depth reads it", content=files.png(np.zeros((2, 2), np.uint16)))

@@ -125,12 +125,12 @@ Cloud make_cloud(const Source& source, std::span<const Column> columns, const ch
   check_columns(source, columns);
   const std::int64_t rows = height * width;
   const Column* const coordinates[] = {find(columns, "x"), find(columns, "y"), find(columns, "z")};
-  const bool narrow = std::ranges::all_of(coordinates, fits_float32, [](const Column* c) { return c->dtype; });
+  const bool single = std::ranges::all_of(coordinates, fits_float32, [](const Column* c) { return c->dtype; });
 
   Cloud cloud;
   cloud.height = height;
   cloud.width = width;
-  cloud.points = allocate_array(narrow ? DType::f32 : DType::f64, {rows, 3});
+  cloud.points = allocate_array(single ? DType::f32 : DType::f64, {rows, 3});
   std::vector<const Column*> others;
   for (const Column& column : columns) {
     if (is_coordinate(column.name)) continue;
@@ -145,7 +145,7 @@ Cloud make_cloud(const Source& source, std::span<const Column> columns, const ch
     for (std::int64_t begin = first; begin < last; begin += rows_per_block) {
       const std::int64_t end = std::min(begin + rows_per_block, last);
       for (int k = 0; k < 3; ++k) {
-        if (narrow) {
+        if (single) {
           copy_coordinate(*coordinates[k], data, begin, end, reinterpret_cast<float*>(points) + k);
         } else {
           copy_coordinate(*coordinates[k], data, begin, end, reinterpret_cast<double*>(points) + k);

@@ -35,12 +35,13 @@ Image read_chunks(const Source& source) {
     }
     left.remove_prefix(12 + length);
 
-    if (first != (type == "IHDR") || (first && length != 13))
+    if (first != (type == "IHDR") || (first && length != 13)) {
       source.fail("its header is not the first chunk, and once");
+    }
     if (first) {
       image.width = load<std::uint32_t>(data.data(), true);
       image.height = load<std::uint32_t>(data.data() + 4, true);
-      const int bits = data[8], colour = data[9];
+      const int bits = load<std::uint8_t>(&data[8]), colour = load<std::uint8_t>(&data[9]);
       constexpr std::int64_t most = 0x7fffffff;
       if (std::min(image.height, image.width) < 1 || std::max(image.height, image.width) > most) {
         source.fail("has ", image.height, " by ", image.width, " pixels; expected 1 to ", most, " each way");

@@ -80,7 +80,6 @@ class Lines {
 
   // Without its end. The end of the file inside the header is a sentence.
   std::string_view next();
-  int number() const { return number_; }
   // What follows the line that next() gave last.
   std::string_view rest() const { return source_.bytes.substr(position_); }
 
@@ -93,7 +92,7 @@ class Lines {
  private:
   const Source& source_;
   std::size_t position_ = 0;
-  int number_ = 0;
+  std::int64_t number_ = 0;
 };
 
 }  // namespace robocache::clouds
