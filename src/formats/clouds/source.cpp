@@ -12,7 +12,7 @@ void prefer_huge_pages(void* memory, std::int64_t bytes) {
   const std::uintptr_t begin = (address + page - 1) / page * page;
   const std::uintptr_t end = (address + static_cast<std::uintptr_t>(bytes)) / page * page;
   // Advice: where it is not taken, nothing is lost.
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  if (begin < end) madvise(static_cast<char*>(memory) + (begin - address), end - begin, MADV_HUGEPAGE);
 }
 
 std::string quote(std::string_view text) {
