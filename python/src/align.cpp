@@ -4,12 +4,12 @@
 #include <robocache/align.h>
 
 #include <optional>
-#include <string_view>
 #include <vector>
 
 #include "argument.h"
 #include "core/cuda_memory.h"
 #include "errors.h"
+#include "once.h"
 #include "options.h"
 #include "output.h"
 #include "stream.h"
@@ -206,14 +206,18 @@ std::optional<DType> common_dtype(const std::vector<Stream>& streams) {
   fail(ErrorKind::type, call.where, "say dtype=");
 }
 
-// The tuple as a robocache.Aligned or robocache.Fused, which are named tuples.
-nb::object record(const char* name, const nb::object& parts) {
-  static const auto make = reinterpret_cast<newfunc>(PyType_GetSlot(&PyTuple_Type, Py_tp_new));
-  static const nb::object& aligned = *new nb::object(nb::module_::import_("robocache._align").attr("Aligned"));
-  static const nb::object& fused = *new nb::object(nb::module_::import_("robocache._align").attr("Fused"));
-  const nb::object& type = name == std::string_view("Aligned") ? aligned : fused;
+// robocache.Aligned and robocache.Fused, which are named tuples.
+struct Records {
+  nb::object aligned = nb::module_::import_("robocache._align").attr("Aligned");
+  nb::object fused = nb::module_::import_("robocache._align").attr("Fused");
+  newfunc make = reinterpret_cast<newfunc>(PyType_GetSlot(&PyTuple_Type, Py_tp_new));
+};
+Once<Records> records;
+
+// The tuple as one of them.
+nb::object record(const nb::object& type, const nb::object& parts) {
   const nb::object arguments = nb::steal(PyTuple_Pack(1, parts.ptr()));
-  nb::object made = nb::steal(make(reinterpret_cast<PyTypeObject*>(type.ptr()), arguments.ptr(), nullptr));
+  nb::object made = nb::steal(records().make(reinterpret_cast<PyTypeObject*>(type.ptr()), arguments.ptr(), nullptr));
   if (!made.is_valid()) throw nb::python_error();
   return made;
 }
@@ -308,8 +312,8 @@ nb::object align(Argument streams, Argument names, Argument targets, Argument ed
   for (std::size_t k = 0; k < count; ++k) {
     nb::object parts[4];
     for (nb::object& part : parts) part = outputs.take();
-    const nb::object made =
-        record("Aligned", nb::steal(PyTuple_Pack(4, parts[0].ptr(), parts[1].ptr(), parts[2].ptr(), parts[3].ptr())));
+    const nb::object made = record(
+        records().aligned, nb::steal(PyTuple_Pack(4, parts[0].ptr(), parts[1].ptr(), parts[2].ptr(), parts[3].ptr())));
     const int failed = call.by_name ? PyDict_SetItem(result.ptr(), call.members[k].name.ptr(), made.ptr())
                                     : PyList_Append(result.ptr(), made.ptr());
     if (failed != 0) throw nb::python_error();
@@ -362,7 +366,7 @@ nb::object fuse(Argument streams, Argument names, Argument targets, Argument edg
   const nb::object valid = outputs.take();
   const nb::object age = outputs.take();
   const nb::object columns = columns_of(call);
-  return record("Fused", nb::steal(PyTuple_Pack(4, values.ptr(), valid.ptr(), age.ptr(), columns.ptr())));
+  return record(records().fused, nb::steal(PyTuple_Pack(4, values.ptr(), valid.ptr(), age.ptr(), columns.ptr())));
 }
 
 nb::object align_backward(Argument streams, Argument names, Argument targets, Argument edge, Argument causal,

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/text.h"
+#include "once.h"
 
 namespace nb = nanobind;
 
@@ -81,6 +82,11 @@ BackendInfo cuda_backend() {
   }
   return {};
 }
+
+struct TimeDelta {
+  nb::object type = nb::module_::import_("datetime").attr("timedelta");
+};
+Once<TimeDelta> timedelta;
 
 constexpr double time_limit = 0x1p62;  // |t| must be below
 
@@ -194,8 +200,7 @@ std::int64_t parse_duration(const Where& where, const char* argument, PyObject* 
     const nb::object ns = nb::handle(object).attr("astype")("timedelta64[ns]").attr("astype")("int64");
     return nanoseconds(where, argument, nb::steal(PyNumber_Index(ns.ptr())).ptr());
   }
-  static PyObject* const timedelta = nb::object(nb::module_::import_("datetime").attr("timedelta")).release().ptr();
-  if (PyObject_IsInstance(object, timedelta) != 1) {
+  if (PyObject_IsInstance(object, timedelta().type.ptr()) != 1) {
     fail(ErrorKind::type, where, argument, " is ", describe(object),
          "; expected seconds as a float, nanoseconds as an int, or a timedelta");
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "exported.h"
+#include "once.h"
 #include "shared_block.h"
 
 namespace nb = nanobind;
@@ -20,7 +21,6 @@ nb::object shape_tuple(std::span<const std::int64_t> shape) {
   return tuple;
 }
 
-// numpy.empty and the dtypes, looked up once.
 struct NumPy {
   PyObject* empty = nullptr;
   PyObject* dtypes[static_cast<int>(DType::f64) + 1] = {};
@@ -35,10 +35,7 @@ struct NumPy {
     }
   }
 };
-const NumPy& numpy() {
-  static const NumPy instance;
-  return instance;
-}
+Once<NumPy> numpy;
 
 std::span<const std::int64_t> shape_of(const TensorView& view) {
   return {view.shape.data(), static_cast<std::size_t>(view.rank)};

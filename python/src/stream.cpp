@@ -3,6 +3,8 @@
 #include <array>
 #include <memory>
 
+#include "once.h"
+
 namespace nb = nanobind;
 
 namespace robocache::python {
@@ -36,19 +38,13 @@ struct StreamClass {
       on_nan{type, "_on_nan"}, lengths{type, "_lengths"}, offsets{type, "_offsets"}, rows{type, "_rows"},
       channels{type, "_channels"}, name{type, "_name"}, spec{type, "_spec"};
 };
-const StreamClass& stream_class() {
-  static const StreamClass& instance = *new StreamClass;  // never destroyed: the interpreter may be gone before
-  return instance;
-}
+Once<StreamClass> stream_class;
 
 struct TimelineClass {
   nb::object type = class_named("Timeline");
   Slot start{type, "start"}, rate{type, "rate"}, count{type, "count"}, first{type, "first"};
 };
-const TimelineClass& timeline_class() {
-  static const TimelineClass& instance = *new TimelineClass;
-  return instance;
-}
+Once<TimelineClass> timeline_class;
 
 bool is_a(PyObject* object, const nb::object& type) {
   return PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(type.ptr())) != 0;

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "once.h"
 #include "torch_tensor.h"
 
 namespace nb = nanobind;
@@ -132,14 +133,20 @@ void* stream_pointer(const Where& where, const nb::object& stream, const char* a
   return pointer;
 }
 
+// What __dlpack__ is called with.
+struct Dlpack {
+  PyObject* method = PyUnicode_InternFromString("__dlpack__");
+  PyObject* version =
+      Py_BuildValue("(ii)", static_cast<int>(dlpack::major_version), static_cast<int>(dlpack::minor_version));
+  PyObject* names = Py_BuildValue("(ss)", "max_version", "stream");
+  PyObject* only_version = Py_BuildValue("(s)", "max_version");
+  PyObject* only_stream = Py_BuildValue("(s)", "stream");
+};
+Once<Dlpack> words;
+
 // array.__dlpack__(), in the newest version that the library knows.
 nb::object dlpack_capsule(PyObject* array, PyObject* stream) {
-  static PyObject* const method = PyUnicode_InternFromString("__dlpack__");
-  static PyObject* const version =
-      Py_BuildValue("(ii)", static_cast<int>(dlpack::major_version), static_cast<int>(dlpack::minor_version));
-  static PyObject* const names = Py_BuildValue("(ss)", "max_version", "stream");
-  static PyObject* const only_version = Py_BuildValue("(s)", "max_version");
-  static PyObject* const only_stream = Py_BuildValue("(s)", "stream");
+  const auto& [method, version, names, only_version, only_stream] = words();
   PyObject* arguments[] = {array, version, stream};
   PyObject* capsule = PyObject_VectorcallMethod(method, arguments, 1, stream != nullptr ? names : only_version);
   if (capsule == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) {  // from before max_version

@@ -5,6 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +49,38 @@ def test_many_threads_get_the_same_bits(pool):
     with ThreadPoolExecutor(8) as executor:
         for done in [executor.submit(work, worker) for worker in range(8)]:
             done.result(timeout=PATIENCE)
+
+
+COLD_START = """
+    import threading, time
+    import torch
+    import robocache as rc
+
+    zeros = torch.zeros
+    def slow(*arguments):  # what is looked up at the first call lets other threads run, here for long
+        time.sleep(0.2)
+        return zeros(*arguments)
+    torch.zeros = slow
+
+    made, together = [], threading.Barrier(24)
+    def work():
+        together.wait()
+        stream = rc.Stream(torch.arange(4.0), torch.arange(4) * 10, latency=0.0)
+        made.append(rc.fuse([stream, stream], torch.tensor([0, 5, 30])).values.tolist())
+    threads = [threading.Thread(target=work) for _ in range(24)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    assert made == [[[0, 0], [0.5, 0.5], [3, 3]]] * 24, made
+    print("served")
+"""
+
+
+def test_the_first_calls_of_many_threads():
+    """In a process of its own, which a deadlock stops: a thread that waits with the GIL in hand stops all."""
+    pytest.importorskip("torch")
+    command = [sys.executable, "-c", textwrap.dedent(COLD_START)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.stdout == "served\n", done.stderr
 
 
 def test_errors_in_some_threads_leave_the_others_alone(pool):
