@@ -83,21 +83,24 @@ std::unique_ptr<Spec> parse_spec(const Where& where, PyObject* object) {
   return spec;
 }
 
-const Spec& spec_of(const Where& where, PyObject* object) {
-  const nb::object cached = stream_class().spec(object);
-  if (!cached.is_none()) {
-    const auto* spec = static_cast<const Spec*>(PyCapsule_GetPointer(cached.ptr(), spec_name));
-    if (spec == nullptr) throw nb::python_error();
-    return *spec;  // the Stream keeps the capsule
-  }
+// The capsule must be held while the Spec is read: a thread that parses the same Stream puts its own in the slot.
+nb::object spec_of(const Where& where, PyObject* object) {
+  nb::object kept = stream_class().spec(object);
+  if (!kept.is_none()) return kept;
   std::unique_ptr<Spec> spec = parse_spec(where, object);
-  const nb::object capsule = nb::steal(PyCapsule_New(spec.get(), spec_name, [](PyObject* dying) {
+  nb::object capsule = nb::steal(PyCapsule_New(spec.get(), spec_name, [](PyObject* dying) {
     delete static_cast<Spec*>(PyCapsule_GetPointer(dying, spec_name));
   }));
   if (!capsule.is_valid()) throw nb::python_error();
-  const Spec& result = *spec.release();
+  static_cast<void>(spec.release());  // the capsule's now
   if (PyObject_SetAttrString(object, "_spec", capsule.ptr()) != 0) throw nb::python_error();
-  return result;
+  return capsule;
+}
+
+const Spec& spec_in(const nb::object& capsule) {
+  const auto* const spec = static_cast<const Spec*>(PyCapsule_GetPointer(capsule.ptr(), spec_name));
+  if (spec == nullptr) throw nb::python_error();
+  return *spec;
 }
 
 std::int64_t channel_count(const Stream& stream) {
@@ -161,7 +164,8 @@ bool view_stream(const Where& where, PyObject* object, Arrays& arrays, Stream& s
   if (!is_a(object, c.type)) {
     fail(ErrorKind::type, where, "expected a robocache.Stream, not ", type_name(object));
   }
-  const Spec& spec = spec_of(where, object);
+  const nb::object capsule = spec_of(where, object);
+  const Spec& spec = spec_in(capsule);
   stream.name = where.stream;
   stream.latency = spec.latency;
   stream.max_gap = spec.max_gap;

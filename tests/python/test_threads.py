@@ -83,6 +83,32 @@ def test_the_first_calls_of_many_threads():
     assert done.stdout == "served\n", done.stderr
 
 
+def test_the_first_use_of_a_stream_by_many_threads():
+    """Each may parse its options, and none may free those that another reads."""
+    torch = pytest.importorskip("torch")
+    names = [f"channel {k}" for k in range(40)]
+    options = {"channels": names, "method": {name: "linear" if k % 2 else "hold" for k, name in enumerate(names)}}
+    values, times, targets = torch.rand(50, 40), torch.arange(50) * 10, torch.arange(10) * 10 + 3
+    expected = rc.align([rc.Stream(values, times, **options)], targets)[0].values
+    workers = 8
+    together = threading.Barrier(workers)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def work(stream: rc.Stream) -> bool:
+        together.wait(PATIENCE)
+        return torch.equal(rc.align([stream], targets)[0].values, expected)
+
+    try:
+        with ThreadPoolExecutor(workers) as executor:
+            for _ in range(60):
+                stream = rc.Stream(values, times, **options)
+                for done in [executor.submit(work, stream) for _ in range(workers)]:
+                    assert done.result(timeout=PATIENCE)
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def test_errors_in_some_threads_leave_the_others_alone(pool):
     problem = big_problem()
     expected = calling.align(problem, "reference")
