@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from robocache import _core
@@ -78,7 +79,7 @@ class Stream(Generic[Array]):
         channels: Sequence[str] | None = None,
         name: str | None = None,
     ) -> None:
-        if method is not None and not isinstance(method, str):  # copied, so that nobody can change them later
+        if isinstance(method, Iterable) and not isinstance(method, str):  # copied, so that nobody can change them later
             method = dict(method) if isinstance(method, Mapping) else tuple(method)
         self._values = values
         self._times = times
@@ -224,6 +225,8 @@ class Timeline:
         Timeline.around(t, history=2, horizon=100, rate=50) has 102 steps, and t itself is step 2.
         """
         for name, steps in (("history", history), ("horizon", horizon)):
+            if isinstance(steps, bool) or not isinstance(steps, Integral):
+                raise TypeError(f"Timeline.around: {name} is {steps!r}; expected an int")
             if steps < 0:
                 raise ValueError(f"Timeline.around: {name} is {steps}; it must not be negative")
         line = Timeline(t, rate=rate, count=history + horizon)

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _torch_run
+from . import _core, _torch_run
 from ._align import Aligned, Fused, Stream
-from ._torch_call import channel_count, pack
+from ._torch_call import channel_count, pack, tensor
 from ._torch_ops import Alignment, TransformedAlignment, is_plain, is_wrapped
 
 
@@ -82,11 +82,11 @@ def run(
 
 
 def refuse_gradient_into(operation: str, streams: Sequence[Stream[Any]], out: Tensor | None) -> None:
-    if out is None or not torch.is_grad_enabled():
+    if out is None:
         return
-    if out.requires_grad:
+    if tensor(f"{operation}: ", "out", out, None).requires_grad:
         raise ValueError(f"{operation}: out requires grad, and nothing can be written into it; pass .detach()")
-    if any(stream.values.requires_grad for stream in streams):
+    if torch.is_grad_enabled() and any(stream.values.requires_grad for stream in streams):
         raise ValueError(
             f"{operation}: out takes no part in gradients, and values require grad; leave out away, "
             "or call under torch.no_grad()"
@@ -111,7 +111,7 @@ def fused_dtype(
     names: Sequence[str | None], streams: Sequence[Stream[Any]], dtype: Any, out: Tensor | None
 ) -> torch.dtype:
     if dtype is not None:
-        return torch_dtype(dtype)
+        return dtype if isinstance(dtype, torch.dtype) else getattr(torch, engine_dtype(dtype))
     if out is not None:
         return out.dtype
     first = streams[0].values.dtype
@@ -125,15 +125,10 @@ def fused_dtype(
     return first
 
 
-def torch_dtype(dtype: Any) -> torch.dtype:
-    """torch.float32, "float32", numpy.float32 or numpy.dtype("float32")."""
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    name = dtype if isinstance(dtype, str) else str(getattr(dtype, "name", None) or getattr(dtype, "__name__", ""))
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise TypeError(f"fuse: dtype is {dtype!r}; expected a dtype that torch has, such as torch.float32")
-    return found
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator, unused-ignore]
+def engine_dtype(dtype: Any) -> str:
+    """The name of "float32", numpy.float32, numpy.dtype("float32") or float."""
+    return _core.dtype_name(dtype)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

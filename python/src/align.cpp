@@ -42,10 +42,17 @@ struct Call {
   bool view_streams(nb::handle given, nb::handle names) {
     collect(given, names);
     streams.resize(members.size());
+    bool served = true;
     for (std::size_t k = 0; k < members.size(); ++k) {
-      if (!view_stream(stream_at(k), members[k].stream.ptr(), arrays, streams[k])) return false;
+      served &= view_stream(stream_at(k), members[k].stream.ptr(), arrays, streams[k]);
     }
-    return true;
+    return served;
+  }
+
+  // All arrays of the call; false where the torch layer must serve it.
+  bool view(nb::handle given, nb::handle names, nb::handle wanted) {
+    const bool served = view_streams(given, names);
+    return view_targets(where, wanted.ptr(), arrays, targets) && served;
   }
 
   void collect(nb::handle given, nb::handle names) {
@@ -166,15 +173,6 @@ void written(const Call& call, nb::handle out) {
   if (call.arrays.type().library == Library::torch) torch_tensor::increment_version(out.ptr());
 }
 
-int leading_rank(const Stream& stream) { return stream.offsets ? 1 : stream.times.rank; }
-
-std::int64_t width_of(const Stream& stream) {
-  std::int64_t width = 1;
-  for (int k = leading_rank(stream); k < stream.values.rank; ++k)
-    width *= stream.values.shape[static_cast<std::size_t>(k)];
-  return width;
-}
-
 // [B, T, ...]: the leading dimensions, then the stream's trailing ones.
 std::size_t values_shape(const Call& call, const Batch& batch, const Stream& stream, std::int64_t* shape) {
   std::size_t rank = call.leading(batch, shape);
@@ -186,24 +184,17 @@ std::size_t values_shape(const Call& call, const Batch& batch, const Stream& str
   return rank;
 }
 
-// The dtype that all streams have, if they agree.
-std::optional<DType> common_dtype(const std::vector<Stream>& streams) {
-  for (const Stream& stream : streams) {
-    if (stream.values.dtype != streams[0].values.dtype) return std::nullopt;
-  }
-  return streams[0].values.dtype;
-}
-
-[[noreturn]] void fail_mixed_dtypes(const Call& call) {
+// The dtype that all streams must have where no other is asked for.
+DType common_dtype(const Call& call) {
+  const DType first = call.streams[0].values.dtype;
   for (std::size_t k = 1; k < call.streams.size(); ++k) {
-    const DType first = call.streams[0].values.dtype;
     const DType here = call.streams[k].values.dtype;
     if (here != first) {
       fail(ErrorKind::type, call.stream_at(k), "values are ", name_of(here), ", and the first stream's ",
            name_of(first), "; say dtype= for the fused tensor");
     }
   }
-  fail(ErrorKind::type, call.where, "say dtype=");
+  return first;
 }
 
 // robocache.Aligned and robocache.Fused, which are named tuples.
@@ -227,7 +218,7 @@ nb::object columns_of(const Call& call) {
   nb::object columns = nb::steal(PyDict_New());
   std::int64_t first = 0;
   for (std::size_t k = 0; k < call.streams.size(); ++k) {
-    const std::int64_t end = first + width_of(call.streams[k]);
+    const std::int64_t end = first + channel_count(call.streams[k]);
     const nb::object from = nb::steal(PyLong_FromLongLong(first));
     const nb::object to = nb::steal(PyLong_FromLongLong(end));
     const nb::object slice = nb::steal(PySlice_New(from.ptr(), to.ptr(), nullptr));
@@ -250,14 +241,16 @@ nb::object resample(Argument values, Argument times, Argument targets, Argument 
   stream.max_gap = parse_max_gap(where, max_gap.ptr());
   stream.latency = parse_duration(where, "latency", latency.ptr());
   Arrays& arrays = call.arrays;
-  if (!arrays.view(where, "values", values.ptr(), Role::values, stream.values) ||
-      !arrays.view(where, "times", times.ptr(), Role::stamps, stream.times) ||
-      (!lengths.is_none() && !arrays.view(where, "lengths", lengths.ptr(), Role::integers, stream.lengths)) ||
-      (!offsets.is_none() && !arrays.view(where, "offsets", offsets.ptr(), Role::integers, stream.offsets)) ||
-      (!rows.is_none() && !arrays.view(where, "rows", rows.ptr(), Role::integers, stream.rows)) ||
-      !view_targets(where, targets.ptr(), arrays, call.targets)) {
-    return not_implemented();
-  }
+  bool served = arrays.view(where, "values", values.ptr(), Role::values, stream.values);
+  served &= arrays.view(where, "times", times.ptr(), Role::stamps, stream.times);
+  const auto view_integers = [&](const char* argument, Argument array, TensorView& into) {
+    if (!array.is_none()) served &= arrays.view(where, argument, array.ptr(), Role::integers, into);
+  };
+  view_integers("lengths", lengths, stream.lengths);
+  view_integers("offsets", offsets, stream.offsets);
+  view_integers("rows", rows, stream.rows);
+  served &= view_targets(where, targets.ptr(), arrays, call.targets);
+  if (!served) return not_implemented();
   set_methods(methods, stream);
   const Batch shape_of_call = batch(where.operation, call.streams, *call.targets);
   Aligned output;
@@ -282,9 +275,7 @@ nb::object align(Argument streams, Argument names, Argument targets, Argument ed
                  Argument check, Argument backend) {
   Call call("align", backend);
   call.parse_options(edge, causal, on_nan, check);
-  if (!call.view_streams(streams, names) || !view_targets(call.where, targets.ptr(), call.arrays, call.targets)) {
-    return not_implemented();
-  }
+  if (!call.view(streams, names, targets)) return not_implemented();
   const Batch shape_of_call = batch(call.where.operation, call.streams, *call.targets);
   call.check_wide_integers();
   const std::size_t count = call.streams.size();
@@ -326,19 +317,16 @@ nb::object fuse(Argument streams, Argument names, Argument targets, Argument edg
   Call call("fuse", backend);
   call.parse_options(edge, causal, on_nan, check);
   std::optional<DType> wanted = parse_dtype(call.where, dtype.ptr());
-  if (!call.view_streams(streams, names) || !view_targets(call.where, targets.ptr(), call.arrays, call.targets)) {
-    return not_implemented();
-  }
+  if (!call.view(streams, names, targets)) return not_implemented();
   const Batch shape_of_call = batch(call.where.operation, call.streams, *call.targets);
   call.check_wide_integers();
   const std::size_t count = call.streams.size();
-  if (!wanted && out.is_none()) wanted = common_dtype(call.streams);
-  if (!wanted && out.is_none()) fail_mixed_dtypes(call);
+  if (!wanted && out.is_none()) wanted = common_dtype(call);
   std::int64_t shape[3];
   const std::size_t lead = call.leading(shape_of_call, shape);
   std::int64_t& last = shape[lead];
   last = 0;
-  for (const Stream& stream : call.streams) last += width_of(stream);
+  for (const Stream& stream : call.streams) last += channel_count(stream);
   Aligned fused;
   Outputs outputs(call.where, call.arrays, 3);
   if (out.is_none()) {
@@ -373,9 +361,7 @@ nb::object align_backward(Argument streams, Argument names, Argument targets, Ar
                           Argument on_nan, Argument backend, Argument output_gradients) {
   Call call("align_backward", backend);
   call.parse_options(edge, causal, on_nan, nb::handle(Py_False));  // the forward has checked the data
-  if (!call.view_streams(streams, names) || !view_targets(call.where, targets.ptr(), call.arrays, call.targets)) {
-    return not_implemented();
-  }
+  if (!call.view(streams, names, targets)) return not_implemented();
   const nb::object given = nb::steal(PySequence_Tuple(output_gradients.ptr()));
   if (!given.is_valid()) throw nb::python_error();
   const std::size_t count = call.streams.size();

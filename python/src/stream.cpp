@@ -103,25 +103,9 @@ const Spec& spec_in(const nb::object& capsule) {
   return *spec;
 }
 
-std::int64_t channel_count(const Stream& stream) {
-  const int lead = stream.offsets ? 1 : stream.times.rank;
-  std::int64_t count = 1;
-  for (int k = lead; k < stream.values.rank; ++k) count *= stream.values.shape[static_cast<std::size_t>(k)];
-  return count;
-}
-
-double parse_rate(const Where& where, PyObject* object) {
-  if (PyBool_Check(object) == 0 && PyNumber_Check(object) != 0) {
-    const double rate = PyFloat_AsDouble(object);
-    if (rate != -1.0 || PyErr_Occurred() == nullptr) return rate;
-    PyErr_Clear();
-  }
-  fail(ErrorKind::type, where, "the timeline's rate is ", describe(object), "; expected a number of hertz");
-}
-
 bool view_timeline(const Where& where, PyObject* object, Arrays& arrays, Timeline& line) {
   const TimelineClass& c = timeline_class();
-  line.rate = parse_rate(where, c.rate(object).ptr());
+  line.rate = parse_rate(where, "the timeline's rate", c.rate(object).ptr());
   line.count = parse_integer(where, "the timeline's count", c.count(object).ptr());
   line.first = parse_integer(where, "the timeline's first step", c.first(object).ptr());
   const nb::object start = c.start(object);
@@ -130,15 +114,18 @@ bool view_timeline(const Where& where, PyObject* object, Arrays& arrays, Timelin
     line.start = *time;
     return true;
   }
-  if (array_type(start.ptr()).library == Library::none) {
+  const auto refuse = [&] {
     fail(ErrorKind::type, where, name, " is ", describe(start.ptr()),
          "; expected nanoseconds as an int, seconds as a float, or an array with one start for each row");
-  }
+  };
+  if (array_type(start.ptr()).library == Library::none) refuse();
   arrays.keep(start);  // a Timeline may change while other threads run
   if (!arrays.view(where, name, start.ptr(), Role::stamps, line.starts)) return false;
   if (line.starts.rank == 0 && line.starts.device.kind == DeviceKind::cpu) {  // times[0] of a tensor
     const nb::object number = start.attr("item")();
-    line.start = parse_time(where, name, number.ptr()).value_or(0);
+    const std::optional<std::int64_t> time = parse_time(where, name, number.ptr(), line.starts.dtype);
+    if (!time) refuse();
+    line.start = *time;
     line.starts = {};
   }
   return true;
@@ -149,6 +136,15 @@ bool view_timeline(const Where& where, PyObject* object, Arrays& arrays, Timelin
 nb::object stream_name(PyObject* object) {
   const StreamClass& c = stream_class();
   return is_a(object, c.type) ? c.name(object) : nb::none();
+}
+
+int leading_rank(const Stream& stream) { return stream.offsets ? 1 : stream.times.rank; }
+
+std::int64_t channel_count(const Stream& stream) {
+  std::int64_t count = 1;
+  for (int k = leading_rank(stream); k < stream.values.rank; ++k)
+    count *= stream.values.shape[static_cast<std::size_t>(k)];
+  return count;
 }
 
 void set_methods(const Methods& methods, Stream& stream) {
@@ -172,14 +168,17 @@ bool view_stream(const Where& where, PyObject* object, Arrays& arrays, Stream& s
   stream.edge = spec.edge;
   stream.causal = spec.causal;
   stream.on_nan = spec.on_nan;
-  if (!arrays.view(where, "values", c.values(object).ptr(), Role::values, stream.values) ||
-      !arrays.view(where, "times", c.times(object).ptr(), Role::stamps, stream.times) ||
-      (spec.arrivals && !arrays.view(where, "arrivals", c.arrivals(object).ptr(), Role::stamps, stream.arrivals)) ||
-      (spec.lengths && !arrays.view(where, "lengths", c.lengths(object).ptr(), Role::integers, stream.lengths)) ||
-      (spec.offsets && !arrays.view(where, "offsets", c.offsets(object).ptr(), Role::integers, stream.offsets)) ||
-      (spec.rows && !arrays.view(where, "rows", c.rows(object).ptr(), Role::integers, stream.rows))) {
-    return false;
-  }
+  bool served = true;
+  const auto view = [&](const char* argument, const Slot& slot, Role role, TensorView& into) {
+    served &= arrays.view(where, argument, slot(object).ptr(), role, into);
+  };
+  view("values", c.values, Role::values, stream.values);
+  view("times", c.times, Role::stamps, stream.times);
+  if (spec.arrivals) view("arrivals", c.arrivals, Role::stamps, stream.arrivals);
+  if (spec.lengths) view("lengths", c.lengths, Role::integers, stream.lengths);
+  if (spec.offsets) view("offsets", c.offsets, Role::integers, stream.offsets);
+  if (spec.rows) view("rows", c.rows, Role::integers, stream.rows);
+  if (!served) return false;
   set_methods(spec.methods, stream);
   if (spec.channel_names >= 0 && stream.values.rank >= stream.times.rank &&
       channel_count(stream) != spec.channel_names) {
@@ -202,7 +201,13 @@ bool view_targets(const Where& where, PyObject* object, Arrays& arrays, std::opt
       fail(ErrorKind::type, where, "targets is a ", type_name(object), ", but values is ",
            name_of(arrays.type().library), "; pass the same kind, or a Timeline");
     }
-    array = nb::module_::import_("numpy").attr("asarray")(array);
+    array = nb::steal(PyObject_CallMethod(nb::module_::import_("numpy").ptr(), "asarray", "(O)", object));
+    if (!array.is_valid() && PyErr_ExceptionMatches(PyExc_ValueError) != 0) {
+      PyErr_Clear();
+      fail(ErrorKind::value, where, "targets is a ", type_name(object),
+           " whose rows differ in length; expected a time for each target, or rows of as many each");
+    }
+    if (!array.is_valid()) throw nb::python_error();
     arrays.keep(array);
   }
   TensorView view;

@@ -174,15 +174,18 @@ bool Arrays::view(const Where& where, const char* argument, PyObject* array, Rol
   if (first_ == nullptr) {
     type_ = type;
     first_ = array;
+    first_where_ = where;
     first_argument_ = argument;
-    if (backend_.torch) {
-      if (type.library == Library::torch) return false;
+    if (backend_.torch && type.library != Library::torch) {
       fail(ErrorKind::type, where, "backend torch takes torch tensors, and ", argument, " is ", name_of(type.library));
     }
   } else if (type.library != type_.library || (type.library == Library::other && type.api != type_.api)) {
-    fail(ErrorKind::type, where, argument, " is ", name_of(type.library), ", but ", first_argument_, " is ",
-         name_of(type_.library), "; all arrays of a call must be of one kind");
+    const std::string first = first_where_.stream_text();
+    fail(ErrorKind::type, where, argument, " is ", name_of(type.library), ", but ", first_argument_,
+         first == where.stream_text() ? "" : " of " + first, " is ", name_of(type_.library),
+         "; all arrays of a call must be of one kind");
   }
+  if (backend_.torch) return false;
   const bool writable = role == Role::output;
   switch (type.library) {
     case Library::numpy:
