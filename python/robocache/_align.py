@@ -313,7 +313,8 @@ def resample(
     causal    only what had arrived by the target: what a robot would have seen. Samples are held.
     on_nan    "propagate", or "skip": a sample that is not finite makes no valid value.
     check     False leaves out what only the data can tell: that times do not decrease, that lengths, offsets, rows fit.
-    out       an array to write into, of the shape, dtype and device that would be returned; any strides. Not for JAX.
+    out       an array to write into, of the shape, dtype and device that would be returned; any strides, in memory of
+              its own: no input lies between its first and last byte. Not for JAX.
     backend   "reference", "cpu", "cuda" or "torch"; default: by the device of the arrays.
 
     Returns an array [B, T, ...] of the same kind, on the same device, queued on the caller's current stream. CUDA calls
@@ -432,7 +433,7 @@ def fuse(
 
     dtype     of the fused values; needed where the streams' dtypes differ. Each stream is computed in its own dtype and
               rounded once. An integer dtype must be able to hold every value of each stream.
-    out       an array to write the values into; its dtype counts where `dtype` is not given. Not for JAX.
+    out       an array to write the values into, as in `resample`; its dtype counts where `dtype` is not given.
     streams, targets, edge, causal, on_nan, check, backend: see `align` and `resample`.
     """
     if not _compiling():

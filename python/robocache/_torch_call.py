@@ -86,9 +86,7 @@ def pack(
         tensors.append(tensor(where, what, array, tensors[0] if tensors else None))
 
     for k, stream in enumerate(streams):
-        where = f"{operation}: "
-        if names[k] or len(streams) > 1:
-            where = f'{operation}: stream "{names[k] or k}": '
+        where = place(operation, names, k)
         add(where, "values", stream.values)
         add(where, "times", stream.times)
         mask = 0
@@ -124,6 +122,11 @@ def pack(
             present.append(TIMELINE)
     check, backend = bool(options["check"]), options["backend"]
     return tensors, Call(operation, present, words, numbers, rate, dtype, check, backend)
+
+
+def place(operation: str, names: Sequence[str | None], k: int) -> str:
+    """What a sentence about stream k begins with."""
+    return f'{operation}: stream "{names[k] or k}": ' if names[k] or len(names) > 1 else f"{operation}: "
 
 
 def start_ns(operation: str, start: Any) -> Any:

@@ -4,6 +4,7 @@
 #include <robocache/align.h>
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "argument.h"
@@ -159,6 +160,48 @@ struct Call {
   std::optional<Targets> targets;
 };
 
+// Whether two arrays lie in the same memory, from the first to the last byte of each. That they take turns in it is not
+// seen: whether strided arrays really meet is a hard question.
+bool overlap(const TensorView& one, const TensorView& other) {
+  const auto extent = [](const TensorView& view) {
+    std::int64_t first = 0, last = 0;  // elements
+    for (int k = 0; k < view.rank; ++k) {
+      const auto d = static_cast<std::size_t>(k);
+      const std::int64_t reach = (view.shape[d] - 1) * view.strides[d];
+      (reach < 0 ? first : last) += reach;
+    }
+    const auto origin = reinterpret_cast<std::uintptr_t>(view.data);
+    const auto bytes = [&](std::int64_t elements) {
+      return static_cast<std::uintptr_t>(elements * size_of(view.dtype));
+    };
+    return std::pair(origin + bytes(first), origin + bytes(last + 1));
+  };
+  if (one.size() == 0 || other.size() == 0) return false;
+  const auto [begin, end] = extent(one);
+  const auto [other_begin, other_end] = extent(other);
+  return begin < other_end && other_begin < end;
+}
+
+// The call reads its inputs while it writes.
+void check_apart(const Call& call, const TensorView& out) {
+  const auto check = [&](const Where& where, const char* argument, const TensorView& input) {
+    if (!input || !overlap(out, input)) return;
+    fail(ErrorKind::value, where, "out overlaps ", argument, " in memory; pass an array of its own");
+  };
+  for (std::size_t k = 0; k < call.streams.size(); ++k) {
+    const Where where = call.members.empty() ? call.where : call.stream_at(k);
+    const Stream& stream = call.streams[k];
+    check(where, "values", stream.values);
+    check(where, "times", stream.times);
+    check(where, "arrivals", stream.arrivals);
+    check(where, "lengths", stream.lengths);
+    check(where, "offsets", stream.offsets);
+    check(where, "rows", stream.rows);
+  }
+  check(call.where, "targets", call.targets->times);
+  if (call.targets->timeline) check(call.where, "the timeline's start", call.targets->timeline->starts);
+}
+
 // out= must be what would have been returned; its shape and device are checked by the library.
 void view_out(Call& call, nb::handle out, std::optional<DType> dtype, TensorView& view) {
   if (!call.arrays.view(call.where, "out", out.ptr(), Role::output, view)) {
@@ -167,6 +210,7 @@ void view_out(Call& call, nb::handle out, std::optional<DType> dtype, TensorView
   if (dtype && view.dtype != *dtype) {
     fail(ErrorKind::type, call.where, "out is ", name_of(view.dtype), "; expected ", name_of(*dtype));
   }
+  check_apart(call, view);
 }
 
 void written(const Call& call, nb::handle out) {

@@ -307,7 +307,8 @@ std::optional<DType> parse_dtype(const Where& where, PyObject* object) {
   } else if (type_name(object) == "torch.dtype") {
     name = text_of(nb::borrow(object)).substr(std::string_view("torch.").size());
   } else {
-    const nb::object dtype = nb::steal(PyObject_CallMethod(nb::module_::import_("numpy").ptr(), "dtype", "(O)", object));
+    const nb::object dtype =
+        nb::steal(PyObject_CallMethod(nb::module_::import_("numpy").ptr(), "dtype", "(O)", object));
     if (dtype.is_valid()) {
       name = text_of(dtype.attr("name"));
     } else {

@@ -624,6 +624,46 @@ def test_a_broadcast_out_is_refused():
         rc.resample(VALUES, TIMES, TARGETS, out=out)
 
 
+OVERLAPS = {
+    "values": lambda v, t, q, b: rc.resample(v, t, q, out=v[2:5], backend=b),
+    "times": lambda v, t, q, b: rc.resample(t + 0, t, q, out=t[5:], backend=b),
+    "targets": lambda v, t, q, b: rc.resample(t, t, q, out=q, backend=b),
+    "the timeline's start": lambda v, t, q, b: rc.resample(t[:, None], t, line(q), out=q[:, None, None], backend=b),
+    "arrivals": lambda v, t, q, b: rc.fuse([rc.Stream(v, t + 0, arrivals=t)], q, out=t[:3, None], backend=b),
+    "rows": lambda v, t, q, b: rc.resample(t[None] + 0, t[None] + 0, q[:1] + 0, rows=q[:1], out=q[:1, None], backend=b),
+}
+
+
+def line(starts) -> rc.Timeline:
+    return rc.Timeline(starts, rate=50, count=1)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "torch backend"])
+@pytest.mark.parametrize("argument", list(OVERLAPS))
+def test_out_that_overlaps_an_input(argument, kind):
+    """Targets that are written while others still read would be garbage without a word."""
+    arrays = [array.copy() for array in (VALUES, TIMES, TARGETS)]
+    if kind != "numpy":
+        arrays = [pytest.importorskip("torch").from_numpy(array) for array in arrays]
+    operation = "fuse" if argument == "arrivals" else "resample"
+    sentence = f"{operation}: out overlaps {argument} in memory; pass an array of its own"
+    says(ValueError, [sentence], OVERLAPS[argument], *arrays, "torch" if kind == "torch backend" else None)
+
+
+def test_out_in_the_same_memory_as_an_input_but_beside_it():
+    memory = np.zeros((11, 3), np.float32)
+    memory[:8] = VALUES
+    expected = rc.resample(VALUES, TIMES, TARGETS)
+    rc.resample(memory[:8], TIMES, TARGETS, out=memory[:7:-1])
+    np.testing.assert_array_equal(memory[:7:-1], expected)
+    says(ValueError, ["out overlaps values"], rc.resample, memory[:8], TIMES, TARGETS, out=memory[9:6:-1])
+    out = np.zeros((3, 5), np.float32)
+    streams = {"a": stream(), "b": stream(values=out[:, :2], times=TIMES[:3])}
+    says(ValueError, ['fuse: stream "b": out overlaps values in memory'], rc.fuse, streams, TARGETS, out=out)
+    nothing = np.zeros((0, 3), np.float32)
+    assert rc.resample(nothing, TIMES[:0], TARGETS[:0], out=nothing) is nothing
+
+
 def test_read_only_inputs_are_fine():
     values, times, targets = (array.copy() for array in (VALUES, TIMES, TARGETS))
     for array in (values, times, targets):
