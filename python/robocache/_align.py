@@ -259,7 +259,9 @@ class Aligned(NamedTuple, Generic[Array]):
     values: Array  # [B, T, ...]: no B where neither a stream nor the targets have rows
     valid: Any  # bool [B, T]: the value is real, not what `edge` put there
     age: Any  # int64 [B, T], nanoseconds: target minus the stamp of the sample at or before it
-    index: Any  # int64 [B, T]: that sample, counted from the row's first; -1 where there is none
+    # int64 [B, T], counted from the row's first: the sample at or before the target, but the one chosen by "nearest", the
+    # one that the value is clamped to, -1 where none is behind the value
+    index: Any
 
     def __repr__(self) -> str:
         parts = [f"{name} {_shape(part)}" for name, part in zip(self._fields, self, strict=True)]
@@ -397,7 +399,8 @@ def align(
     streams   a dict by name, or a sequence; streams without rows are broadcast beside those that have them.
     targets, edge, causal, on_nan, check, backend: see `resample`; a stream's own edge, causal and on_nan come first.
 
-    Returns an `Aligned` for each stream: a dict by the same names, or a list in the same order.
+    Returns an `Aligned` for each stream: a dict by the same names, or a list in the same order. Whose memory it is and
+    when it is there: see `resample`, also for record_stream().
     """
     if not _compiling():
         made: dict[str, Aligned[Array]] | list[Aligned[Array]] = _core.align(
@@ -435,6 +438,8 @@ def fuse(
               rounded once. An integer dtype must be able to hold every value of each stream.
     out       an array to write the values into, as in `resample`; its dtype counts where `dtype` is not given.
     streams, targets, edge, causal, on_nan, check, backend: see `align` and `resample`.
+
+    Returns a `Fused`. Whose memory it is and when it is there: see `resample`, also for record_stream().
     """
     if not _compiling():
         made: Fused[Array] = _core.fuse(streams, None, targets, edge, causal, on_nan, check, backend, dtype, out)
