@@ -1,7 +1,7 @@
 """python -m bench.run: ours beside torch on the same data, checked before it is timed.
 
 On CUDA: cold (CUDA-graph replay over inputs that rotate past the L2), warm (one input), wall (eager calls back to
-back), wall p99 (single calls), floor (fewest bytes over the copy bandwidth measured here), and of one call the host time
+back), wall p99 (single calls), floor (fewest bytes over the copy bandwidth measured here); of one call the host's time
 before the launch.
 On a CPU: wall, and as the floor a memcpy that moves as many bytes. Microseconds per call. The file is written after
 every case, so that a run that is cut short keeps what it has."""

@@ -259,8 +259,8 @@ class Aligned(NamedTuple, Generic[Array]):
     values: Array  # [B, T, ...]: no B where neither a stream nor the targets have rows
     valid: Any  # bool [B, T]: the value is real, not what `edge` put there
     age: Any  # int64 [B, T], nanoseconds: target minus the stamp of the sample at or before it
-    # int64 [B, T], counted from the row's first: the sample at or before the target, but the one chosen by "nearest", the
-    # one that the value is clamped to, -1 where none is behind the value
+    # int64 [B, T], counted from the row's first: the sample at or before the target, but the one that "nearest" chose,
+    # the one that the value is clamped to, -1 where none is behind the value
     index: Any
 
     def __repr__(self) -> str:
