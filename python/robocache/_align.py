@@ -224,7 +224,8 @@ class Timeline:
 
         Timeline.around(t, history=2, horizon=100, rate=50) has 102 steps, and t itself is step 2.
         """
-        for name, steps in (("history", history), ("horizon", horizon)):
+        given: dict[str, Any] = {"history": history, "horizon": horizon}
+        for name, steps in given.items():
             if isinstance(steps, bool) or not isinstance(steps, Integral):
                 raise TypeError(f"Timeline.around: {name} is {steps!r}; expected an int")
             if steps < 0:

@@ -820,6 +820,14 @@ def test_out_that_requires_grad_where_none_is_kept(backend):
     says(TypeError, ["resample: out is"], rc.resample, *arrays, out=[0.0], backend=backend)
 
 
+@pytest.mark.parametrize("backend", [None, "torch"])
+def test_out_that_is_expanded(backend):
+    torch = pytest.importorskip("torch")
+    arrays = [torch.from_numpy(array) for array in (VALUES, TIMES, TARGETS)]
+    out = torch.zeros(3).expand(3, 3)
+    says(ValueError, ["resample: out is expanded"], rc.resample, *arrays, out=out, backend=backend)
+
+
 def test_more_memory_than_there_is():
     """torch's own message goes on with its C++ stack."""
     torch = pytest.importorskip("torch")

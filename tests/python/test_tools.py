@@ -14,7 +14,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 
 
-def run(*command: object, folder: Path = REPOSITORY, **environment: str) -> "subprocess.CompletedProcess[str]":
+def run(*command: object, folder: Path = REPOSITORY, **environment: str) -> subprocess.CompletedProcess[str]:
     if shutil.which(str(command[0])) is None:
         pytest.skip(f"{command[0]} is not installed")
     variables = os.environ | environment
@@ -74,20 +74,14 @@ def test_the_summary_closes_with_counts_and_a_note(tmp_path, note):
 
 
 def test_the_build_names_the_commit_it_is_of(tmp_path):
-    """Also where .git is elsewhere, and where there is none but tools/carry has been."""
+    """Also where there is no .git, but tools/carry has been."""
     header = tmp_path / "commit.h"
     tree = tmp_path / "tree"
     tree.mkdir()
 
     def commit_in_header() -> str:
-        run(
-            "cmake",
-            f"-DSOURCE={tree}",
-            f"-DHEADER={header}",
-            "-P",
-            "cmake/commit.cmake",
-            GIT_CEILING_DIRECTORIES=tmp_path,
-        )
+        inside = {"GIT_CEILING_DIRECTORIES": str(tmp_path)}  # a repository around the folder does not count
+        run("cmake", f"-DSOURCE={tree}", f"-DHEADER={header}", "-P", "cmake/commit.cmake", **inside)
         found = re.fullmatch(r'#define ROBOCACHE_COMMIT "(\w+)"\n', header.read_text())
         assert found, header.read_text()
         return found[1]
