@@ -96,7 +96,8 @@ struct AlignOptions {
   bool check = true;
 };
 
-// What to write. Views that are absent are not computed. Shapes: batch() below, then as stated.
+// What to write, in memory of its own: inputs are read meanwhile, and nobody looks. Views that are absent are not
+// computed. Shapes: batch() below, then as stated.
 struct Aligned {
   TensorView values{};  // [B, T, ...] (fuse: [B, T, sum of channels]); of any dtype that can hold the stream's values
   TensorView valid{};   // bool [B, T] (fuse: [B, T, streams])
