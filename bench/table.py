@@ -50,12 +50,9 @@ def gpu_table(record: records.Row) -> str:
     for op, case, _, group in groups(record["rows"]):
         floor = next(row["floor_us"] for row in group if row)
         lines.append(_line(f"{op} {case}", f"{floor:.1f}", *map(pair, group), _speedup(group)))
-    if record.get("host_us"):
-        lines += [
-            "",
-            f"Host time of a call with 7 tensors, launch included: {record['host_us']:.1f} us. {_import(record)}",
-        ]
-    return "\n".join(lines).rstrip()
+    host = record.get("host_before_launch_us")
+    said = f"Host time of a call with 7 tensors, before the launch: {host:.1f} us. " if host else ""
+    return "\n".join([*lines, "", said + _import(record)]).rstrip()
 
 
 def cpu_table(record: records.Row) -> str:

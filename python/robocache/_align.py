@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from robocache import _core
@@ -80,7 +81,7 @@ class Stream(Generic[Array]):
         channels: Sequence[str] | None = None,
         name: str | None = None,
     ) -> None:
-        if method is not None and not isinstance(method, str):  # copied, so that nobody can change them later
+        if isinstance(method, Iterable) and not isinstance(method, str):  # copied, so that nobody can change them later
             method = dict(method) if isinstance(method, Mapping) else tuple(method)
         self._values = values
         self._times = times
@@ -225,7 +226,10 @@ class Timeline:
 
         Timeline.around(t, history=2, horizon=100, rate=50) has 102 steps, and t itself is step 2.
         """
-        for name, steps in (("history", history), ("horizon", horizon)):
+        given: dict[str, Any] = {"history": history, "horizon": horizon}
+        for name, steps in given.items():
+            if isinstance(steps, bool) or not isinstance(steps, Integral):
+                raise TypeError(f"Timeline.around: {name} is {steps!r}; expected an int")
             if steps < 0:
                 raise ValueError(f"Timeline.around: {name} is {steps}; it must not be negative")
         line = Timeline(t, rate=rate, count=history + horizon)
@@ -281,7 +285,9 @@ class Aligned(NamedTuple, Generic[Array]):
     values: Array  # [B, T, ...]: no B where neither a stream nor the targets have rows
     valid: Any  # bool [B, T]: the value is real, not what `edge` put there
     age: Any  # int64 [B, T], nanoseconds: target minus the stamp of the sample at or before it
-    index: Any  # int64 [B, T]: that sample, counted from the row's first; -1 where there is none
+    # int64 [B, T], counted from the row's first: the sample at or before the target, but the one that "nearest" chose,
+    # the one that the value is clamped to, -1 where none is behind the value
+    index: Any
 
     def __repr__(self) -> str:
         parts = [f"{name} {_shape(part)}" for name, part in zip(self._fields, self, strict=True)]
@@ -339,7 +345,8 @@ def resample(
     causal    only what had arrived by the target: what a robot would have seen. Samples are held.
     on_nan    "propagate", or "skip": a sample that is not finite makes no valid value.
     check     False leaves out what only the data can tell: that times do not decrease, that lengths, offsets, rows fit.
-    out       an array to write into, of the shape, dtype and device that would be returned; any strides. Not for JAX.
+    out       an array to write into, of the shape, dtype and device that would be returned; any strides, in memory of
+              its own: no input lies between its first and last byte. Not for JAX.
     backend   "reference", "cpu", "cuda" or "torch"; default: by the device of the arrays.
 
     Returns an array [B, T, ...] of the same kind, on the same device, queued on the caller's current stream. CUDA calls
@@ -423,7 +430,8 @@ def align(
     streams   a dict by name, or a sequence; streams without rows are broadcast beside those that have them.
     targets, edge, causal, on_nan, check, backend: see `resample`; a stream's own edge, causal and on_nan come first.
 
-    Returns an `Aligned` for each stream: a dict by the same names, or a list in the same order.
+    Returns an `Aligned` for each stream: a dict by the same names, or a list in the same order. Whose memory it is and
+    when it is there: see `resample`, also for record_stream().
     """
     if not _compiling():
         made: dict[str, Aligned[Array]] | list[Aligned[Array]] = _core.align(
@@ -459,8 +467,10 @@ def fuse(
 
     dtype     of the fused values; needed where the streams' dtypes differ. Each stream is computed in its own dtype and
               rounded once. An integer dtype must be able to hold every value of each stream.
-    out       an array to write the values into; its dtype counts where `dtype` is not given. Not for JAX.
+    out       an array to write the values into, as in `resample`; its dtype counts where `dtype` is not given.
     streams, targets, edge, causal, on_nan, check, backend: see `align` and `resample`.
+
+    Returns a `Fused`. Whose memory it is and when it is there: see `resample`, also for record_stream().
     """
     if not _compiling():
         made: Fused[Array] = _core.fuse(streams, None, targets, edge, causal, on_nan, check, backend, dtype, out)

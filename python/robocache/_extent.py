@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from robocache._align import Stream
 
 Stamps = NDArray[np.int64]
+TIME_LIMIT = 2**62  # nanoseconds
 
 
 def overlap(names: Sequence[str | None], streams: Sequence[Stream[Any]], rate: float) -> tuple[Any, int]:
     """The start (nanoseconds; an array like the streams' own where there are rows) and the count of a Timeline."""
     if len(streams) == 0:
         raise ValueError("Timeline.over: there are no streams")
-    if not 0 < rate < np.inf:
+    if not 0 < _core.hertz("Timeline.over: rate", rate) < np.inf:
         raise ValueError(f"Timeline.over: rate is {rate}; it must be a positive number of hertz")
     start = end = np.int64(0) * np.zeros((), np.int64)
     filled: Any = np.ones((), bool)
@@ -59,6 +60,12 @@ def extent(where: str, stream: Stream[Any]) -> tuple[Stamps, Stamps, NDArray[np.
     times = stream.times
     if not hasattr(times, "shape"):
         raise TypeError(f"{where}times are of type {type(times).__name__}; expected an array")
+    check_dtype(
+        where, "times", times, ("int64", "float64", "float32"), "int64 nanoseconds, or float64 or float32 seconds"
+    )
+    for name, array in (("lengths", stream.lengths), ("offsets", stream.offsets), ("rows", stream.rows)):
+        if array is not None:
+            check_dtype(where, name, array, ("int64", "int32"), "int64 or int32")
     rank = len(times.shape)
     if rank not in (1, 2) or (stream.offsets is not None and rank != 1):
         raise ValueError(f"{where}times have {rank} dimensions; expected [S], [B, S], or [N] with offsets")
@@ -92,7 +99,7 @@ def extent(where: str, stream: Stream[Any]) -> tuple[Stamps, Stamps, NDArray[np.
     latency = _core.nanoseconds(where + "latency", stream.latency)
 
     def stamps(at: Any) -> Stamps:  # converted after they are picked: padding may hold anything
-        return np.where(filled, nanoseconds(where, times, np.where(filled, padded[at], zero)) - latency, np.int64(0))
+        return np.where(filled, nanoseconds(where, np.where(filled, padded[at], zero)) - latency, np.int64(0))
 
     first, last = stamps(np.minimum(begin, len(flat))), stamps(np.maximum(end, 1) - 1)
     if flat.dtype == np.int64:
@@ -125,20 +132,24 @@ def steps(spans: Stamps, rate: float) -> int:
     return count
 
 
-def nanoseconds(where: str, times: Any, stamps: NDArray[Any]) -> Stamps:
-    """Stamps that were picked out of `times`."""
-    if stamps.dtype in (np.float64, np.float32):
-        if not np.all(np.isfinite(stamps)):
-            raise ValueError(f"{where}times are not finite")
-        if stamps.dtype == np.float32 and np.any(np.abs(stamps) > 2**14):
-            raise ValueError(f"{where}times are too large for float32; give float64 seconds or int64 nanoseconds")
-        return np.rint(stamps.astype(np.float64) * 1e9).astype(np.int64)
-    if stamps.dtype != np.int64:
+def nanoseconds(where: str, stamps: NDArray[Any]) -> Stamps:
+    if stamps.dtype == np.float32 and np.any(np.abs(stamps) > 2**14):
+        raise ValueError(f"{where}times are too large for float32; give float64 seconds or int64 nanoseconds")
+    with np.errstate(over="ignore"):
+        ns = stamps if stamps.dtype == np.int64 else np.rint(stamps.astype(np.float64) * 1e9)
+    if not np.all((ns > -TIME_LIMIT) & (ns < TIME_LIMIT)):
+        raise ValueError(f"{where}times must be numbers below 2^62 ns (146 years)")
+    return ns.astype(np.int64)
+
+
+def check_dtype(where: str, name: str, array: Any, accepted: Sequence[str], expected: str) -> None:
+    """Before NumPy sees the array: of other libraries it may not know the dtype."""
+    dtype = str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
+    if dtype not in accepted:
         raise TypeError(
-            f"{where}times are {stamps.dtype}; they must be int64 nanoseconds, or float64 or float32 seconds"
-            + (" (JAX has int64 with jax_enable_x64)" if "jax" in type(times).__module__ else "")
+            f"{where}{name} are {dtype}; they must be {expected}"
+            + (" (JAX has int64 with jax_enable_x64)" if "jax" in type(array).__module__ else "")
         )
-    return stamps
 
 
 def on_host(array: Any) -> NDArray[Any]:

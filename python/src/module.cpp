@@ -14,6 +14,7 @@
 #include "errors.h"
 #include "exported.h"
 #include "options.h"
+#include "robocache_commit.h"
 #include "robocache_config.h"
 
 namespace nb = nanobind;

@@ -18,7 +18,6 @@ const CudaStatus& cuda_status() {
 void cuda_synchronize_all() {}
 void* cuda_allocate(int, std::size_t, void*) { refuse_cuda(); }
 void cuda_free(int, void*, void*) noexcept {}
-void cuda_wait(int, void*, void*) { refuse_cuda(); }
 void cuda_synchronize(int, void*) { refuse_cuda(); }
 
 }  // namespace robocache

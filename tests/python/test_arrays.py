@@ -407,8 +407,10 @@ def test_mixed_kinds_and_devices():
     with refused(TypeError, "resample: times is a NumPy array, but values is a torch tensor; all arrays"):
         rc.resample(to_torch(samples()), TIMES, TARGETS)
     streams = {"a": rc.Stream(samples(), TIMES), "b": rc.Stream(to_torch(samples()), TIMES)}
-    with refused(TypeError, 'align: stream "b": values is a torch tensor, but values is a NumPy array'):
+    with refused(TypeError, 'align: stream "b": values is a torch tensor, but values of stream "a" is a NumPy array'):
         rc.align(streams, TARGETS)
+    with refused(TypeError, 'fuse: targets is a torch tensor, but values of stream "a" is a NumPy array'):
+        rc.fuse({"a": streams["a"]}, to_torch(TARGETS))
     with refused(TypeError, "resample: backend torch takes torch tensors, and values is a NumPy array"):
         rc.resample(samples(), TIMES, TARGETS, backend="torch")
 

@@ -73,6 +73,15 @@ def test_around():
     np.testing.assert_array_equal(alone, [SECOND - 20_000_000, SECOND])
 
 
+@pytest.mark.parametrize("steps", ["2", 2.5, True, None])
+def test_around_refuses_steps_that_are_no_int(steps):
+    with pytest.raises(TypeError, match=f"^Timeline.around: history is {steps!r}; expected an int"):
+        rc.Timeline.around(0, history=steps, horizon=3, rate=50)
+    with pytest.raises(TypeError, match=f"^Timeline.around: horizon is {steps!r}; expected an int"):
+        rc.Timeline.around(0, history=3, horizon=steps, rate=50)
+    assert rc.Timeline.around(0, history=np.int32(2), horizon=3, rate=50).count == 5
+
+
 @pytest.mark.parametrize("steps", [{"history": -1, "horizon": 4}, {"history": 2, "horizon": -1}])
 def test_around_refuses_negative_steps(steps):
     name = min(steps, key=steps.get)
@@ -99,6 +108,35 @@ def test_over_takes_latency_off():
     np.testing.assert_array_equal(got, SECOND // 2 + np.arange(11) * 100_000_000)
     late = stream(1, 2, latency=datetime.timedelta(milliseconds=500))
     np.testing.assert_array_equal(taus(rc.Timeline.over([late, stream(0, 9)], rate=10)), got)
+
+
+@pytest.mark.parametrize("rate", ["50", None, True])
+def test_over_refuses_a_rate_that_is_none(rate):
+    with pytest.raises(TypeError, match=f"^Timeline.over: rate is {rate!r}; expected a number of hertz"):
+        rc.Timeline.over([stream(0, 1)], rate=rate)
+    with pytest.raises(ValueError, match=r"^Timeline.over: rate is -1; it must be a positive number of hertz"):
+        rc.Timeline.over([stream(0, 1)], rate=-1)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("last", [5e9, -5e9, 1e300, np.inf, np.nan, 2**62])
+def test_over_refuses_stamps_that_are_no_times(last):
+    times = np.array([0, 1, last])
+    if isinstance(last, int):
+        times = times.astype(np.int64)
+    with pytest.raises(ValueError, match=r'^Timeline.over: stream "a": times must be numbers below 2\^62 ns'):
+        rc.Timeline.over({"a": rc.Stream(np.zeros(3), times)}, rate=50)
+
+
+def test_over_refuses_dtypes_that_numpy_does_not_have():
+    torch = pytest.importorskip("torch")
+    values, times = torch.zeros(2, 4), torch.zeros(2, 4, dtype=torch.int64)
+    bad = rc.Stream(values, times.bfloat16())
+    with pytest.raises(TypeError, match=r'^Timeline.over: stream "0": times are bfloat16; they must be int64 nanosec'):
+        rc.Timeline.over([bad], rate=50)
+    bad = rc.Stream(values, times, lengths=torch.ones(2, dtype=torch.bfloat16))
+    with pytest.raises(TypeError, match=r'^Timeline.over: stream "0": lengths are bfloat16; they must be int64 or'):
+        rc.Timeline.over([bad], rate=50)
 
 
 def test_over_where_nothing_overlaps():
