@@ -1,5 +1,6 @@
 #include "output.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -144,8 +145,8 @@ void Outputs::allocate_exchange() {
       ++sharing;
     }
   }
-  if (sharing > 1 && total > 0) {
-    const std::int64_t shape[] = {static_cast<std::int64_t>(total)};
+  if (sharing > 1) {
+    const std::int64_t shape[] = {static_cast<std::int64_t>(std::max(total, alignment))};
     shared_ = new SharedBlock(allocate(DType::u8, shape));
   }
   std::size_t offset = 0;
