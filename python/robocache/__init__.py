@@ -6,8 +6,9 @@ Streams go in at the rate each sensor had; aligned tensors come out, on the devi
 
     streams = {"wrist": rc.Stream(frames, t_camera),
                "pose": rc.Stream(pose, t_pose, method=[("linear", 0, 3), ("slerp", 3, 7)], latency=0.008),
-               "gripper": rc.Stream(gripper, t_gripper, method="hold", max_gap=0.5)}
-    aligned = rc.align(streams, rc.Timeline.over(streams, rate=50), causal=True)
+               "gripper": rc.Stream(gripper, t_gripper, method="hold")}
+    timeline = rc.Timeline.over([streams["wrist"], streams["pose"]], rate=50)
+    aligned = rc.align(streams, timeline, causal=True)
     aligned["pose"].values, aligned["pose"].valid, aligned["pose"].age
 
 torch tensors (CPU and CUDA), NumPy, CuPy and JAX arrays go in, and the same kind comes out. Times are nanoseconds where
@@ -16,6 +17,7 @@ they are integers and seconds where they are floats. What each method computes, 
 
 from robocache._align import Aligned, Fused, Stream, Timeline, align, fuse, resample
 from robocache._backends import backends
+from robocache._clouds import Cloud, read_cloud, read_depth
 from robocache._core import (
     CudaError,
     FileError,
@@ -31,12 +33,13 @@ from robocache._core import (
 __version__: str = version()
 del version
 
-for _public in (Stream, Timeline, Aligned, Fused, CudaError, FileError):
+for _public in (Stream, Timeline, Aligned, Fused, Cloud, CudaError, FileError):
     _public.__module__ = __name__  # where users find them
 del _public
 
 __all__ = [
     "Aligned",
+    "Cloud",
     "CudaError",
     "FileError",
     "Fused",
@@ -47,6 +50,8 @@ __all__ = [
     "backends",
     "fuse",
     "num_threads",
+    "read_cloud",
+    "read_depth",
     "resample",
     "set_num_threads",
     "set_simd_target",

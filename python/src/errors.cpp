@@ -7,14 +7,13 @@ namespace robocache::python {
 std::string Where::text() const {
   std::string text = operation;
   if (!text.empty()) text += ": ";
-  if (!stream.empty()) {
-    text += "stream \"";
-    text += stream;
-    text += "\": ";
-  } else if (position >= 0) {
-    text += "stream \"" + std::to_string(position) + "\": ";
-  }
-  return text;
+  const std::string named = stream_text();
+  return named.empty() ? text : text + named + ": ";
+}
+
+std::string Where::stream_text() const {
+  if (stream.empty() && position < 0) return {};
+  return "stream \"" + (stream.empty() ? std::to_string(position) : std::string(stream)) + "\"";
 }
 
 void fail_with_python_error(ErrorKind kind, const Where& where, std::string_view what) {
@@ -35,6 +34,13 @@ std::string utf8(PyObject* text) {
 }
 
 }  // namespace
+
+nb::object text_from(std::string_view bytes) {
+  nb::object text =
+      nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace"));
+  if (!text.is_valid()) throw nb::python_error();
+  return text;
+}
 
 std::string text_of(const nb::object& object) { return utf8(PyObject_Str(object.ptr())); }
 
@@ -92,7 +98,7 @@ void bind_errors(nb::module_& m) {
     try {
       std::rethrow_exception(pointer);
     } catch (const Error& error) {
-      PyErr_SetString(exception_for(error.kind()), error.what());
+      PyErr_SetObject(exception_for(error.kind()), text_from(error.what()).ptr());
     }
   });
 }

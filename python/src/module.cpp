@@ -10,9 +10,11 @@
 #include <tuple>
 
 #include "align.h"
+#include "clouds.h"
 #include "errors.h"
 #include "exported.h"
 #include "options.h"
+#include "robocache_commit.h"
 #include "robocache_config.h"
 
 namespace nb = nanobind;
@@ -37,7 +39,11 @@ nb::dict build_info() {
   info["cuda"] = ROBOCACHE_WITH_CUDA != 0 ? nb::object(nb::str(ROBOCACHE_CUDA_VERSION)) : nb::none();
   info["cuda_architectures"] = ROBOCACHE_CUDA_ARCHITECTURES;
   info["simd_targets"] = nb::cast(simd);
-  info["compiler"] = __VERSION__;
+#ifdef __clang__
+  info["compiler"] = __VERSION__;  // "Clang 14.0.6"
+#else
+  info["compiler"] = "gcc " __VERSION__;
+#endif
   return info;
 }
 
@@ -47,6 +53,7 @@ NB_MODULE(_core, m) {
   bind_errors(m);
   bind_exported(m);
   bind_align(m);
+  bind_clouds(m);
   bind_options(m);
   m.def("backends", &list_backends,
         "(name, available, description) of each backend; never fails where there is no GPU.");
