@@ -341,6 +341,7 @@ __global__ void __launch_bounds__(tuning::threads) segments_kernel(const __grid_
       *reinterpret_cast<int4*>(counts + k) = *reinterpret_cast<const int4*>(call.counts + first + k);
     }
   } else {
+#pragma unroll
     for (int k = 0; k < n; ++k) counts[k] = first + k < call.all_cells ? call.counts[first + k] : 0;
   }
   int points = 0;
@@ -472,31 +473,44 @@ __device__ void store(float* to, const float (&values)[V]) {
   }
 }
 
+// What a channel's sums are scaled by, and back.
+struct Scale {
+  double to, back;
+};
+__device__ Scale scale_of(const Call& call, std::int64_t grid, std::int64_t channel) {
+  const int exponent =
+      exponent_of(call.largest[grid * call.plan.channels + channel], static_cast<std::int64_t>(call.given[grid]));
+  return {power_of_two(exponent), power_of_two(-exponent)};
+}
+// Of one grid and not too many channels, found once for a block.
+struct Scales {
+  static constexpr int most = 64;
+  Scale channels[most];
+  __device__ static bool serve(const Plan& plan) { return plan.grids == 1 && plan.channels <= most; }
+  __device__ void find(const Call& call) {
+    if (serve(call.plan) && threadIdx.x < call.plan.channels) channels[threadIdx.x] = scale_of(call, 0, threadIdx.x);
+    __syncthreads();
+  }
+};
+
 // V channels of one cell, for sum and mean, for max and min, or for all.
 template <class F, int V, bool Sums, bool Extremes>
 struct Cell {
   Sum sums[Sums ? V : 1];
   Extreme<F> most[Extremes ? V : 1], least[Extremes ? V : 1];
-  double scales[Sums ? V : 1] = {};
-  double back[Sums ? V : 1] = {};
+  Scale scales[Sums ? V : 1] = {};
 
-  __device__ void prepare(const Call& call, std::int64_t key, std::int64_t channel) {
-    const Plan& plan = call.plan;
-    const std::int64_t grid = plan.grids == 1 ? 0 : key / plan.cells;
+  __device__ void prepare(const Call& call, const Scales& known, std::int64_t key, std::int64_t channel) {
+    const std::int64_t grid = call.plan.grids == 1 ? 0 : key / call.plan.cells;
 #pragma unroll
     for (int v = 0; Sums && v < V; ++v) {
-      if (plan.sum != nullptr || plan.mean != nullptr) {
-        const int exponent =
-            exponent_of(call.largest[grid * plan.channels + channel + v], static_cast<std::int64_t>(call.given[grid]));
-        scales[v] = power_of_two(exponent);
-        back[v] = power_of_two(-exponent);
-      }
+      scales[v] = Scales::serve(call.plan) ? known.channels[channel + v] : scale_of(call, grid, channel + v);
     }
   }
   __device__ void add(const Plan& plan, const F (&x)[V]) {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      if (Sums) sums[v].add(feature_value(x[v]), scales[v]);
+      if (Sums) sums[v].add(feature_value(x[v]), scales[v].to);
       if (Extremes && plan.max != nullptr) most[v].add(true, x[v]);
       if (Extremes && plan.min != nullptr) least[v].add(false, x[v]);
     }
@@ -505,12 +519,12 @@ struct Cell {
     float values[V];
     if (Sums && plan.sum != nullptr) {
 #pragma unroll
-      for (int v = 0; v < V; ++v) values[v] = sums[v].value(back[v], 1);
+      for (int v = 0; v < V; ++v) values[v] = sums[v].value(scales[v].back, 1);
       store(plan.sum + out, values);
     }
     if (Sums && plan.mean != nullptr) {
 #pragma unroll
-      for (int v = 0; v < V; ++v) values[v] = sums[v].value(back[v], points);
+      for (int v = 0; v < V; ++v) values[v] = sums[v].value(scales[v].back, points);
       store(plan.mean + out, values);
     }
 #pragma unroll
@@ -532,8 +546,10 @@ struct Cell {
 template <class F, int V, bool Sums, bool Extremes>
 __global__ void __launch_bounds__(tuning::threads) cells_kernel(const __grid_constant__ Call call) {
   const Plan& plan = call.plan;
+  __shared__ Scales scales;
   after_earlier_work();
   let_next_begin();
+  if constexpr (Sums) scales.find(call);
   const auto vectors = static_cast<std::uint32_t>(plan.channels / V);
   const std::uint64_t index = static_cast<std::uint64_t>(blockIdx.x) * tuning::threads + threadIdx.x;
   const std::uint64_t n = index >> 32 == 0 ? static_cast<std::uint32_t>(index) / vectors : index / vectors;
@@ -545,7 +561,7 @@ __global__ void __launch_bounds__(tuning::threads) cells_kernel(const __grid_con
   }
   if (here.points > tuning::heavy) return;
   Cell<F, V, Sums, Extremes> cell;
-  cell.prepare(call, here.key, channel);
+  cell.prepare(call, scales, here.key, channel);
   const std::int32_t* const order = call.order + here.start;
 #pragma unroll 4
   for (int k = 0; k < here.points; ++k) {
@@ -581,6 +597,8 @@ __global__ void __launch_bounds__(tuning::threads) heavy_kernel(const __grid_con
   const int rows = tuning::threads / lanes;
   __shared__ Cell<F, 1, true, true> cells[tuning::threads];
   __shared__ bool last;
+  __shared__ Scales scales;
+  scales.find(call);
   for (int n = blockIdx.x; n < call.cursor[3]; n += gridDim.x) {
     const Chunk chunk = call.chunks[n];
     const int end = min(chunk.first + tuning::chunk, chunk.points);
@@ -590,7 +608,7 @@ __global__ void __launch_bounds__(tuning::threads) heavy_kernel(const __grid_con
       const std::int64_t channel = first + lane;
       Cell<F, 1, true, true> cell;
       if (channel < plan.channels) {
-        cell.prepare(call, chunk.key, channel);
+        cell.prepare(call, scales, chunk.key, channel);
 #pragma unroll 4
         for (int k = chunk.first + row; k < end; k += rows) {
           F x[1];
@@ -624,7 +642,7 @@ __global__ void __launch_bounds__(tuning::threads) heavy_kernel(const __grid_con
     __threadfence();
     for (std::int64_t channel = threadIdx.x; channel < plan.channels; channel += tuning::threads) {
       Cell<F, 1, true, true> cell;
-      cell.prepare(call, chunk.key, channel);
+      cell.prepare(call, scales, chunk.key, channel);
       const int flags = __ldcg(&sums[channel].flags);
       cell.sums[0].fixed = __ldcg(&sums[channel].fixed);
       cell.sums[0].is_nan = (flags & 1) != 0;

@@ -239,6 +239,14 @@ ROBOCACHE_HD int exponent_of(std::uint32_t largest, std::int64_t points) {
 // 2^k as a double; |k| is at most about 220 here.
 ROBOCACHE_HD double power_of_two(int k) { return bit_copy<double>(static_cast<std::int64_t>(k + 1023) << 52); }
 
+ROBOCACHE_HD std::int64_t nearest_integer(double x) {
+#if defined(__CUDA_ARCH__)
+  return __double2ll_rn(x);
+#else
+  return static_cast<std::int64_t>(::rint(x));
+#endif
+}
+
 // A sum of features in any order.
 struct Sum {
   std::int64_t fixed = 0;
@@ -246,7 +254,7 @@ struct Sum {
 
   ROBOCACHE_HD void add(float x, double scale) {
     if (is_finite(x)) {
-      fixed += static_cast<std::int64_t>(::rint(static_cast<double>(x) * scale));
+      fixed += nearest_integer(static_cast<double>(x) * scale);
     } else if (robocache::is_nan(x)) {
       is_nan = true;
     } else {

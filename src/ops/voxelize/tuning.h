@@ -1,19 +1,19 @@
-// The numbers that the CUDA kernels are tuned with. None of them has been swept yet.
+// The numbers that the CUDA kernels are tuned with, and why each is what it is. Figures are microseconds on one H200, cold:
+// count of 500,000 uniform points into 128^3 cells, count of 8 million on a surface into 256^3, mean of 8 channels of the
+// first. Each pair is from one sweep.
 #pragma once
-
-#include <cstdint>
 
 namespace robocache::voxelize_op::tuning {
 
-inline constexpr int threads = 256;
-
-// Points of a thread: so many are under way at once, and so many neighbours can share one atomic.
-inline constexpr int points_per_thread = 4;
+// Threads of a block, and points of a thread: 256 and 4 take 11.3, 69.6 and 111, 256 and 8 15.2, 74.0 and 117, 128 and 2
+// 9.6, 67.6 and 99. Of a point's neighbours only those of a warp share an atomic.
+inline constexpr int threads = 128;
+inline constexpr int points_per_thread = 2;
 
 // Cells of which a thread finds those that have points.
-inline constexpr int cells_per_thread = 16;
+inline constexpr int cells_per_thread = 4;
 
-// Points of a cell over which blocks add them instead of a thread, and how many a block takes.
+// Points of a cell over which blocks add them instead of a thread, and how many a block takes. Not swept.
 inline constexpr int heavy = 128;
 inline constexpr int chunk = 2048;
 
