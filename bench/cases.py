@@ -16,6 +16,7 @@ from torch import Tensor
 from bench import peers
 from bench.goals import GOALS
 from bench.timing import Call
+from bench.voxels import VOXEL_CASES, VoxelCase
 
 SECOND = 1_000_000_000  # nanoseconds; every recording here lasts one
 ROTATION_BYTES = 200_000_000  # what rotating inputs must exceed to be cold: over three times an H200's L2 of 60 MB
@@ -299,7 +300,8 @@ def fuse(name: str, **options: Any) -> Case:
     return Case("fuse", name, int(rows.removeprefix("B=")), int(targets), streams, peers.fuse, **options)
 
 
-WITH_GOALS = tuple({"resample": resample, "fuse": fuse}[op](name) for op, name in GOALS)
+MAKERS = {"resample": resample, "fuse": fuse}
+WITH_GOALS = tuple(MAKERS[op](name) for op, name in GOALS if op in MAKERS)
 SMALL_FUSE = WITH_GOALS[4]  # 7 tensors: the call whose host time is stated
 
 SCALE = (
@@ -336,9 +338,10 @@ METHODS = (
     ),
 )
 
-CASES = WITH_GOALS + SCALE + METHODS
+AnyCase = Case | VoxelCase
+CASES: tuple[AnyCase, ...] = (*WITH_GOALS, *SCALE, *METHODS, *VOXEL_CASES)
 
 
-def select(pattern: str | None) -> tuple[Case, ...]:
+def select(pattern: str | None) -> tuple[AnyCase, ...]:
     """The cases whose title contains the pattern, in which * stands for anything."""
     return tuple(case for case in CASES if fnmatch.fnmatchcase(case.title, f"*{pattern or ''}*"))

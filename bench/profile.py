@@ -18,14 +18,15 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from bench import records
-from bench.cases import CASES, Case, select
+from bench.cases import CASES, AnyCase, select
 
 MARK = "spin_kernel"  # torch.cuda._sleep
-KERNELS = f"regex:robocache|align|{MARK}"
+KERNELS = f"regex:robocache|align|voxelize|{MARK}"
 TIMEOUT = 300  # seconds, for all of ncu
 
 # Our name, and what ncu may call it: the first that the report has.
@@ -95,13 +96,14 @@ def find_ncu() -> str | None:
 # ---- the child
 
 
-def launch(cases: Sequence[Case]) -> int:
+def launch(cases: Sequence[AnyCase]) -> int:
     """One profiled call of each case. A case that fails leaves its mark without kernels, and a sentence."""
     rc = importlib.import_module("robocache")
     for case in cases:
         call = None
         try:
-            call = case.ours(rc, case.make("cuda"))
+            inputs: Any = case.make("cuda")
+            call = case.ours(rc, inputs)
             call()
             torch.cuda.synchronize()
         except Exception as error:
@@ -153,7 +155,7 @@ def run(command: Sequence[str]) -> str:
     return (done.stdout + done.stderr)[-1500:]
 
 
-def parse(text: str, cases: Sequence[Case]) -> list[records.Row]:
+def parse(text: str, cases: Sequence[AnyCase]) -> list[records.Row]:
     """One entry per kernel and case. The first line of values holds the units."""
     begin = text.index('"ID"')
     rows = list(csv.DictReader(io.StringIO(text[begin:])))
@@ -201,7 +203,7 @@ def short_name(name: str) -> str:
 # ---- what comes out
 
 
-def merge(path: Path, record: records.Row, found: list[records.Row], cases: Sequence[Case]) -> None:
+def merge(path: Path, record: records.Row, found: list[records.Row], cases: Sequence[AnyCase]) -> None:
     old = records.load(path)
     kept: list[records.Row] = []
     if old.get("machine") == record["machine"]:  # the file's commit and rows stay those of the last bench.run

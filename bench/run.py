@@ -30,9 +30,8 @@ from bench.cases import (
     PEER_TOLERANCE,
     SMALL_FUSE,
     TOLERANCE,
+    AnyCase,
     Call,
-    Case,
-    Inputs,
     relative_error,
     select,
 )
@@ -55,11 +54,11 @@ class Bench:
         self.bandwidth = 0.0
         self.synchronize: Call = torch.cuda.synchronize if device == "cuda" else lambda: None
 
-    def case(self, case: Case, contenders: Sequence[str], threads: int | None, progress: Progress) -> None:
+    def case(self, case: AnyCase, contenders: Sequence[str], threads: int | None, progress: Progress) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
             self.rc.set_num_threads(threads)
-        first = case.make(self.device)
+        first: Any = case.make(self.device)
         floor_bytes = case.floor_bytes(first)
         common: records.Row = {"floor_bytes": floor_bytes}
         sets = [first]
@@ -95,7 +94,7 @@ class Bench:
         error.__traceback__ = None  # it holds the tensors of every frame
 
     def _contender(
-        self, case: Case, who: str, sets: Sequence[Inputs], truth: Sequence[torch.Tensor], common: records.Row
+        self, case: AnyCase, who: str, sets: Sequence[Any], truth: Sequence[torch.Tensor], common: records.Row
     ) -> records.Row:
         calls = self._calls(case, who, sets)
         row = common | {"cold_us": None, "warm_us": None, "wall_us": None, "wall_p99_us": None}
@@ -118,7 +117,7 @@ class Bench:
             self.rc.synchronize()  # data that was found bad on the device is told here
         return row
 
-    def _calls(self, case: Case, who: str, sets: Sequence[Inputs]) -> list[Call]:
+    def _calls(self, case: AnyCase, who: str, sets: Sequence[Any]) -> list[Call]:
         if who == OURS:
             return [case.ours(self.rc, inputs) for inputs in sets]
         function: Callable[..., Any] | None = None
@@ -127,7 +126,7 @@ class Bench:
             function = torch.compile(case.peer, dynamic=False)
         return [case.peer_call(inputs, function) for inputs in sets]
 
-    def _agreement(self, case: Case, who: str, call: Call, truth: Sequence[torch.Tensor]) -> float:
+    def _agreement(self, case: AnyCase, who: str, call: Call, truth: Sequence[torch.Tensor]) -> float:
         results = case.results(call())
         if len(results) != len(truth):
             raise Disagreement(f"{len(results)} results, expected {len(truth)}")
@@ -160,7 +159,7 @@ class Run:
         options: argparse.Namespace,
         device: str,
         peers: list[str],
-        cases: Sequence[Case],
+        cases: Sequence[AnyCase],
         threads: list[int | None],
     ) -> None:
         self.options, self.device, self.peers, self.cases, self.threads = options, device, peers, cases, threads
@@ -207,7 +206,7 @@ class Run:
             self.bench.failed(what, error)
             return None
 
-    def _contenders(self, case: Case) -> list[str]:
+    def _contenders(self, case: AnyCase) -> list[str]:
         skipped = COMPILED if self.options.quick and not case.has_goal else None
         return [OURS, *(who for who in self.peers if who != skipped)]
 
@@ -219,7 +218,7 @@ class Run:
         case = cases.get((row["op"], row["case"]))
         return row["who"] in self._contenders(case) if case else not self.options.only
 
-    def _case(self, case: Case, threads: int | None, progress: Progress) -> bool:
+    def _case(self, case: AnyCase, threads: int | None, progress: Progress) -> bool:
         """False where the device is lost and nothing more can be measured."""
         alive = True
         try:

@@ -75,7 +75,7 @@ struct Call {
 
 // ---- filling -------------------------------------------------------------------------------------------------------
 
-__global__ void __launch_bounds__(tuning::threads) fill_kernel(const __grid_constant__ Call call) {
+__global__ void __launch_bounds__(tuning::threads) voxelize_fill_kernel(const __grid_constant__ Call call) {
   after_earlier_work();
   let_next_begin();  // so it may read its input at once: all that wrote it is done
   if (blockIdx.x == 0 && call.plan.check) {
@@ -205,7 +205,7 @@ struct Runs {
 };
 
 template <class T, class Index, bool Plain>
-__global__ void __launch_bounds__(tuning::threads) points_kernel(const __grid_constant__ Call call) {
+__global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const __grid_constant__ Call call) {
   using C = compute_t<T>;
   constexpr int n = tuning::points_per_thread;
   const Plan& plan = call.plan;
@@ -327,7 +327,7 @@ __device__ __noinline__ void add_heavy(const Call& call, const Occupied& here) {
 }
 
 // Room for the points of every cell that has some, and a list of those cells; one atomic a block.
-__global__ void __launch_bounds__(tuning::threads) segments_kernel(const __grid_constant__ Call call) {
+__global__ void __launch_bounds__(tuning::threads) voxelize_segments_kernel(const __grid_constant__ Call call) {
   constexpr int n = tuning::cells_per_thread;
   after_earlier_work();
   let_next_begin();
@@ -414,7 +414,7 @@ __device__ void load_features(const Plan& plan, std::int64_t number, std::int64_
 
 // Every point to its place, and the largest magnitude of each channel.
 template <class F, class Index, int V>
-__global__ void __launch_bounds__(tuning::threads) place_kernel(const __grid_constant__ Call call) {
+__global__ void __launch_bounds__(tuning::threads) voxelize_place_kernel(const __grid_constant__ Call call) {
   constexpr int shared_channels = 64;
   const Plan& plan = call.plan;
   after_earlier_work();
@@ -544,7 +544,7 @@ struct Cell {
 };
 
 template <class F, int V, bool Sums, bool Extremes>
-__global__ void __launch_bounds__(tuning::threads) cells_kernel(const __grid_constant__ Call call) {
+__global__ void __launch_bounds__(tuning::threads) voxelize_cells_kernel(const __grid_constant__ Call call) {
   const Plan& plan = call.plan;
   __shared__ Scales scales;
   after_earlier_work();
@@ -587,7 +587,7 @@ __device__ F value_of(bool greatest, long long order) {
 
 // Cells with many points, chunk by chunk. Whoever adds the last chunk writes the cell.
 template <class F>
-__global__ void __launch_bounds__(tuning::threads) heavy_kernel(const __grid_constant__ Call call) {
+__global__ void __launch_bounds__(tuning::threads) voxelize_heavy_kernel(const __grid_constant__ Call call) {
   const Plan& plan = call.plan;
   after_earlier_work();
   let_next_begin();
@@ -656,7 +656,7 @@ __global__ void __launch_bounds__(tuning::threads) heavy_kernel(const __grid_con
 }
 
 // Cells without points where they hold another number than 0, and occupancy as bits.
-__global__ void __launch_bounds__(tuning::threads) marks_kernel(const __grid_constant__ Call call) {
+__global__ void __launch_bounds__(tuning::threads) voxelize_marks_kernel(const __grid_constant__ Call call) {
   const Plan& plan = call.plan;
   after_earlier_work();
   let_next_begin();
@@ -772,27 +772,27 @@ class Runner {
     fill(plan.dropped, plan.clouds * drop_reasons * 8, 0);
     std::int64_t bytes = 0;
     for (int n = 0; n < call_.fill_count; ++n) bytes = std::max(bytes, call_.fills[n].bytes);
-    launch(&fill_kernel, std::clamp<std::int64_t>(divide_up(bytes, 64 * tuning::threads), 1, 4224));
+    launch(&voxelize_fill_kernel, std::clamp<std::int64_t>(divide_up(bytes, 64 * tuning::threads), 1, 4224));
 
     const std::int64_t tiles =
         call_.tiles_per_cloud > 0 ? plan.clouds * call_.tiles_per_cloud : divide_up(plan.points_per_cloud, tile_points);
     with_point_type(plan, [&](auto type) {
       using T = typename decltype(type)::type;
       if constexpr (is_float_type<T>) {
-        if (is_plain(plan)) return launch(&points_kernel<T, std::int32_t, true>, tiles);
+        if (is_plain(plan)) return launch(&voxelize_points_kernel<T, std::int32_t, true>, tiles);
       }
       if (plan.is_small()) {
-        launch(&points_kernel<T, std::int32_t, false>, tiles);
+        launch(&voxelize_points_kernel<T, std::int32_t, false>, tiles);
       } else {
-        launch(&points_kernel<T, std::int64_t, false>, tiles);
+        launch(&voxelize_points_kernel<T, std::int64_t, false>, tiles);
       }
     });
     if (features) {
-      launch(&segments_kernel, divide_up(cells, tuning::cells_per_thread * tuning::threads));
+      launch(&voxelize_segments_kernel, divide_up(cells, tuning::cells_per_thread * tuning::threads));
       with_feature_type(plan, [&](auto type) { run_features<typename decltype(type)::type>(); });
     }
     if (plan.bits != nullptr || call_.empties_count()) {
-      launch(&marks_kernel, std::clamp<std::int64_t>(divide_up(cells, 8 * tuning::threads), 1, 4224));
+      launch(&voxelize_marks_kernel, std::clamp<std::int64_t>(divide_up(cells, 8 * tuning::threads), 1, 4224));
     }
   }
 
@@ -813,18 +813,18 @@ class Runner {
     const Plan& plan = call_.plan;
     const std::int64_t tiles = divide_up(plan.all_points, tile_points);
     if (plan.is_small()) {
-      launch(&place_kernel<F, std::int32_t, V>, tiles);
+      launch(&voxelize_place_kernel<F, std::int32_t, V>, tiles);
     } else {
-      launch(&place_kernel<F, std::int64_t, V>, tiles);
+      launch(&voxelize_place_kernel<F, std::int64_t, V>, tiles);
     }
     const std::int64_t most_cells = std::min(plan.all_points, call_.all_cells);
     const std::int64_t blocks = divide_up(most_cells * (plan.channels / V), tuning::threads);
     if (plan.max == nullptr && plan.min == nullptr) {
-      launch(&cells_kernel<F, V, true, false>, blocks);
+      launch(&voxelize_cells_kernel<F, V, true, false>, blocks);
     } else if (plan.sum == nullptr && plan.mean == nullptr) {
-      launch(&cells_kernel<F, V, false, true>, blocks);
+      launch(&voxelize_cells_kernel<F, V, false, true>, blocks);
     } else {
-      launch(&cells_kernel<F, V, true, true>, blocks);
+      launch(&voxelize_cells_kernel<F, V, true, true>, blocks);
     }
   }
 
@@ -846,7 +846,7 @@ class Runner {
     } else {
       run_features<F, 1>();
     }
-    launch(&heavy_kernel<F>, std::min<std::int64_t>(divide_up(plan.all_points, tuning::heavy), 1056));
+    launch(&voxelize_heavy_kernel<F>, std::min<std::int64_t>(divide_up(plan.all_points, tuning::heavy), 1056));
   }
 
   Call& call_;
