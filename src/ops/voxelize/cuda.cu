@@ -326,37 +326,32 @@ __device__ __noinline__ void add_heavy(const Call& call, const Occupied& here) {
   for (std::int64_t c = 0; c < channels; ++c) call.heavy[cell * channels + c] = {0, lowest, lowest, 0, 0};
 }
 
-// Room for the points of every cell that has some, and a list of those cells; one atomic a block.
+// Room for the points of every cell that has some, and a list of those cells; one atomic a block. Lanes take neighbouring
+// cells, so that what they write lies together.
 __global__ void __launch_bounds__(tuning::threads) voxelize_segments_kernel(const __grid_constant__ Call call) {
   constexpr int n = tuning::cells_per_thread;
   after_earlier_work();
   let_next_begin();
   __shared__ int points_before[warps];
   __shared__ int cells_before[warps];
-  const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * tuning::threads + threadIdx.x) * n;
-  alignas(16) int counts[n] = {};
-  if (first + n <= call.all_cells) {
-#pragma unroll
-    for (int k = 0; k < n; k += 4) {
-      *reinterpret_cast<int4*>(counts + k) = *reinterpret_cast<const int4*>(call.counts + first + k);
-    }
-  } else {
-#pragma unroll
-    for (int k = 0; k < n; ++k) counts[k] = first + k < call.all_cells ? call.counts[first + k] : 0;
-  }
+  const auto lane = static_cast<int>(threadIdx.x % warp_size);
+  const auto warp = static_cast<int>(threadIdx.x / warp_size);
+  const std::int64_t first =
+      (static_cast<std::int64_t>(blockIdx.x) * tuning::threads + static_cast<std::int64_t>(warp) * warp_size) * n +
+      lane;
+  int counts[n];
   int points = 0;
   int cells = 0;
 #pragma unroll
   for (int k = 0; k < n; ++k) {
+    const std::int64_t key = first + k * warp_size;
+    counts[k] = key < call.all_cells ? call.counts[key] : 0;
     points += counts[k];
     cells += counts[k] > 0 ? 1 : 0;
   }
-  int warp_points = 0;
-  int warp_cells = 0;
-  int start = warp_sum_before(points, warp_points);
-  int place = warp_sum_before(cells, warp_cells);
-  const auto warp = static_cast<int>(threadIdx.x / warp_size);
-  if (threadIdx.x % warp_size == 0) {
+  const int warp_points = __reduce_add_sync(whole_warp, points);
+  const int warp_cells = __reduce_add_sync(whole_warp, cells);
+  if (lane == 0) {
     points_before[warp] = warp_points;
     cells_before[warp] = warp_cells;
   }
@@ -376,16 +371,22 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_segments_kernel(cons
     }
   }
   __syncthreads();
-  start += points_before[warp];
-  place += cells_before[warp];
+  int start = points_before[warp];
+  int place = cells_before[warp];
 #pragma unroll
   for (int k = 0; k < n; ++k) {
-    if (counts[k] == 0) continue;
-    const Occupied here{first + k, start, counts[k]};
-    call.occupied_cells[place++] = here;
-    call.counts[first + k] = start;
-    start += counts[k];
-    if (counts[k] > tuning::heavy) add_heavy(call, here);
+    const unsigned occupied = __ballot_sync(whole_warp, counts[k] > 0);
+    if (occupied == 0) continue;
+    int group = 0;
+    const int before = warp_sum_before(counts[k], group);
+    if (counts[k] > 0) {
+      const Occupied here{first + k * warp_size, start + before, counts[k]};
+      call.occupied_cells[place + __popc(occupied & ((1u << lane) - 1))] = here;
+      call.counts[here.key] = here.start;
+      if (counts[k] > tuning::heavy) add_heavy(call, here);
+    }
+    start += group;
+    place += __popc(occupied);
   }
 }
 
@@ -476,11 +477,12 @@ __device__ void store(float* to, const float (&values)[V]) {
 // What a channel's sums are scaled by, and back.
 struct Scale {
   double to, back;
+  int exponent;
 };
 __device__ Scale scale_of(const Call& call, std::int64_t grid, std::int64_t channel) {
   const int exponent =
       exponent_of(call.largest[grid * call.plan.channels + channel], static_cast<std::int64_t>(call.given[grid]));
-  return {power_of_two(exponent), power_of_two(-exponent)};
+  return {power_of_two(exponent), power_of_two(-exponent), exponent};
 }
 // Of one grid and not too many channels, found once for a block.
 struct Scales {
@@ -543,6 +545,34 @@ struct Cell {
   }
 };
 
+// A cell of one point, whose sum and mean are the feature itself where scaling it loses nothing. False where it does, or
+// where there is more to think of.
+template <class F, int V, bool Sums, bool Extremes>
+__device__ bool write_one(const Call& call, const Scales& known, std::int32_t point, std::int64_t channel,
+                          std::int64_t out) {
+  const Plan& plan = call.plan;
+  if (plan.accumulate || (Sums && !Scales::serve(plan))) return false;
+  F x[V];
+  load_features(plan, point, channel, x);
+  float values[V];
+  bool exact = true;
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    values[v] = feature_value(x[v]);
+    const int power = static_cast<int>(bit_copy<std::uint32_t>(values[v]) >> 23 & 0xffu);  // 0: zero or subnormal
+    if (Sums) exact = exact && power > 0 && power < 255 && power - 150 + known.channels[channel + v].exponent >= 0;
+  }
+  if (!exact) return false;
+  if (Sums && plan.sum != nullptr) store(plan.sum + out, values);
+  if (Sums && plan.mean != nullptr) store(plan.mean + out, values);
+#pragma unroll
+  for (int v = 0; Extremes && v < V; ++v) {
+    if (plan.max != nullptr) static_cast<F*>(plan.max)[out + v] = canonical_feature(x[v]);
+    if (plan.min != nullptr) static_cast<F*>(plan.min)[out + v] = canonical_feature(x[v]);
+  }
+  return true;
+}
+
 template <class F, int V, bool Sums, bool Extremes>
 __global__ void __launch_bounds__(tuning::threads) voxelize_cells_kernel(const __grid_constant__ Call call) {
   const Plan& plan = call.plan;
@@ -560,16 +590,18 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_cells_kernel(const _
     plan.count[here.key] = (plan.accumulate ? plan.count[here.key] : 0) + here.points;
   }
   if (here.points > tuning::heavy) return;
+  const std::int64_t out = here.key * plan.channels + channel;
+  const std::int32_t* const order = call.order + here.start;
+  if (here.points == 1 && write_one<F, V, Sums, Extremes>(call, scales, order[0], channel, out)) return;
   Cell<F, V, Sums, Extremes> cell;
   cell.prepare(call, scales, here.key, channel);
-  const std::int32_t* const order = call.order + here.start;
 #pragma unroll 4
   for (int k = 0; k < here.points; ++k) {
     F x[V];
     load_features(plan, order[k], channel, x);
     cell.add(plan, x);
   }
-  cell.write(plan, here.key * plan.channels + channel, here.points);
+  cell.write(plan, out, here.points);
 }
 
 // The value that has an order_of().

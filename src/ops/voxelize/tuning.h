@@ -11,7 +11,7 @@ inline constexpr int threads = 128;
 inline constexpr int points_per_thread = 2;
 
 // Cells of which a thread finds those that have points.
-inline constexpr int cells_per_thread = 4;
+inline constexpr int cells_per_thread = 8;
 
 // Points of a cell over which blocks add them instead of a thread, and how many a block takes. Not swept.
 inline constexpr int heavy = 128;
