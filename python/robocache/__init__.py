@@ -16,6 +16,7 @@ they are integers and seconds where they are floats. What each method computes, 
 
 from robocache._align import Aligned, Fused, Stream, Timeline, align, fuse, resample
 from robocache._backends import backends
+from robocache._clouds import Cloud, read_cloud, read_depth
 from robocache._core import (
     CudaError,
     FileError,
@@ -31,12 +32,13 @@ from robocache._core import (
 __version__: str = version()
 del version
 
-for _public in (Stream, Timeline, Aligned, Fused, CudaError, FileError):
+for _public in (Stream, Timeline, Aligned, Fused, Cloud, CudaError, FileError):
     _public.__module__ = __name__  # where users find them
 del _public
 
 __all__ = [
     "Aligned",
+    "Cloud",
     "CudaError",
     "FileError",
     "Fused",
@@ -47,6 +49,8 @@ __all__ = [
     "backends",
     "fuse",
     "num_threads",
+    "read_cloud",
+    "read_depth",
     "resample",
     "set_num_threads",
     "set_simd_target",

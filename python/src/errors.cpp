@@ -36,6 +36,13 @@ std::string utf8(PyObject* text) {
 
 }  // namespace
 
+nb::object text_from(std::string_view bytes) {
+  nb::object text =
+      nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace"));
+  if (!text.is_valid()) throw nb::python_error();
+  return text;
+}
+
 std::string text_of(const nb::object& object) { return utf8(PyObject_Str(object.ptr())); }
 
 std::string describe(PyObject* object) {
@@ -92,7 +99,7 @@ void bind_errors(nb::module_& m) {
     try {
       std::rethrow_exception(pointer);
     } catch (const Error& error) {
-      PyErr_SetString(exception_for(error.kind()), error.what());
+      PyErr_SetObject(exception_for(error.kind()), text_from(error.what()).ptr());
     }
   });
 }

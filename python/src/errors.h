@@ -33,6 +33,9 @@ template <class... Parts>
 // An exception that Python code raised inside the call becomes a sentence of ours, with its own text at the end.
 [[noreturn]] void fail_with_python_error(ErrorKind kind, const Where& where, std::string_view what);
 
+// Text that may have come from a file or a path: bytes that are not UTF-8 are shown, not refused.
+nanobind::object text_from(std::string_view bytes);
+
 std::string text_of(const nanobind::object& object);  // str()
 std::string describe(PyObject* object);               // repr(), where it is short
 std::string type_name(PyObject* object);              // "list", "torch.Tensor"

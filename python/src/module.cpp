@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "align.h"
+#include "clouds.h"
 #include "errors.h"
 #include "exported.h"
 #include "options.h"
@@ -47,6 +48,7 @@ NB_MODULE(_core, m) {
   bind_errors(m);
   bind_exported(m);
   bind_align(m);
+  bind_clouds(m);
   bind_options(m);
   m.def("backends", &list_backends,
         "(name, available, description) of each backend; never fails where there is no GPU.");

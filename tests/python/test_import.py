@@ -43,7 +43,7 @@ def test_the_package_is_typed():
     assert (PACKAGE / "py.typed").exists()
     stub = PACKAGE / "_core.pyi"
     assert stub.exists()
-    for name in ("resample", "align", "fuse", "backends", "synchronize"):
+    for name in ("resample", "align", "fuse", "read_cloud", "read_depth", "backends", "synchronize"):
         assert f"def {name}(" in stub.read_text()
 
 
@@ -52,6 +52,9 @@ def test_public_names():
         "resample",
         "align",
         "fuse",
+        "read_cloud",
+        "read_depth",
+        "Cloud",
         "Stream",
         "Timeline",
         "Aligned",

@@ -1,0 +1,70 @@
+"""seeds.py FOLDER: small valid files to start the fuzzers from, a folder per format; standard library only."""
+
+import pathlib
+import struct
+import sys
+import zlib
+
+folder = pathlib.Path(sys.argv[1])
+
+
+def write(form: str, name: str, content: bytes) -> None:
+    (folder / form).mkdir(parents=True, exist_ok=True)
+    (folder / form / name).write_bytes(content)
+
+
+# PCD: two points of every type
+TYPES = [("F", 4, "f"), ("F", 8, "d"), ("I", 1, "b"), ("I", 2, "h"), ("I", 4, "i"), ("I", 8, "q")]
+TYPES += [("U", 1, "B"), ("U", 2, "H"), ("U", 4, "I"), ("U", 8, "Q")]
+fields = [(name, *TYPES[0], 1) for name in "xyz"] + [(f"f{k}", *kind, 1) for k, kind in enumerate(TYPES)]
+fields += [("rgba", *TYPES[8], 1), ("_", *TYPES[6], 3), ("normal", *TYPES[0], 3)]
+head = "# .PCD v0.7\nVERSION 0.7\nFIELDS {}\nTYPE {}\nSIZE {}\nCOUNT {}\nWIDTH 1\nHEIGHT 2\nVIEWPOINT 0 0 0 1 0 0 0\n"
+head = head.format(*(" ".join(str(field[k]) for field in fields) for k in (0, 1, 2, 4))) + "POINTS 2\nDATA "
+count = sum(field[4] for field in fields)
+layout = "<" + "".join(field[3] * field[4] for field in fields)
+columns = "<" + "".join(field[3] * field[4] * 2 for field in fields)
+text = " ".join(["1"] * count) + "\n" + " ".join(["2"] * count) + "\n"
+write("pcd", "ascii", (head + "ascii\n" + text).encode())
+write("pcd", "binary", (head + "binary\n").encode() + struct.pack(layout, *[1] * count) * 2)
+raw = struct.pack(columns, *[1] * 2 * count)
+packed = b"".join(bytes([len(raw[k : k + 32]) - 1]) + raw[k : k + 32] for k in range(0, len(raw), 32))
+write("pcd", "literals", (head + "binary_compressed\n").encode() + struct.pack("<II", len(packed), len(raw)) + packed)
+small = head.split("FIELDS")[0] + "FIELDS x y z\nTYPE U U U\nSIZE 1 1 1\nWIDTH 9\nPOINTS 9\nDATA binary_compressed\n"
+write("pcd", "copies", small.encode() + struct.pack("<II", 9, 27) + b"\x00\x07\xa0\x00\xa0\x00\xe0\x03\x05")
+
+# PLY: a face, two vertices of every type, an edge
+kinds = {"char": "b", "uchar": "B", "short": "h", "ushort": "H", "int": "i", "uint": "I", "float": "f", "double": "d"}
+head = "ply\nformat {} 1.0\ncomment c\nelement face 1\nproperty list uchar int vertices\nelement vertex 2\n"
+head += "".join(f"property float {name}\n" for name in "xyz") + "".join(f"property {kind} p_{kind}\n" for kind in kinds)
+head += "element edge 1\nproperty int a\nend_header\n"
+text = "2 0 1\n" + (" ".join(["3"] * 11) + "\n") * 2 + "7\n"
+write("ply", "ascii", (head.format("ascii") + text).encode())
+for name, order in (("binary_little_endian", "<"), ("binary_big_endian", ">")):
+    body = struct.pack(order + "Bii", 2, 0, 1)
+    body += struct.pack(order + "fff" + "".join(kinds.values()), *[3] * 11) * 2 + struct.pack(order + "i", 7)
+    write("ply", name, head.format(name).encode() + body)
+
+# NPY
+structure = "[('x', '<f4'), ('y', '>f4'), ('', '|V2'), ('z', '<f2'), ('ok', '|b1'), ('rgb', '|u1', (3,))]"
+for name, descr, order, shape, size in (
+    ("plain", "'<f4'", False, "(2, 4)", 32),
+    ("fortran", "'>f8'", True, "(2, 4)", 64),
+    ("organised", "'|i1'", False, "(2, 2, 3)", 12),
+    ("structured", structure, False, "(2,)", 32),
+):
+    text = f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}".encode()
+    write("npy", name, b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(range(size)))
+    write("npy", name + "2", b"\x93NUMPY\x02\x00" + struct.pack("<I", len(text)) + text + bytes(range(size)))
+
+write("kitti", "points", struct.pack("<8f", *range(8)))
+
+
+# PNG: a row of each filter
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+for name, level in (("stored", 0), ("deflated", 9)):
+    data = zlib.compress(b"".join(bytes([kind, *range(8)]) for kind in range(5)), level)
+    content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 5, 16, 0, 0, 0, 0))
+    write("png", name, content + chunk(b"IDAT", data[:9]) + chunk(b"IDAT", data[9:]) + chunk(b"IEND", b""))
