@@ -258,7 +258,7 @@ struct Sum {
   }
 };
 
-// The greatest or smallest of features in any order; of equals, one is as good as the other.
+// The greatest or smallest of features in any order: equals have equal bits, since a NaN becomes the canonical one.
 template <class F>
 struct Extreme {
   F best{};
@@ -268,7 +268,11 @@ struct Extreme {
   ROBOCACHE_HD void add(bool greatest, F x) {
     const std::int64_t here = order_of(greatest, x);
     if (any && here <= order) return;
-    best = x;
+    if constexpr (std::is_integral_v<F>) {
+      best = x;
+    } else {
+      best = narrow<F>(widen(x));
+    }
     order = here;
     any = true;
   }
