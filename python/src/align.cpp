@@ -8,12 +8,8 @@
 #include <vector>
 
 #include "argument.h"
-#include "core/cuda_memory.h"
-#include "errors.h"
-#include "options.h"
-#include "output.h"
+#include "call.h"
 #include "stream.h"
-#include "torch_tensor.h"
 
 namespace nb = nanobind;
 
@@ -21,15 +17,9 @@ namespace robocache::python {
 
 namespace {
 
-// Host work of more elements than this is worth letting other Python threads run; fewer take less than the switch.
-constexpr std::int64_t large_work = 1 << 14;
-
-nb::object not_implemented() { return nb::borrow(Py_NotImplemented); }
-
 // What the four calls share.
-struct Call {
-  Call(const char* operation, nb::handle backend)
-      : where{operation, {}, -1}, choice(parse_backend(where, backend.ptr())), arrays(choice) {}
+struct StreamsCall : Call {
+  using Call::Call;
 
   void parse_options(nb::handle edge, nb::handle causal, nb::handle on_nan, nb::handle check) {
     options.edge = parse_edge(where, edge.ptr());
@@ -100,22 +90,6 @@ struct Call {
     return here;
   }
 
-  // The library's call, on the stream that the arrays' library uses now.
-  template <class F>
-  void run(std::int64_t work, Workspace workspace, const F& call) {
-    const Context context{choice.backend, arrays.current_stream(where), workspace};
-    if (arrays.device().kind == DeviceKind::cpu && work > large_work) {
-      const nb::gil_scoped_release released;
-      call(context);
-    } else {
-      call(context);
-    }
-    // JAX may free or reuse its inputs in the order of a stream that it does not tell, so nothing may be pending.
-    if (arrays.type().library == Library::jax && arrays.device().kind == DeviceKind::cuda) {
-      cuda_synchronize(arrays.device().index, nullptr);
-    }
-  }
-
   std::int64_t stamps() const {
     std::int64_t count = 0;
     for (const Stream& stream : streams) count += stream.times.size();
@@ -138,9 +112,6 @@ struct Call {
          "ages and indices are int64, which JAX has only with jax_enable_x64; turn it on, or use resample");
   }
 
-  Where where;
-  BackendChoice choice;
-  Arrays arrays;
   AlignOptions options;
   struct Member {
     nb::object name;  // None: named by its position
@@ -152,20 +123,6 @@ struct Call {
   std::optional<Targets> targets;
 };
 
-// out= must be what would have been returned; its shape and device are checked by the library.
-void view_out(Call& call, nb::handle out, std::optional<DType> dtype, TensorView& view) {
-  if (!call.arrays.view(call.where, "out", out.ptr(), Role::output, view)) {
-    fail(ErrorKind::type, call.where, "out gives no access to its memory");
-  }
-  if (dtype && view.dtype != *dtype) {
-    fail(ErrorKind::type, call.where, "out is ", name_of(view.dtype), "; expected ", name_of(*dtype));
-  }
-}
-
-void written(const Call& call, nb::handle out) {
-  if (call.arrays.type().library == Library::torch) torch_tensor::increment_version(out.ptr());
-}
-
 int leading_rank(const Stream& stream) { return stream.offsets ? 1 : stream.times.rank; }
 
 std::int64_t width_of(const Stream& stream) {
@@ -176,7 +133,7 @@ std::int64_t width_of(const Stream& stream) {
 }
 
 // [B, T, ...]: the leading dimensions, then the stream's trailing ones.
-std::size_t values_shape(const Call& call, const Batch& batch, const Stream& stream, std::int64_t* shape) {
+std::size_t values_shape(const StreamsCall& call, const Batch& batch, const Stream& stream, std::int64_t* shape) {
   std::size_t rank = call.leading(batch, shape);
   for (int k = leading_rank(stream); k < stream.values.rank; ++k) {
     if (rank == max_rank)
@@ -194,7 +151,7 @@ std::optional<DType> common_dtype(const std::vector<Stream>& streams) {
   return streams[0].values.dtype;
 }
 
-[[noreturn]] void fail_mixed_dtypes(const Call& call) {
+[[noreturn]] void fail_mixed_dtypes(const StreamsCall& call) {
   for (std::size_t k = 1; k < call.streams.size(); ++k) {
     const DType first = call.streams[0].values.dtype;
     const DType here = call.streams[k].values.dtype;
@@ -219,7 +176,7 @@ nb::object record(const char* name, const nb::object& parts) {
 }
 
 // Name, or position, to the slice of the fused channels.
-nb::object columns_of(const Call& call) {
+nb::object columns_of(const StreamsCall& call) {
   nb::object columns = nb::steal(PyDict_New());
   std::int64_t first = 0;
   for (std::size_t k = 0; k < call.streams.size(); ++k) {
@@ -238,7 +195,7 @@ nb::object columns_of(const Call& call) {
 nb::object resample(Argument values, Argument times, Argument targets, Argument method, Argument edge, Argument max_gap,
                     Argument latency, Argument causal, Argument lengths, Argument offsets, Argument rows,
                     Argument on_nan, Argument check, Argument out, Argument backend) {
-  Call call("resample", backend);
+  StreamsCall call("resample", backend);
   const Where& where = call.where;
   call.parse_options(edge, causal, on_nan, check);
   const Methods methods = parse_methods(where, method.ptr());
@@ -265,18 +222,18 @@ nb::object resample(Argument values, Argument times, Argument targets, Argument 
     outputs.allocate();
     output.values = outputs[0];
   } else {
-    view_out(call, out, stream.values.dtype, output.values);
+    call.view_out(out, stream.values.dtype, output.values);
   }
   call.run(call.stamps() + output.values.size(), {},
            [&](const Context& context) { robocache::resample(context, stream, *call.targets, call.options, output); });
   if (out.is_none()) return outputs.take();
-  written(call, out);
+  call.written(out);
   return nb::borrow(out);
 }
 
 nb::object align(Argument streams, Argument names, Argument targets, Argument edge, Argument causal, Argument on_nan,
                  Argument check, Argument backend) {
-  Call call("align", backend);
+  StreamsCall call("align", backend);
   call.parse_options(edge, causal, on_nan, check);
   if (!call.view_streams(streams, names) || !view_targets(call.where, targets.ptr(), call.arrays, call.targets)) {
     return not_implemented();
@@ -319,7 +276,7 @@ nb::object align(Argument streams, Argument names, Argument targets, Argument ed
 
 nb::object fuse(Argument streams, Argument names, Argument targets, Argument edge, Argument causal, Argument on_nan,
                 Argument check, Argument backend, Argument dtype, Argument out) {
-  Call call("fuse", backend);
+  StreamsCall call("fuse", backend);
   call.parse_options(edge, causal, on_nan, check);
   std::optional<DType> wanted = parse_dtype(call.where, dtype.ptr());
   if (!call.view_streams(streams, names) || !view_targets(call.where, targets.ptr(), call.arrays, call.targets)) {
@@ -340,7 +297,7 @@ nb::object fuse(Argument streams, Argument names, Argument targets, Argument edg
   if (out.is_none()) {
     outputs.add(*wanted, {shape, lead + 1});
   } else {
-    view_out(call, out, wanted, fused.values);
+    call.view_out(out, wanted, fused.values);
   }
   last = static_cast<std::int64_t>(count);
   outputs.add(DType::boolean, {shape, lead + 1});
@@ -356,7 +313,7 @@ nb::object fuse(Argument streams, Argument names, Argument targets, Argument edg
   if (out.is_none()) {
     values = outputs.take();
   } else {
-    written(call, out);
+    call.written(out);
     values = nb::borrow(out);
   }
   const nb::object valid = outputs.take();
@@ -367,7 +324,7 @@ nb::object fuse(Argument streams, Argument names, Argument targets, Argument edg
 
 nb::object align_backward(Argument streams, Argument names, Argument targets, Argument edge, Argument causal,
                           Argument on_nan, Argument backend, Argument output_gradients) {
-  Call call("align_backward", backend);
+  StreamsCall call("align_backward", backend);
   call.parse_options(edge, causal, on_nan, nb::handle(Py_False));  // the forward has checked the data
   if (!call.view_streams(streams, names) || !view_targets(call.where, targets.ptr(), call.arrays, call.targets)) {
     return not_implemented();
@@ -391,11 +348,7 @@ nb::object align_backward(Argument streams, Argument names, Argument targets, Ar
   }
   outputs.allocate();
   for (std::size_t k = 0; k < count; ++k) into[k] = outputs[k];
-  Workspace workspace;
-  if (call.arrays.type().api != nullptr && call.arrays.device().kind == DeviceKind::cuda) {
-    workspace = {Outputs::allocate_scratch, &outputs};
-  }
-  call.run(work, workspace, [&](const Context& context) {
+  call.run(work, call.workspace(outputs), [&](const Context& context) {
     robocache::align_backward(context, call.streams, *call.targets, call.options, from, into);
   });
   nb::list result;

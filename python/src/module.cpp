@@ -15,6 +15,7 @@
 #include "exported.h"
 #include "options.h"
 #include "robocache_config.h"
+#include "voxelize.h"
 
 namespace nb = nanobind;
 
@@ -48,6 +49,7 @@ NB_MODULE(_core, m) {
   bind_errors(m);
   bind_exported(m);
   bind_align(m);
+  bind_voxelize(m);
   bind_clouds(m);
   bind_options(m);
   m.def("backends", &list_backends,
