@@ -309,11 +309,23 @@ def camera_rays(
             at_x, at_y, (a, b, c, d) = _distort(x, y, coefficients)
             determinant = a * d - b * c
             off_x, off_y = at_x - target_x, at_y - target_y
-            x -= (d * off_x - b * off_y) / determinant
-            y -= (a * off_y - c * off_x) / determinant
-        at_x, at_y, (a, b, c, d) = _distort(x, y, coefficients)
-        found = (np.hypot(at_x - target_x, at_y - target_y) < 1e-9) & (a * d - b * c > 0)
+            step_x, step_y = (d * off_x - b * off_y) / determinant, (a * off_y - c * off_x) / determinant
+            x -= step_x
+            y -= step_y
+            if not np.any(np.abs(step_x) + np.abs(step_y) > 1e-14):
+                break
+        at_x, at_y, _ = _distort(x, y, coefficients)
+        found = (np.hypot(at_x - target_x, at_y - target_y) < 1e-9) & (np.hypot(x, y) < _fold(coefficients))
     return np.where(found[..., None], np.stack([x, y], axis=-1), np.nan).astype(np.float32)
+
+
+def _fold(coefficients: Sequence[float]) -> float:
+    """The radius at which the model's radius stops to grow, or has a pole; infinite where it does neither."""
+    k1, k2, _, _, k3, k4, k5, k6 = [*coefficients, 0.0, 0.0, 0.0, 0.0][:8]
+    top, bottom = np.poly1d([k3, k2, k1, 1]), np.poly1d([k6, k5, k4, 1])  # of the squared radius
+    slope = top * bottom + np.poly1d([2, 0]) * (top.deriv() * bottom - top * bottom.deriv())
+    roots = [*slope.roots, *bottom.roots]
+    return math.sqrt(min((root.real for root in roots if root.real > 0 and abs(root.imag) < 1e-9), default=math.inf))
 
 
 def _distort(x: Any, y: Any, coefficients: Sequence[float]) -> tuple[Any, Any, tuple[Any, Any, Any, Any]]:
