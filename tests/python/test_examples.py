@@ -1,4 +1,4 @@
-"""The examples, and the one in the README, run as they are."""
+"""The examples, and those in the README, run as they are."""
 
 import re
 import subprocess
@@ -30,7 +30,7 @@ def test_train_windows():
     assert re.search(r"loss \d+\.\d+", said)
 
 
-def test_the_readme_s_example():
-    block = re.search(r"```python\n(.+?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert block is not None
-    assert re.match(r"\(\d+, 7\) 0\.\d+ \d+\n", run("-c", block[1]))
+def test_the_readme_s_examples():
+    align, voxelize = re.findall(r"```python\n(.+?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert re.match(r"\(\d+, 7\) 0\.\d+ \d+\n", run("-c", align))
+    assert re.match(r"\(2, 120, 120, 40, 3\) \[( *\d+){4}\]\n", run("-c", voxelize))

@@ -54,7 +54,7 @@ def test_the_table_has_points_in_cells():
     "name", ["one_voxel", "wide_range", "features/float32/into", "features/float16/cells", "reduce/sum"]
 )
 def test_sums_are_within_the_stated_bound(name, backend):
-    """docs/semantics.md: n points of a cell, N of the grid: n * max|f| * 2^(bit_width(N) - 61), then the roundings."""
+    """docs/semantics.md: n points of a cell, N of the grid: n * max|f| * 2^(bit_width(N) - 62), then the roundings."""
     kind, convert = backend
     problem = cases.problem_of(name)
     where = oracle.voxelize(problem)
@@ -81,14 +81,14 @@ def test_sums_are_within_the_stated_bound(name, backend):
             if not all(math.isfinite(x) for x in column):
                 continue
             truth = math.fsum(column)
-            bound = n * float(largest[grid][c]) * 2.0 ** (given[grid].bit_length() - 61)
+            bound = n * float(largest[grid][c]) * 2.0 ** (given[grid].bit_length() - 62)
             for actual, exact, slack in ((sums[key, c], truth, bound), (means[key, c], truth / n, bound / n)):
                 rounding = 2.0**-24 * abs(exact) * (1 + 2.0**-20) + 2.0**-150
                 assert abs(actual - exact) <= slack + rounding, (name, key, c)
 
 
 def test_sums_of_like_magnitudes_are_exact(backend):
-    """Where the features span fewer than 38 - bit_width(N) powers of two, the sum is the exact one, rounded once."""
+    """docs/semantics.md: nothing is lost where the features span no more than 2^(38 - bit_width(N))."""
     kind, convert = backend
     random = cases.Random(5)
     points = cases.coordinates(random, (3000,), "float32")

@@ -115,7 +115,7 @@ def test_sums_of_any_floats_are_within_the_bound(column, backend):
     )
     total, mean = (float(array.reshape(())) for array in voxels.values)
     truth = math.fsum(column.tolist())
-    bound = n * float(np.abs(column).max()) * 2.0 ** (n.bit_length() - 61)
+    bound = n * float(np.abs(column).max()) * 2.0 ** (n.bit_length() - 62)
     for actual, exact, slack in ((total, truth, bound), (mean, truth / n, bound / n)):
         if abs(exact) + slack > float(np.finfo(np.float32).max):
             assert abs(actual) > 3.4e38

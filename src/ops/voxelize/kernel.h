@@ -143,6 +143,9 @@ ROBOCACHE_HD bool unproject(const Plan& plan, const Cloud<C>& cloud, std::int64_
   return true;
 }
 
+ROBOCACHE_HD float round_down(float x) { return ::floorf(x); }
+ROBOCACHE_HD double round_down(double x) { return ::floor(x); }
+
 // The cell of a point that is in the grid's frame.
 template <class C>
 ROBOCACHE_HD Place cell_of(const Plan& plan, const C (&p)[3]) {
@@ -150,7 +153,7 @@ ROBOCACHE_HD Place cell_of(const Plan& plan, const C (&p)[3]) {
   std::int64_t cell = 0;
   bool inside = true;
   for (int axis = 0; axis < 3; ++axis) {
-    const C at = ::floor((p[axis] - static_cast<C>(plan.origin[axis])) / static_cast<C>(plan.voxel_size[axis]));
+    const C at = round_down((p[axis] - static_cast<C>(plan.origin[axis])) / static_cast<C>(plan.voxel_size[axis]));
     const bool near = at >= C(0) && at < C(0x1p62);
     const std::int64_t index = near ? static_cast<std::int64_t>(at) : -1;
     inside = inside && near && index < plan.shape[axis];
@@ -261,8 +264,8 @@ struct Sum {
 // The greatest or smallest of features in any order: equals have equal bits, since a NaN becomes the canonical one.
 template <class F>
 struct Extreme {
-  F best{};
   std::int64_t order = 0;
+  F best{};
   bool any = false;
 
   ROBOCACHE_HD void add(bool greatest, F x) {
