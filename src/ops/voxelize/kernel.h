@@ -143,9 +143,6 @@ ROBOCACHE_HD bool unproject(const Plan& plan, const Cloud<C>& cloud, std::int64_
   return true;
 }
 
-ROBOCACHE_HD float round_down(float x) { return ::floorf(x); }
-ROBOCACHE_HD double round_down(double x) { return ::floor(x); }
-
 // The cell of a point that is in the grid's frame.
 template <class C>
 ROBOCACHE_HD Place cell_of(const Plan& plan, const C (&p)[3]) {
@@ -153,7 +150,7 @@ ROBOCACHE_HD Place cell_of(const Plan& plan, const C (&p)[3]) {
   std::int64_t cell = 0;
   bool inside = true;
   for (int axis = 0; axis < 3; ++axis) {
-    const C at = round_down((p[axis] - static_cast<C>(plan.origin[axis])) / static_cast<C>(plan.voxel_size[axis]));
+    const C at = floor_of((p[axis] - static_cast<C>(plan.origin[axis])) / static_cast<C>(plan.voxel_size[axis]));
     const bool near = at >= C(0) && at < C(0x1p62);
     const std::int64_t index = near ? static_cast<std::int64_t>(at) : -1;
     inside = inside && near && index < plan.shape[axis];
@@ -261,7 +258,16 @@ struct Sum {
   }
 };
 
-// The greatest or smallest of features in any order: equals have equal bits, since a NaN becomes the canonical one.
+template <class F>
+ROBOCACHE_HD F canonical_feature(F x) {
+  if constexpr (is_float_type<F>) {
+    return is_nan(widen(x)) ? narrow<F>(quiet_nan<float>()) : x;
+  } else {
+    return x;
+  }
+}
+
+// The greatest or smallest of features in any order: equals have equal bits.
 template <class F>
 struct Extreme {
   std::int64_t order = 0;
@@ -271,11 +277,7 @@ struct Extreme {
   ROBOCACHE_HD void add(bool greatest, F x) {
     const std::int64_t here = order_of(greatest, x);
     if (any && here <= order) return;
-    if constexpr (std::is_integral_v<F>) {
-      best = x;
-    } else {
-      best = narrow<F>(widen(x));
-    }
+    best = canonical_feature(x);
     order = here;
     any = true;
   }
