@@ -1,7 +1,8 @@
 """Clouds and depth images into grids: voxelize, voxelize_depth, and the rays of a camera whose lens distorts.
 
-Nothing of a call is computed here. The engine (robocache._core) serves arrays that have memory; lists, and NumPy arrays
-beside tensors of another library, become small arrays of that library first.
+Nothing of a call is computed here. The engine (robocache._core) serves arrays that have memory; robocache._torch_voxels
+serves what it hands back with NotImplemented (gradients, tensors without memory, other devices), and everything while
+torch.compile traces. Lists, and NumPy arrays beside tensors of another library, become small arrays of that library.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache import _core
+from robocache import _align, _core
 from robocache._align import _shape
 
 Array = TypeVar("Array")
@@ -159,14 +160,14 @@ def voxelize(
     accumulate  add to what `out` holds: count, occupancy, max and min. Its cells count as they are: where a max is
               streamed, the first call takes empty=-inf.
     check     False leaves out what only the data can tell: that lengths, offsets and into fit, that poses are rigid.
-    backend   "reference", "cpu" or "cuda"; default: by the device of the arrays.
+    backend   "reference", "cpu", "cuda" or "torch"; default: by the device of the arrays.
 
     The result has the same bits on every backend, on every run, and for any order of the points. lengths, offsets, into
-    and pose may be lists, or NumPy arrays beside tensors of another library. CUDA calls do not wait; what their checks
-    find is raised by the next call or `rc.synchronize()`.
+    and pose may be lists, or NumPy arrays beside tensors of another library. Gradients flow to features, through sum,
+    mean, max and min. CUDA calls do not wait; what their checks find is raised by the next call or `rc.synchronize()`.
     """
     if into is not None:
-        grids = _grids(into, grids, out)
+        grids = _grids(into, grids)
         into = _beside(points, into)
     if lengths is not None:
         lengths = _beside(points, lengths)
@@ -174,28 +175,49 @@ def voxelize(
         offsets = _beside(points, offsets)
     if pose is not None:
         pose = _beside(points, pose, np.float64)
-    made = _core.voxelize(
-        points,
-        grid,
-        features,
-        reduce,
-        packed,
-        empty,
-        lengths,
-        offsets,
-        into,
-        grids,
-        pose,
-        crop,
-        crop_frame,
-        out,
-        accumulate,
-        check,
-        backend,
-    )
-    if made is NotImplemented:
-        _refuse("voxelize", points, features, backend)
-    return Voxels(made[0], Dropped(made[1]))
+    if not _align._compiling():
+        made = _core.voxelize(
+            points,
+            grid,
+            features,
+            reduce,
+            packed,
+            empty,
+            lengths,
+            offsets,
+            into,
+            grids,
+            pose,
+            crop,
+            crop_frame,
+            out,
+            accumulate,
+            check,
+            backend,
+        )
+        if made is not NotImplemented:
+            return Voxels(made[0], Dropped(made[1]))
+    from robocache import _torch_voxels
+
+    arrays = {
+        "points": points,
+        "features": features,
+        "lengths": lengths,
+        "offsets": offsets,
+        "into": into,
+        "pose": pose,
+    }
+    options = {
+        "packed": packed,
+        "empty": empty,
+        "grids": grids,
+        "crop": crop,
+        "crop_frame": crop_frame,
+        "check": check,
+        "backend": backend,
+    }
+    values, counts = _torch_voxels.run("voxelize", arrays, grid, reduce, options, out, accumulate)
+    return Voxels(values, Dropped(counts))
 
 
 def voxelize_depth(
@@ -237,7 +259,7 @@ def voxelize_depth(
     The rest is as in `voxelize`.
     """
     if into is not None:
-        grids = _grids(into, grids, out)
+        grids = _grids(into, grids)
         into = _beside(depth, into)
     if pose is not None:
         pose = _beside(depth, pose, np.float64)
@@ -245,32 +267,57 @@ def voxelize_depth(
         intrinsics = _beside(depth, intrinsics, np.float64)
     if rays is not None:
         rays = _beside(depth, rays)
-    made = _core.voxelize_depth(
-        depth,
-        intrinsics,
-        rays,
-        grid,
-        features,
-        reduce,
-        packed,
-        empty,
-        depth_scale,
-        depth_min,
-        depth_max,
-        invalid,
-        into,
-        grids,
-        pose,
-        crop,
-        crop_frame,
-        out,
-        accumulate,
-        check,
-        backend,
-    )
-    if made is NotImplemented:
-        _refuse("voxelize_depth", depth, features, backend)
-    return Voxels(made[0], Dropped(made[1]))
+    if not _align._compiling():
+        made = _core.voxelize_depth(
+            depth,
+            intrinsics,
+            rays,
+            grid,
+            features,
+            reduce,
+            packed,
+            empty,
+            depth_scale,
+            depth_min,
+            depth_max,
+            invalid,
+            into,
+            grids,
+            pose,
+            crop,
+            crop_frame,
+            out,
+            accumulate,
+            check,
+            backend,
+        )
+        if made is not NotImplemented:
+            return Voxels(made[0], Dropped(made[1]))
+    from robocache import _torch_voxels
+
+    arrays = {
+        "depth": depth,
+        "features": features,
+        "intrinsics": intrinsics,
+        "rays": rays,
+        "into": into,
+        "pose": pose,
+    }
+    options = {
+        "packed": packed,
+        "empty": empty,
+        "grids": grids,
+        "crop": crop,
+        "crop_frame": crop_frame,
+        "depth_scale": depth_scale,
+        "depth_min": depth_min,
+        "depth_max": depth_max,
+        "invalid": invalid,
+        "check": check,
+        "backend": backend,
+    }
+    values, counts = _torch_voxels.run("voxelize_depth", arrays, grid, reduce, options, out, accumulate)
+    return Voxels(values, Dropped(counts))
 
 
 def camera_rays(
@@ -354,6 +401,8 @@ def _beside(like: Any, thing: Any, dtype: Any = None) -> Any:
     if type(thing) is type(like) or not isinstance(thing, (list, tuple, np.ndarray)):
         return thing
     torch, cupy, jax = (sys.modules.get(name) for name in ("torch", "cupy", "jax"))
+    if torch is not None and _align._compiling():
+        return torch.as_tensor(thing, dtype=None if dtype is None else torch.float64, device=like.device)
     beside_torch = torch is not None and isinstance(like, torch.Tensor)
     if not isinstance(thing, np.ndarray):
         if beside_torch and len(thing) > 0 and all(isinstance(part, torch.Tensor) for part in thing):  # type: ignore
@@ -369,10 +418,14 @@ def _beside(like: Any, thing: Any, dtype: Any = None) -> Any:
     return thing
 
 
-def _grids(into: Any, grids: int | None, out: Any) -> int | None:
+def _grids(into: Any, grids: int | None) -> int | None:
     """How many grids there are; None where `into` would have to come from a GPU first."""
-    if grids is not None or out is not None:
+    if grids is not None:
         return grids
+    if isinstance(into, (list, tuple)):
+        return int(max(into, default=-1)) + 1
+    if _align._compiling():
+        return None
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and isinstance(into, torch.Tensor) and into.device.type != "cpu":
         return None
@@ -380,14 +433,3 @@ def _grids(into: Any, grids: int | None, out: Any) -> int | None:
         return None
     numbers = np.asarray(into)
     return int(numbers.max()) + 1 if numbers.size else 0
-
-
-def _refuse(operation: str, points: Any, features: Any, backend: str | None) -> None:
-    """Why the engine handed the call back."""
-    if backend == "torch":
-        raise ValueError(f"{operation}: there is no torch backend; expected reference, cpu or cuda")
-    if getattr(features, "requires_grad", False):
-        raise ValueError(f"{operation}: features require grad, and there is no gradient; pass features.detach()")
-    raise TypeError(
-        f"{operation}: no backend here serves tensors like these: {type(points).__name__} on {points.device}"
-    )
