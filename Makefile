@@ -14,10 +14,13 @@ CPP = $(SOURCES) '*.h' '*.cpp' '*.cu' '*.cuh'
 help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: build ## a simulated arm, aligned: tables and a figure, in seconds
+demo: build ## a simulated arm, aligned: tables and a figure; the first time it builds, for minutes
 	@$(VENV)/bin/robocache demo --output build
 
-test: build ## every C++ and Python test that this machine can run
+build: build/dev/.installed ## the package, editable in .venv, and the C++ tests, in build/dev
+	@cmake --build build/dev
+
+test: $(VENV)/.ready build ## every C++ and Python test that this machine can run
 	@rm -f build/dev/ctest.xml build/dev/pytest.xml; failed=0; \
 	ctest --preset dev --progress || failed=1; \
 	$(PYTHON) -m pytest --junitxml=build/dev/pytest.xml || failed=1; \
@@ -27,10 +30,10 @@ test: build ## every C++ and Python test that this machine can run
 gpu: ## on a machine with a GPU: tests, compute-sanitizer, profile, benchmark (tools/gpu STEP... for some of them)
 	@tools/gpu
 
-bench: build ## ours beside the peers, as tables
+bench: $(VENV)/.ready build ## ours beside torch, as tables
 	@$(PYTHON) -m bench.run
 
-lint: build lint-format lint-tidy lint-python ## clang-format, clang-tidy, ruff, mypy
+lint: $(VENV)/.ready build lint-format lint-tidy lint-python ## clang-format, clang-tidy, ruff, mypy
 
 lint-format:
 	@$(CPP) | xargs -r clang-format --dry-run -Werror
@@ -44,7 +47,7 @@ lint-python:
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/python -m bench.table --check
 
-format: $(VENV)/.ready
+format: $(VENV)/.ready ## fixes what clang-format and ruff can fix
 	@$(CPP) | xargs -r clang-format -i
 	@$(VENV)/bin/ruff check --quiet --fix . ; $(VENV)/bin/ruff format --quiet .
 
@@ -56,11 +59,15 @@ wheel: $(VENV)/.ready ## one wheel for every GPU into dist/, and the proof that 
 clean: ## everything that was built; keeps .venv
 	@rm -rf build dist python/robocache/_core.* .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
-build: build/dev/.installed
-	@cmake --build build/dev
+build/dev/.installed: pyproject.toml $(VENV)/.demo
+	@mkdir -p build && echo "Building; this takes minutes the first time. The log is build/install.log."
+	@$(PYTHON) -m pip install -v --no-deps --no-build-isolation -e . >build/install.log 2>&1 || \
+	  { cat build/install.log; exit 1; }
+	@touch $@
 
-build/dev/.installed: pyproject.toml $(VENV)/.ready
-	@$(PYTHON) -m pip install -v --no-deps --no-build-isolation -e . && touch $@
+# What a build and the demo need; and with torch, JAX and the tools everything.
+$(VENV)/.demo: pyproject.toml tools/setup
+	@tools/setup $(VENV) demo && touch $@
 
-$(VENV)/.ready: pyproject.toml tools/setup
+$(VENV)/.ready: $(VENV)/.demo
 	@tools/setup $(VENV) && touch $@

@@ -1,5 +1,5 @@
-"""What is timed: the align rows of ANCHORS.md under their own names, the sizes that the cost must grow evenly to, and
-one row for each further kind of work. A case makes its data, its call, its peers' call, and its floor in bytes."""
+"""What is timed: the rows that have a goal, the sizes that the cost must grow evenly to, and one row for each further
+kind of work. A case makes its data, its call, its peers' call, and its floor in bytes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bench import peers
+from bench.goals import GOALS
 from bench.timing import Call
 
 SECOND = 1_000_000_000  # nanoseconds; every recording here lasts one
@@ -66,7 +67,6 @@ class Case:
     targets: int
     streams: tuple[StreamShape, ...]
     peer: Callable[..., Any]
-    must_reach: tuple[float, float] | None = None  # ANCHORS.md: microseconds cold and wall on an H200
     causal: bool = False
     packed: bool = False  # the recordings lie end to end; `rows` says which one feeds an output row
     gradient: bool = False
@@ -76,6 +76,10 @@ class Case:
     @property
     def title(self) -> str:
         return f"{self.op} {self.name}"
+
+    @property
+    def has_goal(self) -> bool:
+        return (self.op, self.name) in GOALS
 
     # ---- data
 
@@ -140,6 +144,12 @@ class Case:
         if self.causal:
             return lambda: function(streams, targets, causal=True)
         return lambda: function(streams, targets)
+
+    def without_launch(self, rc: ModuleType, inputs: Inputs) -> Call:
+        """A plain `align` or `fuse` up to the launch: without targets and checks there is nothing to run."""
+        streams = {f"stream{k}": rc.Stream(data.values, data.times) for k, data in enumerate(inputs.streams)}
+        function, targets = getattr(rc, self.op), inputs.targets[:, :0]
+        return lambda: function(streams, targets, check=False)
 
     def results(self, returned: Any) -> list[Tensor]:
         """The values in what a call returned, ours or a peer's."""
@@ -289,15 +299,8 @@ def fuse(name: str, **options: Any) -> Case:
     return Case("fuse", name, int(rows.removeprefix("B=")), int(targets), streams, peers.fuse, **options)
 
 
-ANCHORS = (
-    resample("64x4096->1024x32 f32", must_reach=(9.8, 10)),
-    resample("32x500->256x256 bf16", must_reach=(6, 8)),
-    resample("256x500->250x32 bf16", must_reach=(6, 8)),
-    resample("1024x2048->512x64 bf16", must_reach=(59, 60)),
-    fuse("B=4 30x512+100x64+200x12->50 bf16", must_reach=(3.5, 8)),
-    fuse("B=256 100x512+200x128+300x64->128 bf16", must_reach=(26, 28)),
-)
-SMALL_FUSE = ANCHORS[4]  # 7 tensors: the call whose host time is stated
+WITH_GOALS = tuple({"resample": resample, "fuse": fuse}[op](name) for op, name in GOALS)
+SMALL_FUSE = WITH_GOALS[4]  # 7 tensors: the call whose host time is stated
 
 SCALE = (
     resample("1x10000000->100000x8 f32"),
@@ -333,7 +336,7 @@ METHODS = (
     ),
 )
 
-CASES = ANCHORS + SCALE + METHODS
+CASES = WITH_GOALS + SCALE + METHODS
 
 
 def select(pattern: str | None) -> tuple[Case, ...]:

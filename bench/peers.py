@@ -1,5 +1,5 @@
-"""What people write in torch today, for the same work: searchsorted, gather, lerp. `linear` and `fuse` are those that
-ANCHORS.md was measured with. values [B, S, ...], times [B, S], targets [B, T], all times of one float dtype."""
+"""What people write in torch today, for the same work: searchsorted, gather, lerp. `linear` and `fuse` are those of the
+rows that have a goal. values [B, S, ...], times [B, S], targets [B, T], all times of one float dtype."""
 
 from __future__ import annotations
 

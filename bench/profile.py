@@ -1,4 +1,4 @@
-"""python -m bench.profile: what ncu says of each of our kernels, into the "kernels" of bench/results/<machine>.json.
+"""python -m bench.profile: what ncu says of each of our kernels, into the "kernels" of the file that bench.run writes.
 
 ncu runs this module again as a child that makes one call of each case after a warm-up. A spin kernel of torch's before
 each call marks where a case begins. The caches are flushed and the clocks left as they are."""
@@ -49,7 +49,7 @@ NANOSECONDS = {"nsecond": 1, "ns": 1, "usecond": 1e3, "us": 1e3, "msecond": 1e6,
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("bench.profile", description="ncu over each of our kernels.")
-    parser.add_argument("--json", type=Path, help="default: bench/results/<machine>.json")
+    parser.add_argument("--json", type=Path, help="default: build/bench/<machine>.json")
     parser.add_argument("--only", metavar="PATTERN", help="as for bench.run")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not found:
         return complain(f"ncu saw no kernel that matches {KERNELS}")
     record = records.header("cuda")
-    path = options.json or records.RESULTS / f"{record['machine']}.json"
+    path = options.json or records.BUILT / f"{record['machine']}.json"
     merge(path, record, found, cases)
     print(table(found))
     missing = [case.title for case in cases if case.title not in {entry["case"] for entry in found}]

@@ -1,4 +1,4 @@
-"""bench/results/<machine>.json: read, merged and written here alone."""
+"""The results of a machine, a JSON file: read, merged and written here alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "bench" / "results"
+RESULTS = ROOT / "bench" / "results"  # in git: what the documents show
+BUILT = ROOT / "build" / "bench"  # where a run writes unless it is told
 
 Row = dict[str, Any]
 
@@ -32,7 +33,8 @@ def commit() -> str:
         return carried.read_text().strip()
     head = _output("git", "rev-parse", "--short=12", "HEAD")
     if head:
-        changed = _output("git", "status", "--porcelain", "--", ".", ":!bench/results", ":!README.md")
+        documents = (":!bench/results", ":!README.md", ":!docs")
+        changed = _output("git", "status", "--porcelain", "--", ".", *documents)
         return head + ("-dirty" if changed else "")
     return "unknown"
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench import records
-from bench.cases import CASES
+from bench.goals import CPU_FACTOR, GOALS
 
 OURS, EAGER, COMPILED = "robocache", "torch", "torch.compile"
-CPU_FACTOR = 4  # how many times torch ours must be on a CPU, on the rows of ANCHORS.md
 
 Group = tuple[records.Row | None, records.Row | None, records.Row | None]
 
@@ -39,9 +38,8 @@ def number(value: float) -> str:
 
 def table(rows: Sequence[records.Row], device: str) -> str:
     lines = [_cuda_head if device == "cuda" else _cpu_head]
-    must_reach = {(case.op, case.name): case.must_reach for case in CASES}
     for op, case, threads, group in groups(rows):
-        must = must_reach.get((op, case))
+        must = GOALS.get((op, case))
         if device == "cuda":
             lines.append(_cuda_line(f"{op} {case}", group, must))
         else:

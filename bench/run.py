@@ -1,9 +1,11 @@
 """python -m bench.run: ours beside torch on the same data, checked before it is timed.
 
 On CUDA: cold (CUDA-graph replay over inputs that rotate past the L2), warm (one input), wall (eager calls back to
-back), wall p99 (single calls), host (until a call returns), floor (fewest bytes over the copy bandwidth measured here).
+back), wall p99 (single calls), floor (fewest bytes over the copy bandwidth measured here); of one call the host's time
+before the launch.
 On a CPU: wall, and as the floor a memcpy that moves as many bytes. Microseconds per call. The file is written after
-every case, so that a run that is cut short keeps what it has."""
+every case, so that a run that is cut short keeps what it has. It is build/bench/<machine>.json; only with --json is it
+one of bench/results, which the documents' tables are made of."""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import argparse
 import gc
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 import traceback
@@ -23,7 +26,6 @@ import torch
 
 from bench import records, timing
 from bench.cases import (
-    ANCHORS,
     CASES,
     PEER_TOLERANCE,
     SMALL_FUSE,
@@ -105,11 +107,8 @@ class Bench:
             return row
         row["wall_us"] = timing.wall(calls[0], self.effort, self.synchronize)
         row["wall_p99_us"] = timing.tail_on_cuda(calls[0], self.effort, row["wall_us"])
-        row["host_us"] = timing.host(calls[0]) if who == OURS else timing.host(calls[0], bursts=10, burst=8)
         if who == OURS and case is SMALL_FUSE:
-            sets[0].targets, targets = sets[0].targets[:, :0], sets[0].targets
-            row["host_no_targets_us"] = timing.host(case.ours(self.rc, sets[0]))  # everything but the launch
-            sets[0].targets = targets
+            row["host_before_launch_us"] = timing.host(case.without_launch(self.rc, sets[0]))
         try:
             row["cold_us"] = timing.graph(calls, self.effort)
             row["warm_us"] = timing.graph([calls[0]] * 8, self.effort)
@@ -169,14 +168,16 @@ class Run:
         rc = importlib.import_module("robocache")
         self.bench = Bench(rc, device, self.effort, options.copies)
         self.record = records.header(device) | {"robocache": rc.__version__}
-        self.path: Path = options.json or records.RESULTS / f"{self.record['machine']}.json"
+        self.path: Path = options.json or records.BUILT / f"{self.record['machine']}.json"
         old = records.load(self.path)
         self.kept = records.keep_others(old, self.record, "rows", self._measures)
         self.kernels = records.keep_others(old, self.record, "kernels", lambda entry: False)
 
     def all(self) -> int:
         self._machine()
-        with Progress(len(self.threads) * sum(len(self._contenders(case)) for case in self.cases)) as progress:
+        lines = len(self.threads) * sum(len(self._contenders(case)) for case in self.cases)
+        print(f"{lines} lines to measure{'' if self.options.quick else '; --quick takes less time'}, into {self.path}")
+        with Progress(lines) as progress:
             for threads in self.threads:
                 for case in self.cases:
                     if not self._case(case, threads, progress):
@@ -207,7 +208,7 @@ class Run:
             return None
 
     def _contenders(self, case: Case) -> list[str]:
-        skipped = COMPILED if self.options.quick and case not in ANCHORS else None
+        skipped = COMPILED if self.options.quick and not case.has_goal else None
         return [OURS, *(who for who in self.peers if who != skipped)]
 
     def _measures(self, row: records.Row) -> bool:
@@ -240,15 +241,15 @@ class Run:
     def _save(self) -> None:
         rows = [*self.bench.rows, *self.kept]
         for row in rows:
-            if (row["op"], row["case"], row["who"]) == (SMALL_FUSE.op, SMALL_FUSE.name, OURS) and "host_us" in row:
-                self.record["host_us"] = row["host_us"]
+            if "host_before_launch_us" in row:
+                self.record["host_before_launch_us"] = row["host_before_launch_us"]
         whole = self.record | {"rows": rows} | ({"kernels": self.kernels} if self.kernels else {})
         records.save(self.path, whole, [(case.op, case.name) for case in CASES])
 
     def _finish(self) -> int:
         print(f"\n{table(self.bench.rows, self.device)}\n")
         if self.device == "cuda":
-            print(f"host time of {SMALL_FUSE.title}: {self.record.get('host_us')} us")
+            print(f"host time of {SMALL_FUSE.title} before the launch: {self.record.get('host_before_launch_us')} us")
         for failure in self.bench.failures:
             print(f"FAILED {failure}")
         print(f"{self.path}: {len(self.bench.rows)} rows measured, {len(self.kept)} kept")
@@ -258,9 +259,11 @@ class Run:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("bench.run", description="Ours beside torch, timed.")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda where there is one")
-    parser.add_argument("--json", type=Path, help="default: bench/results/<machine>.json")
+    parser.add_argument("--json", type=Path, help="default: build/bench/<machine>.json; rows not measured are kept")
     parser.add_argument("--only", metavar="PATTERN", help="cases whose title contains it; * is anything")
-    parser.add_argument("--quick", action="store_true", help="fewer repeats; torch.compile only on ANCHORS.md's rows")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer repeats; torch.compile only on the rows that have a goal"
+    )
     parser.add_argument(
         "--peers", default=f"{EAGER},{COMPILED}", help="comma separated, of torch and torch.compile; none: ours alone"
     )
@@ -271,6 +274,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _arguments(argv)
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # torch.compile, of a toolkit without a GPU
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
         print("bench.run: torch sees no CUDA device; try --device cpu", file=sys.stderr)

@@ -1,4 +1,5 @@
-"""python -m bench.table: the README's tables, from bench/results/*.json. `--check` exits 1 where they are not those."""
+"""python -m bench.table: the tables of README.md (a few rows) and docs/benchmarks.md (all), from bench/results/*.json.
+`--check` exits 1 where they are not those."""
 
 from __future__ import annotations
 
@@ -10,15 +11,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import records
+from bench.goals import GOALS
 from bench.report import Group, groups, number, pair
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+FEW = {
+    *GOALS,
+    ("resample", "hold 4x60->100x224x224x3 u8"),
+    ("resample", "pose 256x500->250x7 f32"),
+    ("resample", "8 packed episodes 256x5000->100x32 f32"),
+    ("resample", "forward and backward 64x4096->1024x32 f32"),
+    ("align", "B=8 camera 30x96x96x3 u8 + pose 100x7 f32 + joints 500x14 f32->50"),
+}
 
 
 def tables(results: Sequence[records.Row]) -> str:
     """Machines with a GPU first, each by name."""
     ordered = sorted(results, key=lambda record: (record["gpu"] is None, record["machine"]))
     return "\n\n".join(gpu_table(record) if record["gpu"] else cpu_table(record) for record in ordered)
+
+
+def few(record: records.Row) -> records.Row:
+    return record | {"rows": [row for row in record["rows"] if (row["op"], row["case"]) in FEW]}
 
 
 def gpu_table(record: records.Row) -> str:
@@ -36,12 +50,9 @@ def gpu_table(record: records.Row) -> str:
     for op, case, _, group in groups(record["rows"]):
         floor = next(row["floor_us"] for row in group if row)
         lines.append(_line(f"{op} {case}", f"{floor:.1f}", *map(pair, group), _speedup(group)))
-    if record.get("host_us"):
-        lines += [
-            "",
-            f"Host time of a call with 7 tensors, launch included: {record['host_us']:.1f} us. {_import(record)}",
-        ]
-    return "\n".join(lines).rstrip()
+    host = record.get("host_before_launch_us")
+    said = f"Host time of a call with 7 tensors, before the launch: {host:.1f} us. " if host else ""
+    return "\n".join([*lines, "", said + _import(record)]).rstrip()
 
 
 def cpu_table(record: records.Row) -> str:
@@ -79,32 +90,33 @@ def _import(record: records.Row) -> str:
     return f"`import robocache`: {record['import_ms']:.0f} ms beyond NumPy's." if record.get("import_ms") else ""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("bench.table", description="The README's tables from bench/results/*.json.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where the README differs")
-    parser.add_argument("--readme", type=Path, default=records.ROOT / "README.md")
-    parser.add_argument("--results", type=Path, default=records.RESULTS)
-    options = parser.parse_args(argv)
-    results = [json.loads(path.read_text()) for path in sorted(options.results.glob("*.json"))]
-    if not results:
-        print(f"bench.table: {options.results} has no results", file=sys.stderr)
-        return 1
-    text = options.readme.read_text()
+def refresh(document: Path, made: str, check: bool) -> str | None:
+    """What is wrong with the document, where something is; its tables are replaced unless this is a check."""
+    text = document.read_text()
     pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
     if len(pattern.findall(text)) != 1:
-        print(f"bench.table: {options.readme} needs one place between {BEGIN} and {END}", file=sys.stderr)
-        return 1
-    wanted = f"{BEGIN}\n{tables(results)}\n{END}"
-    filled = pattern.sub(lambda _: wanted, text)
-    if options.check:
-        if filled != text:
-            print(
-                f"bench.table: {options.readme} is not what the results give; run python -m bench.table",
-                file=sys.stderr,
-            )
-        return int(filled != text)
-    options.readme.write_text(filled)
-    return 0
+        return f"{document} needs one place between {BEGIN} and {END}"
+    filled = pattern.sub(lambda _: f"{BEGIN}\n{made}\n{END}", text)
+    if check and filled != text:
+        return f"{document} is not what the results give; run python -m bench.table"
+    if filled != text:
+        document.write_text(filled)
+    return None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("bench.table", description="The documents' tables from bench/results/*.json.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a document differs")
+    options = parser.parse_args(argv)
+    results = [json.loads(path.read_text()) for path in sorted(records.RESULTS.glob("*.json"))]
+    documents = {
+        records.ROOT / "README.md": tables([few(record) for record in results]),
+        records.ROOT / "docs" / "benchmarks.md": tables(results),
+    }
+    wrong = [refresh(document, made, options.check) for document, made in documents.items()]
+    for sentence in filter(None, wrong):
+        print(f"bench.table: {sentence}", file=sys.stderr)
+    return int(any(wrong))
 
 
 if __name__ == "__main__":

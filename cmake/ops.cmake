@@ -11,7 +11,11 @@ endif()
 list(TRANSFORM ROBOCACHE_SIMD_TARGETS REPLACE "(.+)" "X(\\1)" OUTPUT_VARIABLE ROBOCACHE_SIMD_LIST)
 list(JOIN ROBOCACHE_SIMD_LIST " " ROBOCACHE_SIMD_LIST)
 
-find_path(HIGHWAY_INCLUDE_DIR hwy/highway.h REQUIRED DOC "Highway, used header-only (Debian: libhwy-dev)")
+find_path(HIGHWAY_INCLUDE_DIR hwy/highway.h DOC "Highway, used header-only (Debian: libhwy-dev)")
+if(NOT HIGHWAY_INCLUDE_DIR)
+  message(FATAL_ERROR "Highway's headers (hwy/highway.h) were not found. On Debian and Ubuntu: apt install libhwy-dev; "
+                      "elsewhere pass -DHIGHWAY_INCLUDE_DIR=<the folder that holds hwy/>.")
+endif()
 
 # Equal bits everywhere: nothing may contract a * b + c, on the host or on the device.
 set(host_flags -ffp-contract=off -Wall -Wextra)

@@ -28,10 +28,10 @@ gripper = np.array([0, 1, 0, 1], np.uint8)
 streams: dict[str, rc.Stream[NDArray[Any]]] = {
     "wrist": rc.Stream(frames, t_cam, arrivals=t_cam + 35_000_000),  # images are held; each arrives 35 ms late
     "pose": rc.Stream(pose, t_pose, method=[("linear", 0, 3), ("slerp", 3, 7)], latency=0.008),
-    "gripper": rc.Stream(gripper, t_grip, method="hold", max_gap=0.5),
+    "gripper": rc.Stream(gripper, t_grip),  # written on change: its stamps do not bound the timeline
 }
-timeline = rc.Timeline.over(streams, rate=50)
-aligned = rc.align(streams, timeline, causal=True)
+timeline = rc.Timeline.over([streams["wrist"], streams["pose"]], rate=50)
+aligned = rc.align(streams, timeline, causal=True)  # held: only what had arrived; without it the pose is interpolated
 
 for name, stream in aligned.items():
     known = np.asarray(stream.valid)

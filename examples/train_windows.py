@@ -1,8 +1,8 @@
 """Training windows out of packed episodes, with torch: python examples/train_windows.py
 
 Eight episodes of different lengths lie one after the other in one tensor. A batch is 256 random moments; for each, what
-the robot knew in the last steps and what it did in the next ones. Nothing is padded and no window is copied: `rows`
-says which episode a window reads.
+the robot knew by then (causal: nothing that had not arrived) and what it did from then on (interpolated). Nothing is
+padded and no window is copied: `rows` says which episode a window reads.
 """
 
 import torch
@@ -28,26 +28,28 @@ def packed(rate: int, channels: int, seconds: list[int]) -> tuple[torch.Tensor, 
 
 
 seconds = [20, 31, 8, 12, 45, 27, 16, 22]
-joints, joint_times, joint_offsets = packed(500, 7, seconds)
-features, feature_times, feature_offsets = packed(30, 64, seconds)
+positions, joint_times, joint_offsets = packed(500, 7, seconds)
+features, camera_times, camera_offsets = packed(30, 64, seconds)
 
 episode = torch.randint(len(seconds), (BATCH,), device=device)
 length = torch.tensor(seconds, device=device)[episode] * SECOND
 moment = episode * 3600 * SECOND + (torch.rand(BATCH, device=device, dtype=torch.float64) * length).long()
 
-streams = {
-    "joints": rc.Stream(joints, joint_times, offsets=joint_offsets, rows=episode),
-    "camera": rc.Stream(features, feature_times, offsets=feature_offsets, rows=episode, latency=0.03, causal=True),
-}
-window = rc.Timeline.around(moment, history=HISTORY, horizon=HORIZON, rate=RATE)
-batch = rc.fuse(streams, window)
+joints = rc.Stream(positions, joint_times, offsets=joint_offsets, rows=episode)
+camera = rc.Stream(features, camera_times, offsets=camera_offsets, rows=episode, latency=0.03)
 
-observed, future = batch.values[:, : HISTORY + 1], batch.values[:, HISTORY + 1 :, batch.columns["joints"]]
-whole = batch.valid.all(dim=(1, 2))
-print(f"observed {tuple(observed.shape)}, to predict {tuple(future.shape)} on {batch.values.device}")
+# history counts the steps before the moment, horizon the moment itself and those after it.
+before = rc.Timeline.around(moment, history=HISTORY, horizon=1, rate=RATE)
+after = rc.Timeline.around(moment, history=0, horizon=HORIZON, rate=RATE)
+observed = rc.fuse({"joints": joints, "camera": camera}, before, causal=True)
+action = rc.align({"joints": joints}, after)["joints"]
+
+whole = observed.valid.all(dim=(1, 2)) & action.valid.all(dim=1)
+seen, done = observed.values, action.values
+print(f"observed {tuple(seen.shape)}, to predict {tuple(done.shape)} on {seen.device}")
 print(f"{int(whole.sum())} of {BATCH} windows are whole; the others reach over an end of their episode")
 
-policy = torch.nn.Linear(observed[0].numel(), future[0].numel(), device=device)
-loss = torch.nn.functional.mse_loss(policy(observed[whole].flatten(1)), future[whole].flatten(1))
+policy = torch.nn.Linear(seen[0].numel(), done[0].numel(), device=device)
+loss = torch.nn.functional.mse_loss(policy(seen[whole].flatten(1)), done[whole].flatten(1))
 loss.backward()
 print(f"one step of a linear policy: loss {loss.item():.3f}")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Adds up JUnit reports of ctest and pytest: why tests were skipped, which failed, and one closing line of counts."""
 
+import argparse
 import re
 import sys
 from collections import Counter
@@ -13,9 +14,13 @@ def skip_reason(case: ElementTree.Element, skipped: ElementTree.Element) -> str:
     return said[1] if said else skipped.get("message", "no reason given")
 
 
-def main(reports: list[str]) -> int:
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--note", help="what the closing line says behind the counts")
+    parser.add_argument("reports", nargs="+")
+    options = parser.parse_args()
     passed, failed, skipped = 0, [], Counter()
-    for report in reports:
+    for report in options.reports:
         if not Path(report).exists():
             failed.append(f"{report} was not written: its run died")
             continue
@@ -31,9 +36,10 @@ def main(reports: list[str]) -> int:
         print(f"skipped {count}: {reason}")
     for name in failed:
         print(f"failed {name}")
-    print(f"{passed} passed, {len(failed)} failed, {skipped.total()} skipped")
+    note = f"; {options.note}" if options.note else ""
+    print(f"{passed} passed, {len(failed)} failed, {skipped.total()} skipped{note}")
     return 1 if failed or not passed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

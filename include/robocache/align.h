@@ -2,12 +2,12 @@
 //
 //   std::vector<robocache::Stream> streams(2);
 //   streams[0] = {.values = joints, .times = joint_stamps};                              // [S, D] and [S], int64 ns
-//   streams[1] = {.values = gripper, .times = gripper_stamps, .methods = {{Method::hold, 0, 1}}, .max_gap = 500'000'000};
+//   streams[1] = {.values = gripper, .times = gripper_stamps, .methods = {{Method::hold, 0, 1}}};
 //   robocache::align(context, streams, robocache::Timeline{.start = t0, .rate = 50, .count = 100}, {}, outputs);
 //
 // What is computed, to the bit, is in docs/semantics.md. In short: for a target tau, i is the last sample at or before
 // it and j the next distinct one; a method makes the value from them; `valid` says whether it is real, `age` how old
-// the data behind it is, `index` which sample that was.
+// sample i is, `index` which sample stands behind the value.
 //
 // Every call here
 //   - gives the same bits on every backend and every run;
@@ -96,12 +96,15 @@ struct AlignOptions {
   bool check = true;
 };
 
-// What to write. Views that are absent are not computed. Shapes: batch() below, then as stated.
+// What to write, in memory of its own: inputs are read meanwhile, and nobody looks. Views that are absent are not
+// computed. Shapes: batch() below, then as stated.
 struct Aligned {
   TensorView values{};  // [B, T, ...] (fuse: [B, T, sum of channels]); of any dtype that can hold the stream's values
   TensorView valid{};   // bool [B, T] (fuse: [B, T, streams])
   TensorView age{};     // int64 nanoseconds, same shape: tau - t_i
-  TensorView index{};   // int64, same shape: i, from the row's first sample; -1 where no sample is behind the value
+  // int64, same shape, from the row's first sample: i, but the sample chosen by nearest, the one that a value is clamped
+  // to, -1 where none is behind the value.
+  TensorView index{};
 };
 
 // The shape that a call will fill: rows is absent where neither a stream nor the targets have a batch dimension;

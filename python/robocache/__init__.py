@@ -6,8 +6,9 @@ Streams go in at the rate each sensor had; aligned tensors come out, on the devi
 
     streams = {"wrist": rc.Stream(frames, t_camera),
                "pose": rc.Stream(pose, t_pose, method=[("linear", 0, 3), ("slerp", 3, 7)], latency=0.008),
-               "gripper": rc.Stream(gripper, t_gripper, method="hold", max_gap=0.5)}
-    aligned = rc.align(streams, rc.Timeline.over(streams, rate=50), causal=True)
+               "gripper": rc.Stream(gripper, t_gripper, method="hold")}
+    timeline = rc.Timeline.over([streams["wrist"], streams["pose"]], rate=50)
+    aligned = rc.align(streams, timeline, causal=True)
     aligned["pose"].values, aligned["pose"].valid, aligned["pose"].age
 
     grid = rc.Grid.from_bounds(low=(-3, -3, 0), high=(3, 3, 2), voxel_size=0.05)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from robocache import _core
@@ -24,16 +25,18 @@ class Stream(Generic[Array]):
 
     values    [S, ...], batched [B, S, ...], or packed [N, ...] with `offsets`; any trailing shape, any strides.
     times     [S], [B, S] or [N]: int64 nanoseconds, or float64 or float32 seconds. They must not decrease.
-    method    "linear" (default for floats), "hold" (default for integers and bool), "nearest", "slerp" (groups of four
-              channels), "angle", "angle_degrees", "cubic"; over the samples since the previous target: "mean", "max",
-              "min", "last". By channel: [("linear", 0, 3), ("slerp", 3, 7)]; by name, where `channels` are given:
+    method    "linear" (default for floats), "hold" (default for integers and bool), "nearest", "slerp" (unit
+              quaternions, each in four neighbouring channels, xyzw and wxyz alike), "angle", "angle_degrees", "cubic";
+              over the samples since the previous target: "mean", "max", "min", "last".
+              By channel: [("linear", 0, 3), ("slerp", 3, 7)]; by name, where `channels` are given:
               {"position.*": "linear", "orientation.*": "slerp"} (patterns of fnmatch; the first that matches wins).
     latency   taken off the times: how much later than the event a stamp is. May be negative.
     arrivals  like times: when each sample reached the robot; `causal` goes by them. Default: the times.
     max_gap   a wider space between two samples is a gap: a target strictly inside is not valid.
     edge, causal, on_nan   for this stream, instead of the call's.
     lengths   [B]: how many of the S samples of a padded row are real.
-    offsets   [B + 1]: row b is packed at offsets[b] .. offsets[b + 1].
+    offsets   [B + 1]: row b is packed at offsets[b] .. offsets[b + 1]. They need not start at 0 or end at N: only the
+              samples between them are read.
     rows      [R]: output row r reads row rows[r]; many windows of few episodes are no copy.
     channels  a name for each channel of the flattened trailing shape.
     name      for error sentences and `Fused.columns`, where streams come as a sequence.
@@ -78,7 +81,7 @@ class Stream(Generic[Array]):
         channels: Sequence[str] | None = None,
         name: str | None = None,
     ) -> None:
-        if method is not None and not isinstance(method, str):  # copied, so that nobody can change them later
+        if isinstance(method, Iterable) and not isinstance(method, str):  # copied, so that nobody can change them later
             method = dict(method) if isinstance(method, Mapping) else tuple(method)
         self._values = values
         self._times = times
@@ -194,9 +197,9 @@ def _restore_stream(arguments: dict[str, Any]) -> Stream[Any]:
 
 
 class Timeline:
-    """The times a policy wants values at, as a start, a rate and a count; they are never written out.
+    """The times a policy wants values at, as a start, a rate and a count; no call writes them out, `times` does.
 
-    Step k is start + rint((first + k) * 1e9 / rate) nanoseconds, for k from 0 to count - 1.
+    Step k is start + rint((first + k) * 1e9 / rate) nanoseconds, for k from 0 to count - 1; there are len(timeline).
 
     start   nanoseconds as an int, seconds as a float, or an array [B] of either: a start for each row.
     rate    steps per second.
@@ -223,7 +226,10 @@ class Timeline:
 
         Timeline.around(t, history=2, horizon=100, rate=50) has 102 steps, and t itself is step 2.
         """
-        for name, steps in (("history", history), ("horizon", horizon)):
+        given: dict[str, Any] = {"history": history, "horizon": horizon}
+        for name, steps in given.items():
+            if isinstance(steps, bool) or not isinstance(steps, Integral):
+                raise TypeError(f"Timeline.around: {name} is {steps!r}; expected an int")
             if steps < 0:
                 raise ValueError(f"Timeline.around: {name} is {steps}; it must not be negative")
         line = Timeline(t, rate=rate, count=history + horizon)
@@ -234,15 +240,38 @@ class Timeline:
     def over(streams: Stream[Any] | Mapping[str, Stream[Any]] | Sequence[Stream[Any]], *, rate: float) -> Timeline:
         """Where all streams overlap: from the latest first stamp to the earliest last one, latencies taken off.
 
+            rc.Timeline.over([streams["joints"], streams["camera"]], rate=50)
+
+        Pass the streams that run all the time. One that is written only on change (a gripper) would cut the timeline at
+        its last change; left out, it is still aligned, and with causal=True its last sample is held and valid to the
+        end.
+
         Row by row where a stream has rows; all rows then have as many steps as the longest overlap, and `valid` tells
-        which of them a row really has. No step (count 0) where nothing overlaps or a stream is empty. Reads stamps on
-        the host: for arrays on a GPU this waits for them.
+        which of them a row really has. Streams without rows that do not overlap are refused, since they are on two
+        clocks or in two units, and so are integer times under 1000 ns apart, since they are no nanoseconds. No step
+        (count 0) where a stream is empty. Reads stamps on the host: for arrays on a GPU this waits for them.
         """
         from robocache._extent import overlap  # NumPy is only needed here
 
         names, members = _unpack("Timeline.over", [streams] if isinstance(streams, Stream) else streams)
         start, count = overlap(names, members, rate)
         return Timeline(start, rate=rate, count=count)
+
+    @property
+    def times(self) -> Any:
+        """The steps, int64 nanoseconds: [T], or [B, T] where each row has a start.
+
+        NumPy's where the start is a number, else the same kind of array as the starts, on the same device.
+        """
+        import numpy as np
+
+        from robocache._extent import like
+
+        zero = like(self.start, np.zeros(1, np.int64))
+        return align([Stream(zero, zero)], self)[0].age  # how old a sample at 0 is
+
+    def __len__(self) -> int:
+        return self.count
 
     def __repr__(self) -> str:
         start = f"starts {_shape(self.start)}" if hasattr(self.start, "shape") else repr(self.start)
@@ -256,7 +285,9 @@ class Aligned(NamedTuple, Generic[Array]):
     values: Array  # [B, T, ...]: no B where neither a stream nor the targets have rows
     valid: Any  # bool [B, T]: the value is real, not what `edge` put there
     age: Any  # int64 [B, T], nanoseconds: target minus the stamp of the sample at or before it
-    index: Any  # int64 [B, T]: that sample, counted from the row's first; -1 where there is none
+    # int64 [B, T], counted from the row's first: the sample at or before the target, but the one that "nearest" chose,
+    # the one that the value is clamped to, -1 where none is behind the value
+    index: Any
 
     def __repr__(self) -> str:
         parts = [f"{name} {_shape(part)}" for name, part in zip(self._fields, self, strict=True)]
@@ -270,6 +301,10 @@ class Fused(NamedTuple, Generic[Array]):
     valid: Any  # bool [B, T, streams]
     age: Any  # int64 [B, T, streams], nanoseconds
     columns: dict[str | int, slice]  # the channels of each stream: by name, or by position where it has none
+
+    @property
+    def index(self) -> Any:
+        raise AttributeError("Fused has no index; align gives one for each stream")  # tuple has a method of that name
 
     def __repr__(self) -> str:
         parts = [f"{name} {_shape(part)}" for name, part in zip(self._fields, self, strict=True) if name != "columns"]
@@ -306,17 +341,19 @@ def resample(
               min, last). Beside NumPy arrays a list will do.
     edge      what is returned where the value is not valid, which is before the first and after the last sample, inside
               a gap, and, with on_nan="skip", beside a sample that is not finite: "clamp" (the nearest sample), "nan",
-              "zero".
+              "zero". "clamp" repeats the first and last sample beyond the ends: mask by the `valid` of `align`.
     causal    only what had arrived by the target: what a robot would have seen. Samples are held.
     on_nan    "propagate", or "skip": a sample that is not finite makes no valid value.
     check     False leaves out what only the data can tell: that times do not decrease, that lengths, offsets, rows fit.
-    out       an array to write into, of the shape, dtype and device that would be returned; any strides. Not for JAX.
+    out       an array to write into, of the shape, dtype and device that would be returned; any strides, in memory of
+              its own: no input lies between its first and last byte. Not for JAX.
     backend   "reference", "cpu", "cuda" or "torch"; default: by the device of the arrays.
 
     Returns an array [B, T, ...] of the same kind, on the same device, queued on the caller's current stream. CUDA calls
     do not wait; what their checks find is raised by the next call or `rc.synchronize()`. With JAX on a GPU the call
     returns when the result is there. torch's record_stream() does nothing for a tensor made here, as for every tensor
-    that comes through DLPack: where another stream uses it, pass out=.
+    that comes through DLPack: where another stream uses it, pass out=. torch differentiates it by `values`, once;
+    backend="torch" differentiates twice.
     """
     if not _compiling():
         made: Array = _core.resample(
@@ -393,7 +430,8 @@ def align(
     streams   a dict by name, or a sequence; streams without rows are broadcast beside those that have them.
     targets, edge, causal, on_nan, check, backend: see `resample`; a stream's own edge, causal and on_nan come first.
 
-    Returns an `Aligned` for each stream: a dict by the same names, or a list in the same order.
+    Returns an `Aligned` for each stream: a dict by the same names, or a list in the same order. Whose memory it is and
+    when it is there: see `resample`, also for record_stream().
     """
     if not _compiling():
         made: dict[str, Aligned[Array]] | list[Aligned[Array]] = _core.align(
@@ -429,8 +467,10 @@ def fuse(
 
     dtype     of the fused values; needed where the streams' dtypes differ. Each stream is computed in its own dtype and
               rounded once. An integer dtype must be able to hold every value of each stream.
-    out       an array to write the values into; its dtype counts where `dtype` is not given. Not for JAX.
+    out       an array to write the values into, as in `resample`; its dtype counts where `dtype` is not given.
     streams, targets, edge, causal, on_nan, check, backend: see `align` and `resample`.
+
+    Returns a `Fused`. Whose memory it is and when it is there: see `resample`, also for record_stream().
     """
     if not _compiling():
         made: Fused[Array] = _core.fuse(streams, None, targets, edge, causal, on_nan, check, backend, dtype, out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import tomllib
 from pathlib import Path
 from typing import Annotated
 
@@ -61,17 +62,23 @@ def demo(
 def checkout() -> Path | None:
     """The repository: around the current folder, or the one that an editable install points at."""
     places = [Path.cwd(), *Path.cwd().parents, *Path(rc.__file__).resolve().parents]
-    return next(
-        (place for place in places if (place / "bench" / "run.py").is_file() and (place / "pyproject.toml").is_file()),
-        None,
-    )
+    return next((place for place in places if (place / "bench" / "run.py").is_file() and is_ours(place)), None)
+
+
+def is_ours(place: Path) -> bool:
+    """Other projects have a bench/run.py, too, and what it does is not for us to start."""
+    try:
+        project = tomllib.loads((place / "pyproject.toml").read_text()).get("project", {})
+    except (OSError, ValueError):
+        return False
+    return isinstance(project, dict) and project.get("name") == "robocache"
 
 
 @application.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 )
 def bench(context: typer.Context) -> None:
-    """Ours beside the peers, measured here, as tables. Options go to bench/run.py: robocache bench --help."""
+    """Ours beside torch, measured here, as tables; --quick measures less. All options: robocache bench --help."""
     place = checkout()
     if place is None:
         print(

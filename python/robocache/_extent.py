@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from robocache._align import Stream
 
 Stamps = NDArray[np.int64]
+TIME_LIMIT = 2**62  # nanoseconds
 
 
 def overlap(names: Sequence[str | None], streams: Sequence[Stream[Any]], rate: float) -> tuple[Any, int]:
     """The start (nanoseconds; an array like the streams' own where there are rows) and the count of a Timeline."""
     if len(streams) == 0:
         raise ValueError("Timeline.over: there are no streams")
-    if not 0 < rate < np.inf:
+    if not 0 < _core.hertz("Timeline.over: rate", rate) < np.inf:
         raise ValueError(f"Timeline.over: rate is {rate}; it must be a positive number of hertz")
     start = end = np.int64(0) * np.zeros((), np.int64)
     filled: Any = np.ones((), bool)
+    ranges: list[tuple[Stamps, Stamps]] = []
     for position, stream in enumerate(streams):
         where = f'Timeline.over: stream "{names[position] or position}": '
         first, last, any_sample = extent(where, stream)
@@ -32,10 +34,25 @@ def overlap(names: Sequence[str | None], streams: Sequence[Stream[Any]], rate: f
         start = first if position == 0 else np.maximum(start, first)
         end = last if position == 0 else np.minimum(end, last)
         filled = filled & any_sample
+        ranges.append((first, last))
     count = steps(np.where(filled, end - start, -1), rate)
     if start.ndim == 0:
+        if filled and end < start:
+            refuse(names, ranges)
         return int(start), count
     return like(streams[0].times, start), count
+
+
+def refuse(names: Sequence[str | None], ranges: Sequence[tuple[Stamps, Stamps]]) -> NoReturn:
+    """Streams without rows that do not overlap, by the one that begins last and the one that ends first."""
+    late = max(range(len(ranges)), key=lambda k: ranges[k][0])
+    early = min(range(len(ranges)), key=lambda k: ranges[k][1])
+    said = [f'"{names[k] or k}" runs from {ranges[k][0]} to {ranges[k][1]} ns' for k in (early, late)]
+    if early == late:
+        raise ValueError(f"Timeline.over: stream {said[0]}; times must not decrease")
+    raise ValueError(
+        f"Timeline.over: the streams do not overlap: {said[0]}, {said[1]}; are they on one clock, in one unit?"
+    )
 
 
 def extent(where: str, stream: Stream[Any]) -> tuple[Stamps, Stamps, NDArray[np.bool_]]:
@@ -43,12 +60,19 @@ def extent(where: str, stream: Stream[Any]) -> tuple[Stamps, Stamps, NDArray[np.
     times = stream.times
     if not hasattr(times, "shape"):
         raise TypeError(f"{where}times are of type {type(times).__name__}; expected an array")
+    check_dtype(
+        where, "times", times, ("int64", "float64", "float32"), "int64 nanoseconds, or float64 or float32 seconds"
+    )
+    for name, array in (("lengths", stream.lengths), ("offsets", stream.offsets), ("rows", stream.rows)):
+        if array is not None:
+            check_dtype(where, name, array, ("int64", "int32"), "int64 or int32")
     rank = len(times.shape)
     if rank not in (1, 2) or (stream.offsets is not None and rank != 1):
         raise ValueError(f"{where}times have {rank} dimensions; expected [S], [B, S], or [N] with offsets")
     if stream.offsets is not None:
         bounds = on_host(stream.offsets).astype(np.int64)
         begin, end = bounds[:-1], bounds[1:]
+        counts = end - begin
         flat = on_host(times)
         if np.any(begin < 0) or np.any(end < begin) or np.any(end > len(flat)):
             raise ValueError(f"{where}offsets must not decrease, and lie within the {len(flat)} samples")
@@ -59,6 +83,7 @@ def extent(where: str, stream: Stream[Any]) -> tuple[Stamps, Stamps, NDArray[np.
         flat = on_host(times).reshape(-1)
         begin = np.arange(times.shape[0], dtype=np.int64) * times.shape[1]
         end = begin + lengths
+        counts = lengths
     else:  # only the ends are read
         samples = times.shape[-1]
         ends = [on_host(times[..., k : k + 1]) for k in (0, max(samples - 1, 0))]
@@ -67,21 +92,33 @@ def extent(where: str, stream: Stream[Any]) -> tuple[Stamps, Stamps, NDArray[np.
         end = begin + (2 if samples > 0 else 0)
         if rank == 1:
             begin, end = begin[0], end[0]
+        counts = np.full_like(begin, samples)
     filled = np.asarray(end > begin)
     zero = flat.dtype.type(0)
     padded = np.append(flat, zero)  # so that an empty row has an entry to read
     latency = _core.nanoseconds(where + "latency", stream.latency)
 
     def stamps(at: Any) -> Stamps:  # converted after they are picked: padding may hold anything
-        return np.where(filled, nanoseconds(where, times, np.where(filled, padded[at], zero)) - latency, np.int64(0))
+        return np.where(filled, nanoseconds(where, np.where(filled, padded[at], zero)) - latency, np.int64(0))
 
     first, last = stamps(np.minimum(begin, len(flat))), stamps(np.maximum(end, 1) - 1)
+    if flat.dtype == np.int64:
+        check_unit(where, int(np.sum(last - first)), int(np.sum(np.maximum(counts - 1, 0))))
     if stream.rows is not None:
         rows = on_host(stream.rows).astype(np.int64)
         if first.ndim == 0 or np.any(rows < 0) or np.any(rows >= len(first)):
             raise ValueError(f"{where}rows must name rows of the stream, which has {first.size}")
         first, last, filled = first[rows], last[rows], filled[rows]
     return first, last, filled
+
+
+def check_unit(where: str, span: int, gaps: int) -> None:
+    """Seconds and milliseconds may be integers too, and no sensor runs at a megahertz."""
+    if 0 < span < 1000 * gaps:
+        raise ValueError(
+            f"{where}integer times are nanoseconds, and these are {span / gaps:.3g} ns apart on average; convert them: "
+            "t * 1_000_000_000 where t is seconds, t * 1_000_000 where it is milliseconds"
+        )
 
 
 def steps(spans: Stamps, rate: float) -> int:
@@ -95,20 +132,24 @@ def steps(spans: Stamps, rate: float) -> int:
     return count
 
 
-def nanoseconds(where: str, times: Any, stamps: NDArray[Any]) -> Stamps:
-    """Stamps that were picked out of `times`."""
-    if stamps.dtype in (np.float64, np.float32):
-        if not np.all(np.isfinite(stamps)):
-            raise ValueError(f"{where}times are not finite")
-        if stamps.dtype == np.float32 and np.any(np.abs(stamps) > 2**14):
-            raise ValueError(f"{where}times are too large for float32; give float64 seconds or int64 nanoseconds")
-        return np.rint(stamps.astype(np.float64) * 1e9).astype(np.int64)
-    if stamps.dtype != np.int64:
+def nanoseconds(where: str, stamps: NDArray[Any]) -> Stamps:
+    if stamps.dtype == np.float32 and np.any(np.abs(stamps) > 2**14):
+        raise ValueError(f"{where}times are too large for float32; give float64 seconds or int64 nanoseconds")
+    with np.errstate(over="ignore"):
+        ns = stamps if stamps.dtype == np.int64 else np.rint(stamps.astype(np.float64) * 1e9)
+    if not np.all((ns > -TIME_LIMIT) & (ns < TIME_LIMIT)):
+        raise ValueError(f"{where}times must be numbers below 2^62 ns (146 years)")
+    return ns.astype(np.int64)
+
+
+def check_dtype(where: str, name: str, array: Any, accepted: Sequence[str], expected: str) -> None:
+    """Before NumPy sees the array: of other libraries it may not know the dtype."""
+    dtype = str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
+    if dtype not in accepted:
         raise TypeError(
-            f"{where}times are {stamps.dtype}; they must be int64 nanoseconds, or float64 or float32 seconds"
-            + (" (JAX has int64 with jax_enable_x64)" if "jax" in type(times).__module__ else "")
+            f"{where}{name} are {dtype}; they must be {expected}"
+            + (" (JAX has int64 with jax_enable_x64)" if "jax" in type(array).__module__ else "")
         )
-    return stamps
 
 
 def on_host(array: Any) -> NDArray[Any]:

@@ -21,14 +21,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _torch_run
-from ._align import Aligned, Fused, Stream
-from ._torch_call import channel_count, pack
+from . import _core, _torch_run
+from ._align import Aligned, Fused, Stream, Timeline
+from ._torch_call import OPTIONAL, channel_count, pack, place, tensor
 from ._torch_ops import Alignment, TransformedAlignment, is_plain, is_wrapped
 
 
 def resample(stream: Stream[Any], targets: Any, options: Mapping[str, Any], out: Tensor | None) -> Tensor:
-    refuse_gradient_into("resample", [stream], out)
+    check_out("resample", [None], [stream], targets, out)
     values = run("resample", [None], [stream], targets, options, None)[0]
     return values if out is None else written("resample", out, values)
 
@@ -48,7 +48,7 @@ def fuse(
     dtype: Any,
     out: Tensor | None,
 ) -> Fused[Any]:
-    refuse_gradient_into("fuse", streams, out)
+    check_out("fuse", names, streams, targets, out)
     values, valid, age = run("fuse", names, streams, targets, options, fused_dtype(names, streams, dtype, out))
     if out is not None:
         values = written("fuse", out, values)
@@ -81,16 +81,44 @@ def run(
     return _torch_run.run(tensors, call)
 
 
-def refuse_gradient_into(operation: str, streams: Sequence[Stream[Any]], out: Tensor | None) -> None:
-    if out is None or not torch.is_grad_enabled():
+def check_out(
+    operation: str, names: Sequence[str | None], streams: Sequence[Stream[Any]], targets: Any, out: Tensor | None
+) -> None:
+    if out is None:
         return
-    if out.requires_grad:
+    if tensor(f"{operation}: ", "out", out, None).requires_grad:
         raise ValueError(f"{operation}: out requires grad, and nothing can be written into it; pass .detach()")
-    if any(stream.values.requires_grad for stream in streams):
+    if torch.is_grad_enabled() and any(stream.values.requires_grad for stream in streams):
         raise ValueError(
             f"{operation}: out takes no part in gradients, and values require grad; leave out away, "
             "or call under torch.no_grad()"
         )
+    if torch.compiler.is_compiling() or not is_plain(out):
+        return
+    if any(size > 1 and step == 0 for size, step in zip(out.shape, out.stride(), strict=True)):
+        raise ValueError(f"{operation}: out is expanded: several of its elements are one place in memory")
+    # A copy at the end could not hurt the inputs, but a call means the same on every device.
+    for k, stream in enumerate(streams):
+        for what in ("values", "times", *OPTIONAL):
+            refuse_overlap(place(operation, names, k), what, getattr(stream, what), out)
+    if isinstance(targets, Timeline):
+        refuse_overlap(f"{operation}: ", "the timeline's start", targets.start, out)
+    else:
+        refuse_overlap(f"{operation}: ", "targets", targets, out)
+
+
+def refuse_overlap(where: str, what: str, array: Any, out: Tensor) -> None:
+    if not isinstance(array, Tensor) or not is_plain(array) or array.numel() == 0 or out.numel() == 0:
+        return
+    (begin, end), (first, last) = extent(out), extent(array)
+    if begin < last and first < end:
+        raise ValueError(f"{where}out overlaps {what} in memory; pass an array of its own")
+
+
+def extent(tensor: Tensor) -> tuple[int, int]:
+    """From its first byte to behind its last one."""
+    elements = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + elements * tensor.element_size()
 
 
 def written(operation: str, out: Tensor, values: Tensor) -> Tensor:
@@ -111,7 +139,7 @@ def fused_dtype(
     names: Sequence[str | None], streams: Sequence[Stream[Any]], dtype: Any, out: Tensor | None
 ) -> torch.dtype:
     if dtype is not None:
-        return torch_dtype(dtype)
+        return dtype if isinstance(dtype, torch.dtype) else getattr(torch, engine_dtype(dtype))
     if out is not None:
         return out.dtype
     first = streams[0].values.dtype
@@ -125,15 +153,10 @@ def fused_dtype(
     return first
 
 
-def torch_dtype(dtype: Any) -> torch.dtype:
-    """torch.float32, "float32", numpy.float32 or numpy.dtype("float32")."""
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    name = dtype if isinstance(dtype, str) else str(getattr(dtype, "name", None) or getattr(dtype, "__name__", ""))
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise TypeError(f"fuse: dtype is {dtype!r}; expected a dtype that torch has, such as torch.float32")
-    return found
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator, unused-ignore]
+def engine_dtype(dtype: Any) -> str:
+    """The name of "float32", numpy.float32, numpy.dtype("float32") or float."""
+    return _core.dtype_name(dtype)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -99,7 +99,9 @@ def target_times(targets: TargetPlan, device: torch.device) -> tuple[Tensor, Ten
     on = device if wide_type(device) == torch.float64 else torch.device("cpu")
     k = torch.arange(-1, targets.count, device=on, dtype=torch.float64) + targets.first
     steps = torch.round(k * 1e9 / targets.rate).to(torch.int64).to(device).reshape(1, -1)
-    starts = nanoseconds(targets.start).reshape(-1, 1) if isinstance(targets.start, Tensor) else targets.start
+    starts = targets.start
+    if isinstance(starts, Tensor):
+        starts = nanoseconds(starts).to(device).reshape(-1, 1)  # one number may be the host's
     tau = steps + starts
     return tau[:, 1:], tau[:, :-1]
 

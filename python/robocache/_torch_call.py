@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,8 +25,8 @@ NO_MAX_GAP = 2**63 - 1
 class Call(NamedTuple):
     operation: str  # resample, align or fuse
     present: Sequence[int]  # for each stream a bit for each of OPTIONAL that it has; then what the targets are
-    words: Sequence[str]  # for each stream: name, method, edge, causal, on_nan
-    numbers: Sequence[int]  # for each stream: latency, max_gap; of a timeline: start, first, count
+    words: Sequence[str]  # for each stream its Words
+    numbers: Sequence[int]  # for each stream its Numbers; of a timeline: start, first, count
     rate: float  # of a timeline
     dtype: torch.dtype | None  # of fused values
     check: bool
@@ -48,8 +49,20 @@ class Words(NamedTuple):
     on_nan: str
 
 
+class Numbers(NamedTuple):
+    """The numbers of one stream."""
+
+    latency: int
+    max_gap: int
+    channels: int  # how many of them are named; -1 where they have no names
+
+
 def words_of(call: Call, k: int) -> Words:
     return Words(*call.words[k * len(Words._fields) : (k + 1) * len(Words._fields)])
+
+
+def numbers_of(call: Call, k: int) -> Numbers:
+    return Numbers(*call.numbers[k * len(Numbers._fields) : (k + 1) * len(Numbers._fields)])
 
 
 # ---- from what the user gave
@@ -63,19 +76,23 @@ def pack(
     options: Mapping[str, Any],
     dtype: torch.dtype | None,
 ) -> tuple[list[Tensor], Call]:
+    """The engine has looked at the options of an eager call before; a traced call comes here first."""
     tensors: list[Tensor] = []
     present: list[int] = []
     words: list[str] = []
     numbers: list[int] = []
+
+    def add(where: str, what: str, array: Any) -> None:
+        tensors.append(tensor(where, what, array, tensors[0] if tensors else None))
+
     for k, stream in enumerate(streams):
-        where = f"{operation}: "
-        if names[k] or len(streams) > 1:
-            where = f'{operation}: stream "{names[k] or k}": '
-        tensors += [tensor(where, "values", stream.values), tensor(where, "times", stream.times)]
+        where = place(operation, names, k)
+        add(where, "values", stream.values)
+        add(where, "times", stream.times)
         mask = 0
         for bit, array in enumerate((stream.arrivals, stream.lengths, stream.offsets, stream.rows)):
             if array is not None:
-                tensors.append(tensor(where, OPTIONAL[bit], array))
+                add(where, OPTIONAL[bit], array)
                 mask |= 1 << bit
         present.append(mask)
         causal = options["causal"] if stream.causal is None else stream.causal
@@ -88,15 +105,16 @@ def pack(
         ]
         numbers.append(duration(where, "latency", stream.latency))
         numbers.append(NO_MAX_GAP if stream.max_gap is None else duration(where, "max_gap", stream.max_gap))
+        numbers.append(-1 if stream.channels is None else len(stream.channels))
     rate = 0.0
     if not isinstance(targets, Timeline):
-        tensors.append(tensor(f"{operation}: ", "targets", targets))
+        add(f"{operation}: ", "targets", targets)
         present.append(LIST)
     else:
         rate = float(targets.rate)
         start = targets.start
-        if isinstance(start, Tensor):
-            tensors.append(start)
+        if isinstance(start, Tensor | np.ndarray):
+            add(f"{operation}: ", "the timeline's start", start)
             numbers += [0, targets.first, targets.count]
             present.append(TIMELINES)
         else:
@@ -106,9 +124,14 @@ def pack(
     return tensors, Call(operation, present, words, numbers, rate, dtype, check, backend)
 
 
+def place(operation: str, names: Sequence[str | None], k: int) -> str:
+    """What a sentence about stream k begins with."""
+    return f'{operation}: stream "{names[k] or k}": ' if names[k] or len(names) > 1 else f"{operation}: "
+
+
 def start_ns(operation: str, start: Any) -> Any:
     """Of a timeline: a float is seconds. The engine looks at everything else."""
-    if not isinstance(start, int | float | torch.SymInt) and hasattr(start, "item"):  # NumPy's scalars
+    if isinstance(start, np.generic):
         start = start.item()
     if not isinstance(start, float):
         return start
@@ -117,10 +140,16 @@ def start_ns(operation: str, start: Any) -> Any:
     return round(start * 1e9)
 
 
-def tensor(where: str, what: str, array: Any) -> Tensor:
+def tensor(where: str, what: str, array: Any, first: Tensor | None) -> Tensor:
+    """On the device of the first, but for one number, which may come from the host."""
     if not isinstance(array, Tensor):
         raise TypeError(
             f"{where}{what} is a {type(array).__name__}; torch tensors and other arrays do not mix in one call"
+        )
+    if first is not None and array.device != first.device and (array.ndim > 0 or array.device.type != "cpu"):
+        raise ValueError(
+            f"{where}{what} is on {array.device} and the first stream's values on {first.device}; "
+            "all must be on one device"
         )
     return array
 
@@ -172,7 +201,8 @@ def duration(where: str, what: str, value: Any) -> int:
         )
     if -1000 < value < 0 or 0 < value < 1000:
         raise ValueError(
-            f"{where}{what} = {value} is {value} ns, since an int is nanoseconds; write a float for seconds: {value}.0"
+            f"{where}{what} = {value} is {value} ns, since an int is nanoseconds; write seconds as a float: {value}.0, "
+            f"or {value / 1000} for {value} ms"
         )
     return int(value)
 
@@ -257,7 +287,7 @@ def bind(tensors: Sequence[Tensor], call: Call) -> tuple[list[Stream[Any]], Any]
     unpacked = unpack(tensors, call)
     streams = []
     for k, arrays in enumerate(unpacked.streams):
-        words, max_gap = words_of(call, k), call.numbers[2 * k + 1]
+        words, numbers = words_of(call, k), numbers_of(call, k)
         streams.append(
             Stream(
                 arrays["values"],
@@ -267,11 +297,12 @@ def bind(tensors: Sequence[Tensor], call: Call) -> tuple[list[Stream[Any]], Any]
                 offsets=arrays.get("offsets"),
                 rows=arrays.get("rows"),
                 method=method_ranges(words.method, 0) if " " in words.method else words.method,
-                latency=engine_duration(call.numbers[2 * k]),
-                max_gap=None if max_gap == NO_MAX_GAP else engine_duration(max_gap),
+                latency=engine_duration(numbers.latency),
+                max_gap=None if numbers.max_gap == NO_MAX_GAP else engine_duration(numbers.max_gap),
                 edge=words.edge,
                 causal=words.causal == "true",
                 on_nan=words.on_nan,
+                channels=None if numbers.channels < 0 else [""] * numbers.channels,
                 name=words.name or None,
             )
         )

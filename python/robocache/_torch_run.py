@@ -21,6 +21,7 @@ from ._torch_call import (
     bind,
     channel_count,
     method_ranges,
+    numbers_of,
     timeline,
     unpack,
     words_of,
@@ -91,7 +92,7 @@ def run_portable(tensors: Sequence[Tensor], call: Call) -> list[Tensor]:
 
 
 def stream_plan(unpacked: Unpacked, call: Call, k: int, dtype: torch.dtype | None) -> _torch_backend.StreamPlan:
-    arrays, words = unpacked.streams[k], words_of(call, k)
+    arrays, words, numbers = unpacked.streams[k], words_of(call, k), numbers_of(call, k)
     channels = channel_count(arrays["values"], arrays["times"])
     # As the engine does: in channel order, and neighbours of one method are one range unless each is judged by itself.
     merge = words.on_nan != "skip"
@@ -111,8 +112,8 @@ def stream_plan(unpacked: Unpacked, call: Call, k: int, dtype: torch.dtype | Non
         offsets=arrays.get("offsets"),
         rows=arrays.get("rows"),
         methods=ranges,
-        latency=call.numbers[2 * k],
-        max_gap=call.numbers[2 * k + 1],
+        latency=numbers.latency,
+        max_gap=numbers.max_gap,
         edge=words.edge,
         causal=words.causal == "true",
         on_nan=words.on_nan,
@@ -129,12 +130,6 @@ def target_plan(unpacked: Unpacked, call: Call) -> _torch_backend.TargetPlan:
 
 def check_arguments(tensors: Sequence[Tensor], call: Call) -> None:
     """The engine checks for the portable backend too, so that there is one place that writes the sentences."""
-    for tensor in tensors:
-        if tensor.device != tensors[0].device:
-            raise ValueError(
-                f"{call.operation}: a tensor is on {tensor.device} and the first stream's values on "
-                f"{tensors[0].device}; all must be on one device"
-            )
     # Shapes, dtypes and words: zeros of the same shapes that take no memory, and no targets.
     zeros = [torch.zeros((), dtype=tensor.dtype).expand(tensor.shape) for tensor in tensors]
     numbers = list(call.numbers)
@@ -148,7 +143,8 @@ def check_arguments(tensors: Sequence[Tensor], call: Call) -> None:
     # The data: streams without channels. On another device this would have to wait for it.
     if call.check and tensors[0].device.type == "cpu":
         streams, targets = bind([tensor.detach() for tensor in tensors], call)
-        empty = [stream.replace(values=torch.empty((*stream.times.shape, 0)), method="hold") for stream in streams]
+        without = {"method": "hold", "channels": None}
+        empty = [stream.replace(values=torch.empty((*stream.times.shape, 0)), **without) for stream in streams]
         for k, stream in enumerate(empty):
             methods = [method for method, _, _ in method_ranges(words_of(call, k).method, 0)]
             if any(method in _torch_backend.BINS for method in methods):

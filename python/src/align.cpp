@@ -4,11 +4,12 @@
 #include <robocache/align.h>
 
 #include <optional>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "argument.h"
 #include "call.h"
+#include "once.h"
 #include "stream.h"
 
 namespace nb = nanobind;
@@ -32,10 +33,17 @@ struct StreamsCall : Call {
   bool view_streams(nb::handle given, nb::handle names) {
     collect(given, names);
     streams.resize(members.size());
+    bool served = true;
     for (std::size_t k = 0; k < members.size(); ++k) {
-      if (!view_stream(stream_at(k), members[k].stream.ptr(), arrays, streams[k])) return false;
+      served &= view_stream(stream_at(k), members[k].stream.ptr(), arrays, streams[k]);
     }
-    return true;
+    return served;
+  }
+
+  // All arrays of the call; false where the torch layer must serve it.
+  bool view(nb::handle given, nb::handle names, nb::handle wanted) {
+    const bool served = view_streams(given, names);
+    return view_targets(where, wanted.ptr(), arrays, targets) && served;
   }
 
   void collect(nb::handle given, nb::handle names) {
@@ -123,13 +131,22 @@ struct StreamsCall : Call {
   std::optional<Targets> targets;
 };
 
-int leading_rank(const Stream& stream) { return stream.offsets ? 1 : stream.times.rank; }
-
-std::int64_t width_of(const Stream& stream) {
-  std::int64_t width = 1;
-  for (int k = leading_rank(stream); k < stream.values.rank; ++k)
-    width *= stream.values.shape[static_cast<std::size_t>(k)];
-  return width;
+// out= must be what would have been returned; its shape and device are checked by the library. The call reads its inputs
+// while it writes.
+void view_out(StreamsCall& call, nb::handle out, std::optional<DType> dtype, TensorView& view) {
+  call.view_out(out, dtype, view);
+  for (std::size_t k = 0; k < call.streams.size(); ++k) {
+    const Where where = call.members.empty() ? call.where : call.stream_at(k);
+    const Stream& stream = call.streams[k];
+    check_apart(where, view, "values", stream.values);
+    check_apart(where, view, "times", stream.times);
+    check_apart(where, view, "arrivals", stream.arrivals);
+    check_apart(where, view, "lengths", stream.lengths);
+    check_apart(where, view, "offsets", stream.offsets);
+    check_apart(where, view, "rows", stream.rows);
+  }
+  check_apart(call.where, view, "targets", call.targets->times);
+  if (call.targets->timeline) check_apart(call.where, view, "the timeline's start", call.targets->timeline->starts);
 }
 
 // [B, T, ...]: the leading dimensions, then the stream's trailing ones.
@@ -143,34 +160,31 @@ std::size_t values_shape(const StreamsCall& call, const Batch& batch, const Stre
   return rank;
 }
 
-// The dtype that all streams have, if they agree.
-std::optional<DType> common_dtype(const std::vector<Stream>& streams) {
-  for (const Stream& stream : streams) {
-    if (stream.values.dtype != streams[0].values.dtype) return std::nullopt;
-  }
-  return streams[0].values.dtype;
-}
-
-[[noreturn]] void fail_mixed_dtypes(const StreamsCall& call) {
+// The dtype that all streams must have where no other is asked for.
+DType common_dtype(const StreamsCall& call) {
+  const DType first = call.streams[0].values.dtype;
   for (std::size_t k = 1; k < call.streams.size(); ++k) {
-    const DType first = call.streams[0].values.dtype;
     const DType here = call.streams[k].values.dtype;
     if (here != first) {
       fail(ErrorKind::type, call.stream_at(k), "values are ", name_of(here), ", and the first stream's ",
            name_of(first), "; say dtype= for the fused tensor");
     }
   }
-  fail(ErrorKind::type, call.where, "say dtype=");
+  return first;
 }
 
-// The tuple as a robocache.Aligned or robocache.Fused, which are named tuples.
-nb::object record(const char* name, const nb::object& parts) {
-  static const auto make = reinterpret_cast<newfunc>(PyType_GetSlot(&PyTuple_Type, Py_tp_new));
-  static const nb::object& aligned = *new nb::object(nb::module_::import_("robocache._align").attr("Aligned"));
-  static const nb::object& fused = *new nb::object(nb::module_::import_("robocache._align").attr("Fused"));
-  const nb::object& type = name == std::string_view("Aligned") ? aligned : fused;
+// robocache.Aligned and robocache.Fused, which are named tuples.
+struct Records {
+  nb::object aligned = nb::module_::import_("robocache._align").attr("Aligned");
+  nb::object fused = nb::module_::import_("robocache._align").attr("Fused");
+  newfunc make = reinterpret_cast<newfunc>(PyType_GetSlot(&PyTuple_Type, Py_tp_new));
+};
+Once<Records> records;
+
+// The tuple as one of them.
+nb::object record(const nb::object& type, const nb::object& parts) {
   const nb::object arguments = nb::steal(PyTuple_Pack(1, parts.ptr()));
-  nb::object made = nb::steal(make(reinterpret_cast<PyTypeObject*>(type.ptr()), arguments.ptr(), nullptr));
+  nb::object made = nb::steal(records().make(reinterpret_cast<PyTypeObject*>(type.ptr()), arguments.ptr(), nullptr));
   if (!made.is_valid()) throw nb::python_error();
   return made;
 }
@@ -180,7 +194,7 @@ nb::object columns_of(const StreamsCall& call) {
   nb::object columns = nb::steal(PyDict_New());
   std::int64_t first = 0;
   for (std::size_t k = 0; k < call.streams.size(); ++k) {
-    const std::int64_t end = first + width_of(call.streams[k]);
+    const std::int64_t end = first + channel_count(call.streams[k]);
     const nb::object from = nb::steal(PyLong_FromLongLong(first));
     const nb::object to = nb::steal(PyLong_FromLongLong(end));
     const nb::object slice = nb::steal(PySlice_New(from.ptr(), to.ptr(), nullptr));
@@ -203,14 +217,16 @@ nb::object resample(Argument values, Argument times, Argument targets, Argument 
   stream.max_gap = parse_max_gap(where, max_gap.ptr());
   stream.latency = parse_duration(where, "latency", latency.ptr());
   Arrays& arrays = call.arrays;
-  if (!arrays.view(where, "values", values.ptr(), Role::values, stream.values) ||
-      !arrays.view(where, "times", times.ptr(), Role::stamps, stream.times) ||
-      (!lengths.is_none() && !arrays.view(where, "lengths", lengths.ptr(), Role::integers, stream.lengths)) ||
-      (!offsets.is_none() && !arrays.view(where, "offsets", offsets.ptr(), Role::integers, stream.offsets)) ||
-      (!rows.is_none() && !arrays.view(where, "rows", rows.ptr(), Role::integers, stream.rows)) ||
-      !view_targets(where, targets.ptr(), arrays, call.targets)) {
-    return not_implemented();
-  }
+  bool served = arrays.view(where, "values", values.ptr(), Role::values, stream.values);
+  served &= arrays.view(where, "times", times.ptr(), Role::stamps, stream.times);
+  const auto view_integers = [&](const char* argument, Argument array, TensorView& into) {
+    if (!array.is_none()) served &= arrays.view(where, argument, array.ptr(), Role::integers, into);
+  };
+  view_integers("lengths", lengths, stream.lengths);
+  view_integers("offsets", offsets, stream.offsets);
+  view_integers("rows", rows, stream.rows);
+  served &= view_targets(where, targets.ptr(), arrays, call.targets);
+  if (!served) return not_implemented();
   set_methods(methods, stream);
   const Batch shape_of_call = batch(where.operation, call.streams, *call.targets);
   Aligned output;
@@ -222,7 +238,7 @@ nb::object resample(Argument values, Argument times, Argument targets, Argument 
     outputs.allocate();
     output.values = outputs[0];
   } else {
-    call.view_out(out, stream.values.dtype, output.values);
+    view_out(call, out, stream.values.dtype, output.values);
   }
   call.run(call.stamps() + output.values.size(), {},
            [&](const Context& context) { robocache::resample(context, stream, *call.targets, call.options, output); });
@@ -235,9 +251,7 @@ nb::object align(Argument streams, Argument names, Argument targets, Argument ed
                  Argument check, Argument backend) {
   StreamsCall call("align", backend);
   call.parse_options(edge, causal, on_nan, check);
-  if (!call.view_streams(streams, names) || !view_targets(call.where, targets.ptr(), call.arrays, call.targets)) {
-    return not_implemented();
-  }
+  if (!call.view(streams, names, targets)) return not_implemented();
   const Batch shape_of_call = batch(call.where.operation, call.streams, *call.targets);
   call.check_wide_integers();
   const std::size_t count = call.streams.size();
@@ -265,8 +279,8 @@ nb::object align(Argument streams, Argument names, Argument targets, Argument ed
   for (std::size_t k = 0; k < count; ++k) {
     nb::object parts[4];
     for (nb::object& part : parts) part = outputs.take();
-    const nb::object made =
-        record("Aligned", nb::steal(PyTuple_Pack(4, parts[0].ptr(), parts[1].ptr(), parts[2].ptr(), parts[3].ptr())));
+    const nb::object made = record(
+        records().aligned, nb::steal(PyTuple_Pack(4, parts[0].ptr(), parts[1].ptr(), parts[2].ptr(), parts[3].ptr())));
     const int failed = call.by_name ? PyDict_SetItem(result.ptr(), call.members[k].name.ptr(), made.ptr())
                                     : PyList_Append(result.ptr(), made.ptr());
     if (failed != 0) throw nb::python_error();
@@ -279,25 +293,22 @@ nb::object fuse(Argument streams, Argument names, Argument targets, Argument edg
   StreamsCall call("fuse", backend);
   call.parse_options(edge, causal, on_nan, check);
   std::optional<DType> wanted = parse_dtype(call.where, dtype.ptr());
-  if (!call.view_streams(streams, names) || !view_targets(call.where, targets.ptr(), call.arrays, call.targets)) {
-    return not_implemented();
-  }
+  if (!call.view(streams, names, targets)) return not_implemented();
   const Batch shape_of_call = batch(call.where.operation, call.streams, *call.targets);
   call.check_wide_integers();
   const std::size_t count = call.streams.size();
-  if (!wanted && out.is_none()) wanted = common_dtype(call.streams);
-  if (!wanted && out.is_none()) fail_mixed_dtypes(call);
+  if (!wanted && out.is_none()) wanted = common_dtype(call);
   std::int64_t shape[3];
   const std::size_t lead = call.leading(shape_of_call, shape);
   std::int64_t& last = shape[lead];
   last = 0;
-  for (const Stream& stream : call.streams) last += width_of(stream);
+  for (const Stream& stream : call.streams) last += channel_count(stream);
   Aligned fused;
   Outputs outputs(call.where, call.arrays, 3);
   if (out.is_none()) {
     outputs.add(*wanted, {shape, lead + 1});
   } else {
-    call.view_out(out, wanted, fused.values);
+    view_out(call, out, wanted, fused.values);
   }
   last = static_cast<std::int64_t>(count);
   outputs.add(DType::boolean, {shape, lead + 1});
@@ -319,16 +330,14 @@ nb::object fuse(Argument streams, Argument names, Argument targets, Argument edg
   const nb::object valid = outputs.take();
   const nb::object age = outputs.take();
   const nb::object columns = columns_of(call);
-  return record("Fused", nb::steal(PyTuple_Pack(4, values.ptr(), valid.ptr(), age.ptr(), columns.ptr())));
+  return record(records().fused, nb::steal(PyTuple_Pack(4, values.ptr(), valid.ptr(), age.ptr(), columns.ptr())));
 }
 
 nb::object align_backward(Argument streams, Argument names, Argument targets, Argument edge, Argument causal,
                           Argument on_nan, Argument backend, Argument output_gradients) {
   StreamsCall call("align_backward", backend);
   call.parse_options(edge, causal, on_nan, nb::handle(Py_False));  // the forward has checked the data
-  if (!call.view_streams(streams, names) || !view_targets(call.where, targets.ptr(), call.arrays, call.targets)) {
-    return not_implemented();
-  }
+  if (!call.view(streams, names, targets)) return not_implemented();
   const nb::object given = nb::steal(PySequence_Tuple(output_gradients.ptr()));
   if (!given.is_valid()) throw nb::python_error();
   const std::size_t count = call.streams.size();

@@ -15,6 +15,10 @@
 
 namespace robocache::python {
 
+// Throws where out= and an input lie in the same memory, from the first to the last byte of each. That they take turns in
+// it is not seen: whether strided arrays really meet is a hard question.
+void check_apart(const Where& where, const TensorView& out, const char* argument, const TensorView& input);
+
 inline nanobind::object not_implemented() { return nanobind::borrow(Py_NotImplemented); }
 
 struct Call {
@@ -45,7 +49,7 @@ struct Call {
     return {Outputs::allocate_scratch, &outputs};
   }
 
-  // out= must be what would have been returned; its shape and device are checked by the library.
+  // out= must have the dtype that would have been returned; its shape and device are checked by the library.
   void view_out(nanobind::handle out, std::optional<DType> dtype, TensorView& view) {
     if (!arrays.view(where, "out", out.ptr(), Role::output, view)) {
       fail(ErrorKind::type, where, "out gives no access to its memory");

@@ -7,14 +7,13 @@ namespace robocache::python {
 std::string Where::text() const {
   std::string text = operation;
   if (!text.empty()) text += ": ";
-  if (!stream.empty()) {
-    text += "stream \"";
-    text += stream;
-    text += "\": ";
-  } else if (position >= 0) {
-    text += "stream \"" + std::to_string(position) + "\": ";
-  }
-  return text;
+  const std::string named = stream_text();
+  return named.empty() ? text : text + named + ": ";
+}
+
+std::string Where::stream_text() const {
+  if (stream.empty() && position < 0) return {};
+  return "stream \"" + (stream.empty() ? std::to_string(position) : std::string(stream)) + "\"";
 }
 
 void fail_with_python_error(ErrorKind kind, const Where& where, std::string_view what) {

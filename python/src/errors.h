@@ -18,6 +18,7 @@ struct Where {
   Py_ssize_t position = -1;
 
   std::string text() const;
+  std::string stream_text() const;  // `stream "imu"`
 };
 
 inline void append(std::string& text, std::string_view part) { text += part; }

@@ -14,6 +14,7 @@
 #include "errors.h"
 #include "exported.h"
 #include "options.h"
+#include "robocache_commit.h"
 #include "robocache_config.h"
 #include "voxelize.h"
 
@@ -39,7 +40,11 @@ nb::dict build_info() {
   info["cuda"] = ROBOCACHE_WITH_CUDA != 0 ? nb::object(nb::str(ROBOCACHE_CUDA_VERSION)) : nb::none();
   info["cuda_architectures"] = ROBOCACHE_CUDA_ARCHITECTURES;
   info["simd_targets"] = nb::cast(simd);
-  info["compiler"] = __VERSION__;
+#ifdef __clang__
+  info["compiler"] = __VERSION__;  // "Clang 14.0.6"
+#else
+  info["compiler"] = "gcc " __VERSION__;
+#endif
   return info;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/text.h"
+#include "once.h"
 
 namespace nb = nanobind;
 
@@ -89,7 +90,13 @@ BackendInfo cuda_backend() {
   return {};
 }
 
-constexpr double time_limit = 0x1p62;  // |t| must be below
+struct TimeDelta {
+  nb::object type = nb::module_::import_("datetime").attr("timedelta");
+};
+Once<TimeDelta> timedelta;
+
+constexpr double time_limit = 0x1p62;            // |t| must be below
+constexpr double narrow_seconds_limit = 0x1p14;  // |t| of a float that is narrower than float64 must not be above
 
 bool is_numpy_scalar(PyObject* object, std::string_view name) {
   const std::string type = type_name(object);
@@ -200,7 +207,8 @@ std::int64_t parse_duration(const Where& where, const char* argument, PyObject* 
     const std::int64_t ns = nanoseconds(where, argument, integer.ptr());
     if (ns != 0 && ns > -1000 && ns < 1000) {
       fail(ErrorKind::value, where, argument, " = ", ns, " is ", ns,
-           " ns, since an int is nanoseconds; write a float for seconds: ", ns, ".0");
+           " ns, since an int is nanoseconds; write seconds as a float: ", ns, ".0, or ",
+           concat(static_cast<double>(ns) / 1000), " for ", ns, " ms");
     }
     return ns;
   }
@@ -209,8 +217,7 @@ std::int64_t parse_duration(const Where& where, const char* argument, PyObject* 
     const nb::object ns = nb::handle(object).attr("astype")("timedelta64[ns]").attr("astype")("int64");
     return nanoseconds(where, argument, nb::steal(PyNumber_Index(ns.ptr())).ptr());
   }
-  static PyObject* const timedelta = nb::object(nb::module_::import_("datetime").attr("timedelta")).release().ptr();
-  if (PyObject_IsInstance(object, timedelta) != 1) {
+  if (PyObject_IsInstance(object, timedelta().type.ptr()) != 1) {
     fail(ErrorKind::type, where, argument, " is ", describe(object),
          "; expected seconds as a float, nanoseconds as an int, or a timedelta");
   }
@@ -231,11 +238,29 @@ std::int64_t parse_max_gap(const Where& where, PyObject* object) {
   return gap;
 }
 
-std::optional<std::int64_t> parse_time(const Where& where, const char* argument, PyObject* object) {
+std::optional<std::int64_t> parse_time(const Where& where, const char* argument, PyObject* object, DType dtype) {
   if (const nb::object integer = as_integer(object); integer.is_valid())
     return nanoseconds(where, argument, integer.ptr());
-  if (const std::optional<double> seconds = as_float(object)) return nanoseconds(where, argument, *seconds);
-  return std::nullopt;
+  const std::optional<double> seconds = as_float(object);
+  if (!seconds) return std::nullopt;
+  if (PyFloat_Check(object) == 0) {
+    if (is_numpy_scalar(object, "float32")) dtype = DType::f32;
+    if (is_numpy_scalar(object, "float16")) dtype = DType::f16;
+  }
+  if (dtype != DType::f64 && std::fabs(*seconds) > narrow_seconds_limit) {
+    fail(ErrorKind::value, where, argument, " = ", concat(*seconds), " s is too large for ", name_of(dtype),
+         ": its step there is over a millisecond; give float64 seconds or int64 nanoseconds");
+  }
+  return nanoseconds(where, argument, *seconds);
+}
+
+double parse_rate(const Where& where, const char* argument, PyObject* object) {
+  if (PyBool_Check(object) == 0 && PyNumber_Check(object) != 0) {
+    const double rate = PyFloat_AsDouble(object);
+    if (rate != -1.0 || PyErr_Occurred() == nullptr) return rate;
+    PyErr_Clear();
+  }
+  fail(ErrorKind::type, where, argument, " is ", describe(object), "; expected a number of hertz");
 }
 
 std::int64_t parse_integer(const Where& where, const char* argument, PyObject* object) {
@@ -279,6 +304,11 @@ Methods parse_methods(const Where& where, PyObject* object, PyObject* channels) 
       fail(ErrorKind::type, where, "method[", k, "] is ", describe(item.ptr()), "; expected (name, begin, end)");
     }
     const nb::object parts = nb::steal(PySequence_Tuple(item.ptr()));
+    if (PyObject* const name = PyTuple_GetItem(parts.ptr(), 2); find(methods, name)) {
+      fail(ErrorKind::type, where, "method[", k, "] is ", describe(item.ptr()), "; the name comes first: (\"",
+           text_of(nb::borrow(name)), "\", ", describe(PyTuple_GetItem(parts.ptr(), 0)), ", ",
+           describe(PyTuple_GetItem(parts.ptr(), 1)), ")");
+    }
     const std::string entry = "method[" + std::to_string(k) + "]: ";
     MethodRange range;
     range.method = parse_word(methods, where, (entry + "name").c_str(), PyTuple_GetItem(parts.ptr(), 0));
@@ -307,7 +337,8 @@ std::optional<DType> parse_dtype(const Where& where, PyObject* object) {
   } else if (type_name(object) == "torch.dtype") {
     name = text_of(nb::borrow(object)).substr(std::string_view("torch.").size());
   } else {
-    const nb::object dtype = nb::steal(PyObject_CallMethod(nb::module_::import_("numpy").ptr(), "dtype", "O", object));
+    const nb::object dtype =
+        nb::steal(PyObject_CallMethod(nb::module_::import_("numpy").ptr(), "dtype", "(O)", object));
     if (dtype.is_valid()) {
       name = text_of(dtype.attr("name"));
     } else {
@@ -334,6 +365,16 @@ void bind_options(nb::module_& m) {
       nb::arg("what"), nb::arg("duration"),
       "A duration (seconds as a float, nanoseconds as an int, a timedelta) in nanoseconds.",
       nb::sig("def nanoseconds(what: str, duration: typing.Any) -> int"));
+  m.def(
+      "hertz", [](const char* what, nb::handle rate) { return parse_rate({}, what, rate.ptr()); }, nb::arg("what"),
+      nb::arg("rate").none(), "A rate as a float.", nb::sig("def hertz(what: str, rate: typing.Any) -> float"));
+  m.def(
+      "dtype_name",
+      [](nb::handle dtype) {
+        return name_of(*parse_dtype({"fuse", {}, -1}, dtype.ptr()));
+      },
+      nb::arg("dtype"), "The name of a dtype, in whatever form fuse(dtype=) takes it.",
+      nb::sig("def dtype_name(dtype: typing.Any) -> str"));
 }
 
 }  // namespace robocache::python

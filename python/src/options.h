@@ -33,8 +33,13 @@ bool cuda_is_available();
 std::int64_t parse_duration(const Where& where, const char* argument, PyObject* object);
 std::int64_t parse_max_gap(const Where& where, PyObject* object);  // None: no_max_gap
 
-// A number (int, float, or a NumPy scalar) as a time in nanoseconds; nothing where it is something else.
-std::optional<std::int64_t> parse_time(const Where& where, const char* argument, PyObject* object);
+// A number (int, float, or a NumPy scalar) as a time in nanoseconds; nothing where it is something else. `dtype`: of the
+// array that the number was taken from.
+std::optional<std::int64_t> parse_time(const Where& where, const char* argument, PyObject* object,
+                                       DType dtype = DType::f64);
+
+// A number of hertz; whether it is positive is for the library to say.
+double parse_rate(const Where& where, const char* argument, PyObject* object);
 
 // A whole number, such as a count or a channel.
 std::int64_t parse_integer(const Where& where, const char* argument, PyObject* object);

@@ -1,9 +1,11 @@
 #include "output.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
 #include "exported.h"
+#include "once.h"
 #include "shared_block.h"
 
 namespace nb = nanobind;
@@ -20,7 +22,6 @@ nb::object shape_tuple(std::span<const std::int64_t> shape) {
   return tuple;
 }
 
-// numpy.empty and the dtypes, looked up once.
 struct NumPy {
   PyObject* empty = nullptr;
   PyObject* dtypes[static_cast<int>(DType::f64) + 1] = {};
@@ -35,10 +36,7 @@ struct NumPy {
     }
   }
 };
-const NumPy& numpy() {
-  static const NumPy instance;
-  return instance;
-}
+Once<NumPy> numpy;
 
 std::span<const std::int64_t> shape_of(const TensorView& view) {
   return {view.shape.data(), static_cast<std::size_t>(view.rank)};
@@ -75,10 +73,13 @@ nb::object cupy_empty(const Arrays& arrays, DType dtype, std::span<const std::in
   return array;
 }
 
-// The exchange API names the exception's type. Called from the other library's code: nothing may be thrown here.
+// The exchange API names the exception's type. Called from the other library's code: nothing may be thrown here. Of
+// torch's messages the first line says what happened, and the others where in its C++.
 void set_error(void*, const char* kind, const char* message) {
   const bool memory = std::string_view(kind == nullptr ? "" : kind) == "MemoryError";
-  PyErr_SetString(memory ? PyExc_MemoryError : PyExc_RuntimeError, message);
+  const std::string_view line = std::string_view(message).substr(0, std::string_view(message).find('\n'));
+  const nb::object text = nb::steal(PyUnicode_FromStringAndSize(line.data(), static_cast<Py_ssize_t>(line.size())));
+  if (text.is_valid()) PyErr_SetObject(memory ? PyExc_MemoryError : PyExc_RuntimeError, text.ptr());
 }
 
 }  // namespace
@@ -144,8 +145,8 @@ void Outputs::allocate_exchange() {
       ++sharing;
     }
   }
-  if (sharing > 1 && total > 0) {
-    const std::int64_t shape[] = {static_cast<std::int64_t>(total)};
+  if (sharing > 1) {
+    const std::int64_t shape[] = {static_cast<std::int64_t>(std::max(total, alignment))};
     shared_ = new SharedBlock(allocate(DType::u8, shape));
   }
   std::size_t offset = 0;

@@ -3,6 +3,8 @@
 #include <array>
 #include <memory>
 
+#include "once.h"
+
 namespace nb = nanobind;
 
 namespace robocache::python {
@@ -36,19 +38,13 @@ struct StreamClass {
       on_nan{type, "_on_nan"}, lengths{type, "_lengths"}, offsets{type, "_offsets"}, rows{type, "_rows"},
       channels{type, "_channels"}, name{type, "_name"}, spec{type, "_spec"};
 };
-const StreamClass& stream_class() {
-  static const StreamClass& instance = *new StreamClass;  // never destroyed: the interpreter may be gone before
-  return instance;
-}
+Once<StreamClass> stream_class;
 
 struct TimelineClass {
   nb::object type = class_named("Timeline");
   Slot start{type, "start"}, rate{type, "rate"}, count{type, "count"}, first{type, "first"};
 };
-const TimelineClass& timeline_class() {
-  static const TimelineClass& instance = *new TimelineClass;
-  return instance;
-}
+Once<TimelineClass> timeline_class;
 
 bool is_a(PyObject* object, const nb::object& type) {
   return PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(type.ptr())) != 0;
@@ -87,42 +83,29 @@ std::unique_ptr<Spec> parse_spec(const Where& where, PyObject* object) {
   return spec;
 }
 
-const Spec& spec_of(const Where& where, PyObject* object) {
-  const nb::object cached = stream_class().spec(object);
-  if (!cached.is_none()) {
-    const auto* spec = static_cast<const Spec*>(PyCapsule_GetPointer(cached.ptr(), spec_name));
-    if (spec == nullptr) throw nb::python_error();
-    return *spec;  // the Stream keeps the capsule
-  }
+// The capsule must be held while the Spec is read: a thread that parses the same Stream puts its own in the slot.
+nb::object spec_of(const Where& where, PyObject* object) {
+  nb::object kept = stream_class().spec(object);
+  if (!kept.is_none()) return kept;
   std::unique_ptr<Spec> spec = parse_spec(where, object);
-  const nb::object capsule = nb::steal(PyCapsule_New(spec.get(), spec_name, [](PyObject* dying) {
+  nb::object capsule = nb::steal(PyCapsule_New(spec.get(), spec_name, [](PyObject* dying) {
     delete static_cast<Spec*>(PyCapsule_GetPointer(dying, spec_name));
   }));
   if (!capsule.is_valid()) throw nb::python_error();
-  const Spec& result = *spec.release();
+  static_cast<void>(spec.release());  // the capsule's now
   if (PyObject_SetAttrString(object, "_spec", capsule.ptr()) != 0) throw nb::python_error();
-  return result;
+  return capsule;
 }
 
-std::int64_t channel_count(const Stream& stream) {
-  const int lead = stream.offsets ? 1 : stream.times.rank;
-  std::int64_t count = 1;
-  for (int k = lead; k < stream.values.rank; ++k) count *= stream.values.shape[static_cast<std::size_t>(k)];
-  return count;
-}
-
-double parse_rate(const Where& where, PyObject* object) {
-  if (PyBool_Check(object) == 0 && PyNumber_Check(object) != 0) {
-    const double rate = PyFloat_AsDouble(object);
-    if (rate != -1.0 || PyErr_Occurred() == nullptr) return rate;
-    PyErr_Clear();
-  }
-  fail(ErrorKind::type, where, "the timeline's rate is ", describe(object), "; expected a number of hertz");
+const Spec& spec_in(const nb::object& capsule) {
+  const auto* const spec = static_cast<const Spec*>(PyCapsule_GetPointer(capsule.ptr(), spec_name));
+  if (spec == nullptr) throw nb::python_error();
+  return *spec;
 }
 
 bool view_timeline(const Where& where, PyObject* object, Arrays& arrays, Timeline& line) {
   const TimelineClass& c = timeline_class();
-  line.rate = parse_rate(where, c.rate(object).ptr());
+  line.rate = parse_rate(where, "the timeline's rate", c.rate(object).ptr());
   line.count = parse_integer(where, "the timeline's count", c.count(object).ptr());
   line.first = parse_integer(where, "the timeline's first step", c.first(object).ptr());
   const nb::object start = c.start(object);
@@ -131,15 +114,18 @@ bool view_timeline(const Where& where, PyObject* object, Arrays& arrays, Timelin
     line.start = *time;
     return true;
   }
-  if (array_type(start.ptr()).library == Library::none) {
+  const auto refuse = [&] {
     fail(ErrorKind::type, where, name, " is ", describe(start.ptr()),
          "; expected nanoseconds as an int, seconds as a float, or an array with one start for each row");
-  }
+  };
+  if (array_type(start.ptr()).library == Library::none) refuse();
   arrays.keep(start);  // a Timeline may change while other threads run
   if (!arrays.view(where, name, start.ptr(), Role::stamps, line.starts)) return false;
   if (line.starts.rank == 0 && line.starts.device.kind == DeviceKind::cpu) {  // times[0] of a tensor
     const nb::object number = start.attr("item")();
-    line.start = parse_time(where, name, number.ptr()).value_or(0);
+    const std::optional<std::int64_t> time = parse_time(where, name, number.ptr(), line.starts.dtype);
+    if (!time) refuse();
+    line.start = *time;
     line.starts = {};
   }
   return true;
@@ -150,6 +136,15 @@ bool view_timeline(const Where& where, PyObject* object, Arrays& arrays, Timelin
 nb::object stream_name(PyObject* object) {
   const StreamClass& c = stream_class();
   return is_a(object, c.type) ? c.name(object) : nb::none();
+}
+
+int leading_rank(const Stream& stream) { return stream.offsets ? 1 : stream.times.rank; }
+
+std::int64_t channel_count(const Stream& stream) {
+  std::int64_t count = 1;
+  for (int k = leading_rank(stream); k < stream.values.rank; ++k)
+    count *= stream.values.shape[static_cast<std::size_t>(k)];
+  return count;
 }
 
 void set_methods(const Methods& methods, Stream& stream) {
@@ -165,21 +160,25 @@ bool view_stream(const Where& where, PyObject* object, Arrays& arrays, Stream& s
   if (!is_a(object, c.type)) {
     fail(ErrorKind::type, where, "expected a robocache.Stream, not ", type_name(object));
   }
-  const Spec& spec = spec_of(where, object);
+  const nb::object capsule = spec_of(where, object);
+  const Spec& spec = spec_in(capsule);
   stream.name = where.stream;
   stream.latency = spec.latency;
   stream.max_gap = spec.max_gap;
   stream.edge = spec.edge;
   stream.causal = spec.causal;
   stream.on_nan = spec.on_nan;
-  if (!arrays.view(where, "values", c.values(object).ptr(), Role::values, stream.values) ||
-      !arrays.view(where, "times", c.times(object).ptr(), Role::stamps, stream.times) ||
-      (spec.arrivals && !arrays.view(where, "arrivals", c.arrivals(object).ptr(), Role::stamps, stream.arrivals)) ||
-      (spec.lengths && !arrays.view(where, "lengths", c.lengths(object).ptr(), Role::integers, stream.lengths)) ||
-      (spec.offsets && !arrays.view(where, "offsets", c.offsets(object).ptr(), Role::integers, stream.offsets)) ||
-      (spec.rows && !arrays.view(where, "rows", c.rows(object).ptr(), Role::integers, stream.rows))) {
-    return false;
-  }
+  bool served = true;
+  const auto view = [&](const char* argument, const Slot& slot, Role role, TensorView& into) {
+    served &= arrays.view(where, argument, slot(object).ptr(), role, into);
+  };
+  view("values", c.values, Role::values, stream.values);
+  view("times", c.times, Role::stamps, stream.times);
+  if (spec.arrivals) view("arrivals", c.arrivals, Role::stamps, stream.arrivals);
+  if (spec.lengths) view("lengths", c.lengths, Role::integers, stream.lengths);
+  if (spec.offsets) view("offsets", c.offsets, Role::integers, stream.offsets);
+  if (spec.rows) view("rows", c.rows, Role::integers, stream.rows);
+  if (!served) return false;
   set_methods(spec.methods, stream);
   if (spec.channel_names >= 0 && stream.values.rank >= stream.times.rank &&
       channel_count(stream) != spec.channel_names) {
@@ -196,13 +195,24 @@ bool view_targets(const Where& where, PyObject* object, Arrays& arrays, std::opt
     targets.emplace(line);
     return true;
   }
+  const bool listed = PyList_Check(object) != 0 || PyTuple_Check(object) != 0;
+  if (!listed && array_type(object).library == Library::none) {
+    fail(ErrorKind::type, where, "targets is ", describe(object),
+         "; expected a Timeline, or the times as an array (beside NumPy arrays a list will do)");
+  }
   nb::object array = nb::borrow(object);
-  if (PyList_Check(object) != 0 || PyTuple_Check(object) != 0) {
+  if (listed) {
     if (arrays.type().library != Library::numpy) {
       fail(ErrorKind::type, where, "targets is a ", type_name(object), ", but values is ",
            name_of(arrays.type().library), "; pass the same kind, or a Timeline");
     }
-    array = nb::module_::import_("numpy").attr("asarray")(array);
+    array = nb::steal(PyObject_CallMethod(nb::module_::import_("numpy").ptr(), "asarray", "(O)", object));
+    if (!array.is_valid() && PyErr_ExceptionMatches(PyExc_ValueError) != 0) {
+      PyErr_Clear();
+      fail(ErrorKind::value, where, "targets is a ", type_name(object),
+           " whose rows differ in length; expected a time for each target, or rows of as many each");
+    }
+    if (!array.is_valid()) throw nb::python_error();
     arrays.keep(array);
   }
   TensorView view;

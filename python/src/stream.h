@@ -19,6 +19,9 @@ namespace robocache::python {
 // stream.name; None for what is no Stream.
 nanobind::object stream_name(PyObject* object);
 
+int leading_rank(const Stream& stream);            // how many dimensions of the values stand before the channels
+std::int64_t channel_count(const Stream& stream);  // of the trailing shape, flattened
+
 // One name for all channels becomes a range over them; needs the views.
 void set_methods(const Methods& methods, Stream& stream);
 

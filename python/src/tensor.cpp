@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "once.h"
 #include "torch_tensor.h"
 
 namespace nb = nanobind;
@@ -132,14 +133,20 @@ void* stream_pointer(const Where& where, const nb::object& stream, const char* a
   return pointer;
 }
 
+// What __dlpack__ is called with.
+struct Dlpack {
+  PyObject* method = PyUnicode_InternFromString("__dlpack__");
+  PyObject* version =
+      Py_BuildValue("(ii)", static_cast<int>(dlpack::major_version), static_cast<int>(dlpack::minor_version));
+  PyObject* names = Py_BuildValue("(ss)", "max_version", "stream");
+  PyObject* only_version = Py_BuildValue("(s)", "max_version");
+  PyObject* only_stream = Py_BuildValue("(s)", "stream");
+};
+Once<Dlpack> words;
+
 // array.__dlpack__(), in the newest version that the library knows.
 nb::object dlpack_capsule(PyObject* array, PyObject* stream) {
-  static PyObject* const method = PyUnicode_InternFromString("__dlpack__");
-  static PyObject* const version =
-      Py_BuildValue("(ii)", static_cast<int>(dlpack::major_version), static_cast<int>(dlpack::minor_version));
-  static PyObject* const names = Py_BuildValue("(ss)", "max_version", "stream");
-  static PyObject* const only_version = Py_BuildValue("(s)", "max_version");
-  static PyObject* const only_stream = Py_BuildValue("(s)", "stream");
+  const auto& [method, version, names, only_version, only_stream] = words();
   PyObject* arguments[] = {array, version, stream};
   PyObject* capsule = PyObject_VectorcallMethod(method, arguments, 1, stream != nullptr ? names : only_version);
   if (capsule == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) {  // from before max_version
@@ -167,15 +174,18 @@ bool Arrays::view(const Where& where, const char* argument, PyObject* array, Rol
   if (first_ == nullptr) {
     type_ = type;
     first_ = array;
+    first_where_ = where;
     first_argument_ = argument;
-    if (backend_.torch) {
-      if (type.library == Library::torch) return false;
+    if (backend_.torch && type.library != Library::torch) {
       fail(ErrorKind::type, where, "backend torch takes torch tensors, and ", argument, " is ", name_of(type.library));
     }
   } else if (type.library != type_.library || (type.library == Library::other && type.api != type_.api)) {
-    fail(ErrorKind::type, where, argument, " is ", name_of(type.library), ", but ", first_argument_, " is ",
-         name_of(type_.library), "; all arrays of a call must be of one kind");
+    const std::string first = first_where_.stream_text();
+    fail(ErrorKind::type, where, argument, " is ", name_of(type.library), ", but ", first_argument_,
+         first == where.stream_text() ? "" : " of " + first, " is ", name_of(type_.library),
+         "; all arrays of a call must be of one kind");
   }
+  if (backend_.torch) return false;
   const bool writable = role == Role::output;
   switch (type.library) {
     case Library::numpy:

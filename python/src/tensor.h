@@ -29,8 +29,9 @@ class Arrays {
   Arrays& operator=(const Arrays&) = delete;
   ~Arrays();
 
-  // Fills `view`, valid as long as this object. False where the torch layer must serve the call. The first array of a
-  // call decides which library all of them must be from.
+  // Fills `view`, valid as long as this object. False where the torch layer must serve the call: then the rest of the
+  // call is looked at all the same, so that what is wrong with it gets the same sentence. The first array of a call
+  // decides which library all of them must be from.
   [[nodiscard]] bool view(const Where& where, const char* argument, PyObject* array, Role role, TensorView& view);
 
   // The library, type and device of the first array.
@@ -54,6 +55,7 @@ class Arrays {
   BackendChoice backend_;
   ArrayType type_;
   PyObject* first_ = nullptr;
+  Where first_where_;
   const char* first_argument_ = "";
   Device device_;
   std::vector<nanobind::object> objects_;

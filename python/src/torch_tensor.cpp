@@ -1,12 +1,13 @@
 #include "torch_tensor.h"
 
+#include "once.h"
+
 namespace nb = nanobind;
 
 namespace robocache::python::torch_tensor {
 
 namespace {
 
-// Looked up once: torch is imported, since a tensor is here, and stays.
 struct Torch {
   PyObject* requires_grad = nullptr;  // the descriptor on torch.Tensor: skips the lookup through the type
   descrgetfunc get = nullptr;
@@ -27,10 +28,7 @@ struct Torch {
     increment_version = torch.attr("autograd").attr("graph").attr("increment_version").inc_ref().ptr();
   }
 };
-const Torch& torch() {
-  static const Torch instance;
-  return instance;
-}
+Once<Torch> torch;
 
 bool truth(PyObject* result) {
   if (result == nullptr) throw nb::python_error();

@@ -15,6 +15,7 @@
 
 #include "argument.h"
 #include "call.h"
+#include "once.h"
 
 namespace nb = nanobind;
 
@@ -58,10 +59,14 @@ std::array<std::int64_t, 3> parse_shape(const Where& where, PyObject* object) {
   return shape;
 }
 
+struct GridType {
+  nb::object type = nb::module_::import_("robocache._voxelize").attr("Grid");
+};
+Once<GridType> grid_type;
+
 // robocache.Grid, whose attributes are three tuples.
 Grid parse_grid(const Where& where, PyObject* object) {
-  static const nb::object& type = *new nb::object(nb::module_::import_("robocache._voxelize").attr("Grid"));
-  if (PyObject_IsInstance(object, type.ptr()) != 1) {
+  if (PyObject_IsInstance(object, grid_type().type.ptr()) != 1) {
     fail(ErrorKind::type, where, "grid is of type ", type_name(object), "; expected a robocache.Grid");
   }
   const nb::handle grid(object);
@@ -136,14 +141,18 @@ struct SceneCall : Call {
   }
 
   // False where the torch layer must serve the call.
-  bool view_optional(const char* argument, nb::handle array, Role role, TensorView& view) {
-    return array.is_none() || arrays.view(where, argument, array.ptr(), role, view);
+  bool view_input(const char* argument, nb::handle array, Role role, TensorView& view) {
+    if (array.is_none()) return true;
+    const bool served = arrays.view(where, argument, array.ptr(), role, view);
+    if (served) inputs.push_back({argument, view});
+    return served;
   }
   bool view_scene(Scene& scene, nb::handle features, nb::handle into, nb::handle pose) {
     scene.crop = crop;
-    return view_optional("features", features, Role::values, scene.features) &&
-           view_optional("into", into, Role::integers, scene.into) &&
-           view_optional("pose", pose, Role::integers, scene.poses);
+    bool served = view_input("features", features, Role::values, scene.features);
+    served &= view_input("into", into, Role::integers, scene.into);
+    served &= view_input("pose", pose, Role::integers, scene.poses);
+    return served;
   }
 
   // How many grids: as many as clouds, or as `grids` says where clouds go into grids of others.
@@ -209,7 +218,10 @@ struct SceneCall : Call {
     } else {
       given = outs_of(out);
       for (std::size_t k = 0; k < count; ++k) {
-        view_out(given[k], describe_output(reductions[k], scene, batched, 0).dtype, wanted[k].values);
+        TensorView& values = wanted[k].values;
+        view_out(given[k], describe_output(reductions[k], scene, batched, 0).dtype, values);
+        for (const Input& input : inputs) check_apart(where, values, input.argument, input.view);
+        for (std::size_t other = 0; other < k; ++other) check_apart(where, values, "out", wanted[other].values);
       }
       add_dropped(outputs, batched, clouds);
       outputs.allocate();
@@ -292,6 +304,11 @@ struct SceneCall : Call {
   bool several = false;  // reduce is a tuple, and so are the values
   VoxelizeOptions options;
   std::optional<Box> crop;
+  struct Input {
+    const char* argument;
+    TensorView view;
+  };
+  std::vector<Input> inputs;
 };
 
 nb::object voxelize(Argument points, Argument grid, Argument features, Argument reduce, Argument packed, Argument empty,
@@ -300,12 +317,11 @@ nb::object voxelize(Argument points, Argument grid, Argument features, Argument 
   SceneCall call("voxelize", backend);
   call.parse(grid, reduce, packed, empty, crop, crop_frame, accumulate, check);
   Clouds clouds;
-  if (!call.arrays.view(call.where, "points", points.ptr(), Role::integers, clouds.points) ||
-      !call.view_optional("lengths", lengths, Role::integers, clouds.lengths) ||
-      !call.view_optional("offsets", offsets, Role::integers, clouds.offsets) ||
-      !call.view_scene(clouds, features, into, pose)) {
-    return not_implemented();
-  }
+  bool served = call.view_input("points", points, Role::integers, clouds.points);
+  served &= call.view_input("lengths", lengths, Role::integers, clouds.lengths);
+  served &= call.view_input("offsets", offsets, Role::integers, clouds.offsets);
+  served &= call.view_scene(clouds, features, into, pose);
+  if (!served) return not_implemented();
   const bool batched = clouds.points.rank == 3 || clouds.offsets.rank == 1;
   std::int64_t number = 1;
   if (clouds.points.rank == 3) number = clouds.points.shape[0];
@@ -336,12 +352,11 @@ nb::object voxelize_depth(Argument depth, Argument intrinsics, Argument rays, Ar
   for (Py_ssize_t k = 0; k < PyTuple_Size(readings.ptr()); ++k) {
     images.invalid.push_back(parse_number(where, "invalid", PyTuple_GetItem(readings.ptr(), k)));
   }
-  if (!call.arrays.view(where, "depth", depth.ptr(), Role::integers, images.depth) ||
-      !call.view_optional("intrinsics", intrinsics, Role::integers, images.intrinsics) ||
-      !call.view_optional("rays", rays, Role::integers, images.rays) ||
-      !call.view_scene(images, features, into, pose)) {
-    return not_implemented();
-  }
+  bool served = call.view_input("depth", depth, Role::integers, images.depth);
+  served &= call.view_input("intrinsics", intrinsics, Role::integers, images.intrinsics);
+  served &= call.view_input("rays", rays, Role::integers, images.rays);
+  served &= call.view_scene(images, features, into, pose);
+  if (!served) return not_implemented();
   const bool batched = images.depth.rank == 3;
   return call.finish(images, batched, batched ? images.depth.shape[0] : 1, grids, out, images.depth.size(),
                      [&](const Context& context, const std::vector<VoxelOutput>& outputs, const TensorView& dropped) {

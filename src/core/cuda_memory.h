@@ -8,8 +8,6 @@ namespace robocache {
 
 void* cuda_allocate(int device, std::size_t bytes, void* stream);
 void cuda_free(int device, void* data, void* stream) noexcept;
-// `later` waits for all that `earlier` has been given so far.
-void cuda_wait(int device, void* later, void* earlier);
 void cuda_synchronize(int device, void* stream);
 
 }  // namespace robocache

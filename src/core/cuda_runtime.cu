@@ -184,15 +184,6 @@ void cuda_free(int device, void* data, void* stream) noexcept {
   } catch (const Error&) {  // a device that is gone has freed it
   }
 }
-void cuda_wait(int device, void* later, void* earlier) {
-  const CudaDevice current(device);
-  cudaEvent_t event = nullptr;
-  cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
-  cudaError_t code = cudaEventRecord(event, static_cast<cudaStream_t>(earlier));
-  if (code == cudaSuccess) code = cudaStreamWaitEvent(static_cast<cudaStream_t>(later), event, 0);
-  cudaEventDestroy(event);
-  cuda_check(code, "ordering two streams");
-}
 void cuda_synchronize(int device, void* stream) {
   const CudaDevice current(device);
   cuda_check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "waiting for the stream");

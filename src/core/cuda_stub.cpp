@@ -1,4 +1,4 @@
-// What stands in for the CUDA parts in a build without nvcc.
+// What stands in for the CUDA parts in a build without CUDA.
 #include <robocache/error.h>
 
 #include "core/cuda.h"
@@ -6,7 +6,7 @@
 
 namespace robocache {
 namespace {
-constexpr const char* reason = "this build has no CUDA kernels (it was made without nvcc)";
+constexpr const char* reason = "this build has no CUDA kernels: CUDA was turned off, or nvcc was not found";
 }  // namespace
 
 void refuse_cuda() { throw Error(ErrorKind::unavailable, std::string("the cuda backend cannot run: ") + reason); }
@@ -18,7 +18,6 @@ const CudaStatus& cuda_status() {
 void cuda_synchronize_all() {}
 void* cuda_allocate(int, std::size_t, void*) { refuse_cuda(); }
 void cuda_free(int, void*, void*) noexcept {}
-void cuda_wait(int, void*, void*) { refuse_cuda(); }
 void cuda_synchronize(int, void*) { refuse_cuda(); }
 
 }  // namespace robocache

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -28,13 +29,24 @@ Names& names() {
   return *all;
 }
 
-std::string number(DType dtype, std::int64_t raw) {
-  if (dtype == DType::i64) return std::to_string(raw);
+double seconds_in(std::int64_t raw) {
   double seconds = 0;
   std::memcpy(&seconds, &raw, sizeof seconds);
+  return seconds;
+}
+
+std::string number(DType dtype, std::int64_t raw) {
+  if (dtype == DType::i64) return std::to_string(raw);
   char text[32];
-  const auto end = std::to_chars(text, text + sizeof text, seconds).ptr;
+  const auto end = std::to_chars(text, text + sizeof text, seconds_in(raw)).ptr;
   return std::string(text, end) + " s";
+}
+
+// Seconds past the year 30,000 are nanoseconds that became floats.
+bool looks_like_nanoseconds(const Fault& fault) {
+  if (fault.dtype == DType::i64) return false;
+  const double size = std::fabs(seconds_in(fault.value));
+  return size > 1e12 && std::isfinite(size);
 }
 
 }  // namespace
@@ -84,7 +96,8 @@ std::string describe(const Fault& fault) {
   const std::string other = number(fault.dtype, fault.other);
   const auto assigned = [&](const char* array) { return element(array, fault.index) + " = " + value; };
   const bool of_clouds = fault.operation == Operation::voxelize || fault.operation == Operation::voxelize_depth;
-  const char* const usable = " is not a time: it must be a number below 2^62 ns (146 years)";
+  const std::string usable = std::string(" is not a time: it must be a number below 2^62 ns (146 years)") +
+                             (looks_like_nanoseconds(fault) ? "; these look like nanoseconds: make them int64" : "");
   const char* const precise =
       " is too large for float32: its step there is over a millisecond; give float64 seconds or int64 nanoseconds";
   switch (fault.code) {
@@ -127,8 +140,7 @@ std::string describe(const Fault& fault) {
       return prefix + assigned("into") + " is outside 0.." + other + ", the grids that there are";
     case FaultCode::pose_not_rigid:
       return prefix + element("pose", fault.index) +
-             " is not rigid: its 3x3 part must be a rotation and its last row "
-             "(0, 0, 0, 1), both to 0.001";
+             " is not rigid: its 3x3 part must be a rotation and its last row (0, 0, 0, 1), both to 0.001";
   }
   return prefix;
 }

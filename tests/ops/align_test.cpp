@@ -379,6 +379,20 @@ TEST(Align, TimesThatDecreaseAreNamed) {
   resample({}, stream, TensorView::contiguous(targets, DType::i64, {1}), unchecked, output);
 }
 
+TEST(Align, OutputsAreNamedByTheirStream) {
+  const float values[3] = {};
+  const std::int64_t times[3] = {1, 2, 3};
+  float out[3] = {};
+  std::vector<Stream> streams(2, {.values = TensorView::contiguous(values, DType::f32, {3}),
+                                  .times = TensorView::contiguous(times, DType::i64, {3})});
+  std::vector<Aligned> outputs(2, {.values = TensorView::contiguous(out, DType::f32, {3})});
+  outputs[1].values = TensorView::contiguous(out, DType::f32, {2});
+  const auto call = [&] { align({}, streams, streams[0].times, {}, outputs); };
+  EXPECT_EQ(sentence(call), "align: stream \"1\": out has shape [2]; expected [3]");
+  streams[1].name = "imu";
+  EXPECT_EQ(sentence(call), "align: stream \"imu\": out has shape [2]; expected [3]");
+}
+
 TEST(Align, CudaRaisesWhatTheDataHidInTheNextCall) {
   if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
   Array values(DType::f32, {3}, std::vector<unsigned char>(12));

@@ -407,8 +407,10 @@ def test_mixed_kinds_and_devices():
     with refused(TypeError, "resample: times is a NumPy array, but values is a torch tensor; all arrays"):
         rc.resample(to_torch(samples()), TIMES, TARGETS)
     streams = {"a": rc.Stream(samples(), TIMES), "b": rc.Stream(to_torch(samples()), TIMES)}
-    with refused(TypeError, 'align: stream "b": values is a torch tensor, but values is a NumPy array'):
+    with refused(TypeError, 'align: stream "b": values is a torch tensor, but values of stream "a" is a NumPy array'):
         rc.align(streams, TARGETS)
+    with refused(TypeError, 'fuse: targets is a torch tensor, but values of stream "a" is a NumPy array'):
+        rc.fuse({"a": streams["a"]}, to_torch(TARGETS))
     with refused(TypeError, "resample: backend torch takes torch tensors, and values is a NumPy array"):
         rc.resample(samples(), TIMES, TARGETS, backend="torch")
 
@@ -485,7 +487,7 @@ def test_durations(duration):
 @pytest.mark.parametrize(
     ("duration", "kind", "sentence"),
     [
-        (1, ValueError, "max_gap = 1 is 1 ns, since an int is nanoseconds; write a float for seconds: 1.0"),
+        (1, ValueError, "max_gap = 1 is 1 ns, since an int is nanoseconds; write seconds as a float: 1.0, or 0.001 "),
         (np.int32(999), ValueError, "max_gap = 999 is 999 ns"),
         (-0.5, ValueError, "max_gap = -0.5 s is negative"),
         (float("nan"), ValueError, "max_gap = nan s; it must be finite"),
@@ -557,7 +559,8 @@ def test_timeline_over(convert):
     assert rc.Timeline.over([a], rate=30).count == 1
     empty = rc.Stream(convert(samples()[:0]), convert(TIMES[:0]))
     assert rc.Timeline.over([a, empty], rate=100).count == 0
-    assert rc.Timeline.over([a, rc.Stream(convert(samples()), convert(TIMES + 31 * MS))], rate=100).count == 0
+    with pytest.raises(ValueError, match="do not overlap"):
+        rc.Timeline.over([a, rc.Stream(convert(samples()), convert(TIMES + 31 * MS))], rate=100)
 
     rows = rc.Stream(convert(np.zeros((3, 4))), convert(np.stack([TIMES, TIMES + 10 * MS, TIMES])))
     line = rc.Timeline.over([a, rows], rate=100)
@@ -594,9 +597,10 @@ def test_jax():
         assert made.tolist() == [[0, 4], [.5, 4.5], [3, 7]]
         aligned = rc.align({{"a": rc.Stream(jnp.arange(4.), times)}}, rc.Timeline(0, rate=1e8, count=4))["a"]
         assert aligned.age.dtype == jnp.int64 and aligned.index.tolist() == [0, 1, 2, 3]
-        rows = rc.Stream(jnp.zeros((2, 4)), jnp.stack([times, times + 10]))
-        line = rc.Timeline.over(rows, rate=1e8)
-        assert isinstance(line.start, jax.Array) and line.start.tolist() == [0, 10]
+        rows = rc.Stream(jnp.zeros((2, 4)), jnp.stack([times, times + 10]) * 1000)
+        line = rc.Timeline.over(rows, rate=1e5)
+        assert isinstance(line.start, jax.Array) and line.start.tolist() == [0, 10_000]
+        assert isinstance(line.times, jax.Array) and jnp.array_equal(line.times, rows.times)
         assert rc.align([rows], line)[0].values.shape == (2, 4)
         chain = jnp.ones((256, 256))
         for _ in range(20):

@@ -136,7 +136,12 @@ def test_bench_needs_the_repository(tmp_path, monkeypatch):
     assert _commands.checkout() is None
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "run.py").touch()
-    (tmp_path / "pyproject.toml").touch()
+    assert _commands.checkout() is None
+    project = tmp_path / "pyproject.toml"
+    for others in ("", '[project]\nname = "other"\n', 'name = "robocache"\n', "project = 3\n", "no TOML", "\udcff"):
+        project.write_bytes(others.encode(errors="surrogateescape"))
+        assert _commands.checkout() is None, others
+    project.write_text('[project]\nname = "robocache"\n')
     assert _commands.checkout() == tmp_path
 
 
@@ -144,7 +149,7 @@ def test_bench_runs_the_repository_s_own(tmp_path):
     """A small checkout: the options reach bench.run.main, and what it returns is the exit code."""
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "run.py").write_text("def main(argv):\n    print('ran', *argv)\n    return 3\n")
-    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "robocache"\n')
     answer = robocache("bench", "--quick", "--only", "fuse", folder=tmp_path)
     assert answer.returncode == 3, answer.stderr
     assert answer.stdout == "ran --quick --only fuse\n"

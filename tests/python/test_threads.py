@@ -5,6 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +49,64 @@ def test_many_threads_get_the_same_bits(pool):
     with ThreadPoolExecutor(8) as executor:
         for done in [executor.submit(work, worker) for worker in range(8)]:
             done.result(timeout=PATIENCE)
+
+
+COLD_START = """
+    import threading, time
+    import torch
+    import robocache as rc
+
+    zeros = torch.zeros
+    def slow(*arguments):  # what is looked up at the first call lets other threads run, here for long
+        time.sleep(0.2)
+        return zeros(*arguments)
+    torch.zeros = slow
+
+    made, together = [], threading.Barrier(24)
+    def work():
+        together.wait()
+        stream = rc.Stream(torch.arange(4.0), torch.arange(4) * 10, latency=0.0)
+        made.append(rc.fuse([stream, stream], torch.tensor([0, 5, 30])).values.tolist())
+    threads = [threading.Thread(target=work) for _ in range(24)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    assert made == [[[0, 0], [0.5, 0.5], [3, 3]]] * 24, made
+    print("served")
+"""
+
+
+def test_the_first_calls_of_many_threads():
+    """In a process of its own, which a deadlock stops: a thread that waits with the GIL in hand stops all."""
+    pytest.importorskip("torch")
+    command = [sys.executable, "-c", textwrap.dedent(COLD_START)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.stdout == "served\n", done.stderr
+
+
+def test_the_first_use_of_a_stream_by_many_threads():
+    """Each may parse its options, and none may free those that another reads."""
+    torch = pytest.importorskip("torch")
+    names = [f"channel {k}" for k in range(40)]
+    options = {"channels": names, "method": {name: "linear" if k % 2 else "hold" for k, name in enumerate(names)}}
+    values, times, targets = torch.rand(50, 40), torch.arange(50) * 10, torch.arange(10) * 10 + 3
+    expected = rc.align([rc.Stream(values, times, **options)], targets)[0].values
+    workers = 8
+    together = threading.Barrier(workers)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def work(stream: rc.Stream) -> bool:
+        together.wait(PATIENCE)
+        return torch.equal(rc.align([stream], targets)[0].values, expected)
+
+    try:
+        with ThreadPoolExecutor(workers) as executor:
+            for _ in range(60):
+                stream = rc.Stream(values, times, **options)
+                for done in [executor.submit(work, stream) for _ in range(workers)]:
+                    assert done.result(timeout=PATIENCE)
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_errors_in_some_threads_leave_the_others_alone(pool):

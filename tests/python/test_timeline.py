@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 
 import numpy as np
 import pytest
@@ -39,12 +40,46 @@ def test_a_start_for_each_row():
     assert taus(rc.Timeline(np.array([0.5]), rate=1, count=1)).tolist() == [[SECOND // 2]]
 
 
+@pytest.mark.parametrize("rate", [3, 29.97, 50, 44100, 0.1])
+@pytest.mark.parametrize("start", [7, -1.5, np.float32(0.1), np.array([5, 7]), np.array([0.1, 1.7e9])])
+def test_times_are_the_targets(rate, start):
+    line = rc.Timeline.around(start, history=20, horizon=300, rate=rate)
+    assert len(line) == 320
+    assert line.times.dtype == np.int64
+    assert line.times.shape == (*np.shape(start), 320)
+    starts = np.asarray(start)
+    if starts.dtype.kind == "f":
+        starts = np.rint(starts.astype(np.float64) * 1e9).astype(np.int64)
+    steps = [round(k * 1e9 / rate) for k in range(-20, 300)]
+    np.testing.assert_array_equal(line.times, starts[..., None] + np.array(steps))
+
+
+def test_times_are_of_the_start_s_kind():
+    torch = pytest.importorskip("torch")
+    for start in (torch.tensor([5, 7]), torch.tensor([0.5]), torch.tensor(5)):
+        times = rc.Timeline(start, rate=50, count=3).times
+        assert isinstance(times, torch.Tensor)
+        assert (times.dtype, tuple(times.shape)) == (torch.int64, (*start.shape, 3))
+    values, stamps = torch.rand(9, 2), torch.arange(9) * SECOND
+    line = rc.Timeline(torch.tensor([0, SECOND // 3]), rate=1.7, count=9)
+    assert torch.equal(rc.resample(values, stamps, line), rc.resample(values, stamps, line.times))
+
+
 def test_around():
     got = taus(rc.Timeline.around(np.array([0, 3 * SECOND]), history=2, horizon=3, rate=50))
     steps = np.arange(-2, 3) * 20_000_000
     np.testing.assert_array_equal(got, np.array([[0], [3 * SECOND]]) + steps)
     alone = taus(rc.Timeline.around(SECOND, history=1, horizon=1, rate=50))
     np.testing.assert_array_equal(alone, [SECOND - 20_000_000, SECOND])
+
+
+@pytest.mark.parametrize("steps", ["2", 2.5, True, None])
+def test_around_refuses_steps_that_are_no_int(steps):
+    with pytest.raises(TypeError, match=f"^Timeline.around: history is {steps!r}; expected an int"):
+        rc.Timeline.around(0, history=steps, horizon=3, rate=50)
+    with pytest.raises(TypeError, match=f"^Timeline.around: horizon is {steps!r}; expected an int"):
+        rc.Timeline.around(0, history=3, horizon=steps, rate=50)
+    assert rc.Timeline.around(0, history=np.int32(2), horizon=3, rate=50).count == 5
 
 
 @pytest.mark.parametrize("steps", [{"history": -1, "horizon": 4}, {"history": 2, "horizon": -1}])
@@ -75,10 +110,70 @@ def test_over_takes_latency_off():
     np.testing.assert_array_equal(taus(rc.Timeline.over([late, stream(0, 9)], rate=10)), got)
 
 
+@pytest.mark.parametrize("rate", ["50", None, True])
+def test_over_refuses_a_rate_that_is_none(rate):
+    with pytest.raises(TypeError, match=f"^Timeline.over: rate is {rate!r}; expected a number of hertz"):
+        rc.Timeline.over([stream(0, 1)], rate=rate)
+    with pytest.raises(ValueError, match=r"^Timeline.over: rate is -1; it must be a positive number of hertz"):
+        rc.Timeline.over([stream(0, 1)], rate=-1)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("last", [5e9, -5e9, 1e300, np.inf, np.nan, 2**62])
+def test_over_refuses_stamps_that_are_no_times(last):
+    times = np.array([0, 1, last])
+    if isinstance(last, int):
+        times = times.astype(np.int64)
+    with pytest.raises(ValueError, match=r'^Timeline.over: stream "a": times must be numbers below 2\^62 ns'):
+        rc.Timeline.over({"a": rc.Stream(np.zeros(3), times)}, rate=50)
+
+
+def test_over_refuses_dtypes_that_numpy_does_not_have():
+    torch = pytest.importorskip("torch")
+    values, times = torch.zeros(2, 4), torch.zeros(2, 4, dtype=torch.int64)
+    bad = rc.Stream(values, times.bfloat16())
+    with pytest.raises(TypeError, match=r'^Timeline.over: stream "0": times are bfloat16; they must be int64 nanosec'):
+        rc.Timeline.over([bad], rate=50)
+    bad = rc.Stream(values, times, lengths=torch.ones(2, dtype=torch.bfloat16))
+    with pytest.raises(TypeError, match=r'^Timeline.over: stream "0": lengths are bfloat16; they must be int64 or'):
+        rc.Timeline.over([bad], rate=50)
+
+
 def test_over_where_nothing_overlaps():
-    assert len(taus(rc.Timeline.over([stream(0, 1), stream(2, 3)], rate=50))) == 0
+    with pytest.raises(ValueError, match=r'do not overlap: "a" runs from 0 to 1000000000 ns, "c" runs from 2000000000'):
+        rc.Timeline.over({"a": stream(0, 1), "b": stream(0, 5), "c": stream(2, 3)}, rate=50)
+    with pytest.raises(ValueError, match=r'"1" runs .*, "0" runs .*; are they on one clock, in one unit\?'):
+        rc.Timeline.over([stream(2, 3), stream(0, 1)], rate=50)
+    with pytest.raises(ValueError, match='stream "0" runs from 3000000000 to 2000000000 ns; times must not decrease'):
+        rc.Timeline.over([stream(3, 2)], rate=50)
     empty = rc.Stream(np.zeros((0, 2), np.float32), np.zeros(0, np.int64))
     assert len(taus(rc.Timeline.over([empty, stream(2, 3)], rate=50))) == 0
+
+
+def test_over_of_rows_that_do_not_overlap():
+    rows = rc.Stream(np.zeros((2, 2)), np.array([[0, 1], [2, 3]]) * SECOND)
+    assert rc.Timeline.over([rows, stream(0, 1)], rate=10).count == 11
+    assert rc.Timeline.over([rows, stream(8, 9)], rate=10).count == 0
+
+
+@pytest.mark.parametrize("step", [1, 10, 999])
+def test_over_refuses_integers_that_are_no_nanoseconds(step):
+    """Whole seconds at 1 Hz, milliseconds at 100 Hz, microseconds at 1 kHz."""
+    times, values = np.arange(100) * step, np.zeros(100)
+    rows = np.stack([times, times + 5])
+    for stream in (
+        rc.Stream(values, times),
+        rc.Stream(values, times, offsets=np.array([0, 40, 40, 100])),
+        rc.Stream(np.zeros((2, 100)), rows),
+        rc.Stream(np.zeros((2, 100)), rows, lengths=np.array([100, 0])),
+    ):
+        apart = f'"imu": integer times are nanoseconds, and these are {step} ns apart on average; convert them: '
+        with pytest.raises(ValueError, match=re.escape(apart + "t * 1_000_000_000 where t is seconds")):
+            rc.Timeline.over({"imu": stream}, rate=50)
+
+
+def test_over_takes_equal_stamps():
+    assert rc.Timeline.over([rc.Stream(np.zeros(3), np.array([5, 5, 5]))], rate=50).count == 1
 
 
 def test_over_of_rows_has_a_start_for_each():

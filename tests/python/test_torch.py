@@ -515,7 +515,7 @@ def test_the_operator_is_well_formed():
     rc.resample(values.clone().requires_grad_(), times, targets)  # registers it
     for operation in ("resample", "align", "fuse"):
         dtype = torch.float64 if operation == "fuse" else None
-        arguments = ([values.clone().requires_grad_(), times, targets], operation, [0, 0], words, [0, 2**63 - 1])
+        arguments = ([values.clone().requires_grad_(), times, targets], operation, [0, 0], words, [0, 2**63 - 1, -1])
         torch.library.opcheck(torch.ops.robocache.align.default, (*arguments, 0.0, dtype, True, None))
 
 

@@ -125,6 +125,13 @@ def test_out():
     says(ValueError, parts, rc.voxelize, POINTS, GRID, features=FEATURES, reduce="sum", out=out, accumulate=True)
     parts = ["voxelize: out is of type numpy.ndarray", "tuple of 1"]
     says(TypeError, parts, rc.voxelize, POINTS, GRID, reduce=("count",), out=right)
+    memory = np.zeros(16, np.int32)
+    points = memory.view(np.float32)[:12].reshape(4, 3)
+    parts = ["voxelize: out overlaps points in memory"]
+    says(ValueError, parts, rc.voxelize, points, GRID, out=memory[8:].reshape(2, 2, 2))
+    both = np.zeros((2, 2, 2, 2), np.float32)
+    parts = ["voxelize: out overlaps out in memory"]
+    says(ValueError, parts, rc.voxelize, POINTS, GRID, features=FEATURES, reduce=("sum", "mean"), out=(both, both))
     right.flags.writeable = False
     says(ValueError, ["voxelize: out is read-only"], rc.voxelize, POINTS, GRID, out=right)
 

@@ -92,11 +92,18 @@ Layout layout_of(const Speaker& speaker, const Stream& stream) {
   const TensorView& values = stream.values;
   const TensorView& times = stream.times;
   if (!values || !times) speaker.fail(ErrorKind::value, "values and times are both needed");
-  check_times(speaker, "times", times);
   Layout layout;
+  const char* guess = "";
+  if (values.rank > 0 && times.rank > 1 && values.shape[0] == times.shape[0]) {
+    if (times.rank == 2 && times.shape[1] == 1) {
+      guess = "; did you mean times[:, 0]?";
+    } else if (values.rank == 1) {
+      guess = "; are values and times swapped?";
+    }
+  }
   const auto disagree = [&](const char* wanted) {
     speaker.fail(ErrorKind::value, "values of shape ", shape_text(values), " do not fit times of shape ",
-                 shape_text(times), "; expected ", wanted);
+                 shape_text(times), "; expected ", wanted, guess);
   };
   if (stream.offsets) {
     if (stream.lengths)
@@ -129,8 +136,10 @@ Layout layout_of(const Speaker& speaker, const Stream& stream) {
     }
     layout.samples = times.shape[0];
   } else {
-    speaker.fail(ErrorKind::value, "times have ", times.rank, " dimensions; expected [S], [B, S], or [N] with offsets");
+    speaker.fail(ErrorKind::value, "times have ", times.rank, " dimensions; expected [S], [B, S], or [N] with offsets",
+                 guess);
   }
+  check_times(speaker, "times", times);
   if (stream.lengths && (stream.lengths.rank != 1 || stream.lengths.shape[0] != layout.segments)) {
     speaker.fail(ErrorKind::value, "lengths of shape ", shape_text(stream.lengths), " do not fit ", layout.segments,
                  " rows; expected [", layout.segments, "]");

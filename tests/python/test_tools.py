@@ -1,0 +1,97 @@
+"""make, tools/ and cmake/ scripts, as a shell sees them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def run(*command: object, folder: Path = REPOSITORY, **environment: str) -> subprocess.CompletedProcess[str]:
+    if shutil.which(str(command[0])) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    variables = os.environ | environment
+    return subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, timeout=60, cwd=folder, env=variables
+    )
+
+
+def test_make_alone_lists_the_targets():
+    done = run("make", MAKEFLAGS="")
+    assert done.returncode == 0, done.stderr
+    listed = re.findall(r"^make (\w+) +\S", done.stdout, re.MULTILINE)
+    assert listed == ["demo", "build", "test", "gpu", "bench", "lint", "format", "wheel", "clean"]
+    assert len(done.stdout.splitlines()) == len(listed), "and builds nothing"
+
+
+def path_without(tmp_path: Path, program: str) -> str:
+    """A PATH with all programs but one."""
+    for folder in os.environ["PATH"].split(os.pathsep):
+        for found in Path(folder).glob("*"):
+            link = tmp_path / found.name
+            if found.name != program and not link.is_symlink():
+                link.symlink_to(found)
+    return str(tmp_path)
+
+
+def test_without_compute_sanitizer_the_step_fails(tmp_path):
+    """Kernels that nobody looked at are not kernels that are fine."""
+    (tmp_path / "bin").mkdir()
+    path = path_without(tmp_path / "bin", "compute-sanitizer")
+    done = run("tools/gpu", "sanitize", OUT=str(tmp_path / "out"), PATH=path)
+    assert done.returncode == 1
+    assert re.search(r"^sanitize +FAILED", done.stdout, re.MULTILINE)
+    assert "compute-sanitizer is not on the PATH: the kernels are unchecked." in done.stdout
+    assert done.stdout.endswith("failed: sanitize\n")
+
+
+def test_an_unknown_step_is_refused(tmp_path):
+    done = run("tools/gpu", "sanitise", OUT=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr == "tools/gpu: no step is named sanitise\n"
+
+
+@pytest.mark.parametrize("note", [[], ["--note", "NO CUDA KERNEL WAS COMPILED"]])
+def test_the_summary_closes_with_counts_and_a_note(tmp_path, note):
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<testsuite><testcase name="a"/><testcase name="b"><skipped message="why"/></testcase></testsuite>'
+    )
+    done = run(sys.executable, "tools/summary.py", *note, report)
+    assert done.returncode == 0
+    ending = f"; {note[1]}" if note else ""
+    assert done.stdout == f"skipped 1: why\n1 passed, 0 failed, 1 skipped{ending}\n"
+    done = run(sys.executable, "tools/summary.py", *note, report, tmp_path / "missing.xml")
+    assert done.returncode == 1
+    assert done.stdout.endswith(f"1 passed, 1 failed, 1 skipped{ending}\n")
+
+
+def test_the_build_names_the_commit_it_is_of(tmp_path):
+    """Also where there is no .git, but tools/carry has been."""
+    header = tmp_path / "commit.h"
+    tree = tmp_path / "tree"
+    tree.mkdir()
+
+    def commit_in_header() -> str:
+        inside = {"GIT_CEILING_DIRECTORIES": str(tmp_path)}  # a repository around the folder does not count
+        run("cmake", f"-DSOURCE={tree}", f"-DHEADER={header}", "-P", "cmake/commit.cmake", **inside)
+        found = re.fullmatch(r'#define ROBOCACHE_COMMIT "(\w+)"\n', header.read_text())
+        assert found, header.read_text()
+        return found[1]
+
+    assert commit_in_header() == "unknown"
+    (tree / ".carry").mkdir()
+    (tree / ".carry" / "commit").write_text("0123456789ab\n")
+    assert commit_in_header() == "0123456789ab"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", tree]
+    run(*git, "init", "--quiet")
+    for message in ("first", "second"):
+        run(*git, "commit", "--quiet", "--allow-empty", "-m", message)
+        assert commit_in_header() == run(*git, "rev-parse", "--short=12", "HEAD").stdout.strip()
