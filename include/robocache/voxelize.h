@@ -38,7 +38,9 @@ struct Grid {
   std::array<double, 3> voxel_size{};
   std::array<std::int64_t, 3> shape{};
 };
-// The smallest grid of that voxel size that begins at `low` and holds `high`. Throws where the numbers make none.
+// Its cells. Throws where the numbers make no grid, as every call does.
+std::int64_t cells_of(const Grid& grid);
+// The smallest grid of that voxel size that begins at `low` and holds `high`.
 Grid grid_from_bounds(const std::array<double, 3>& low, const std::array<double, 3>& high,
                       const std::array<double, 3>& voxel_size);
 
@@ -83,7 +85,7 @@ struct DepthImages : Scene {
 
 struct VoxelizeOptions {
   double empty = 0;         // what a cell without points holds
-  bool accumulate = false;  // add to what the outputs hold: count, occupancy, max and min only
+  bool accumulate = false;  // add to what the outputs hold, empty cells too: count, occupancy, max and min only
   bool check = true;
 };
 

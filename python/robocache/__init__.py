@@ -11,6 +11,9 @@ Streams go in at the rate each sensor had; aligned tensors come out, on the devi
     aligned = rc.align(streams, timeline, causal=True)
     aligned["pose"].values, aligned["pose"].valid, aligned["pose"].age
 
+    grid = rc.Grid.from_bounds(low=(-3, -3, 0), high=(3, 3, 2), voxel_size=0.05)
+    voxels = rc.voxelize_depth(depth, intrinsics, grid, pose=camera_to_grid, features=rgb, reduce="mean")
+
 torch tensors (CPU and CUDA), NumPy, CuPy and JAX arrays go in, and the same kind comes out. Times are nanoseconds where
 they are integers and seconds where they are floats. What each method computes, to the bit, is in docs/semantics.md.
 """
@@ -29,11 +32,12 @@ from robocache._core import (
     synchronize,
     version,
 )
+from robocache._voxelize import Dropped, Grid, Voxels, camera_rays, voxelize, voxelize_depth
 
 __version__: str = version()
 del version
 
-for _public in (Stream, Timeline, Aligned, Fused, Cloud, CudaError, FileError):
+for _public in (Stream, Timeline, Aligned, Fused, Cloud, Grid, Voxels, Dropped, CudaError, FileError):
     _public.__module__ = __name__  # where users find them
 del _public
 
@@ -41,13 +45,17 @@ __all__ = [
     "Aligned",
     "Cloud",
     "CudaError",
+    "Dropped",
     "FileError",
     "Fused",
+    "Grid",
     "Stream",
     "Timeline",
+    "Voxels",
     "__version__",
     "align",
     "backends",
+    "camera_rays",
     "fuse",
     "num_threads",
     "read_cloud",
@@ -58,4 +66,6 @@ __all__ = [
     "simd_target",
     "simd_targets",
     "synchronize",
+    "voxelize",
+    "voxelize_depth",
 ]

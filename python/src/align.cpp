@@ -8,13 +8,9 @@
 #include <vector>
 
 #include "argument.h"
-#include "core/cuda_memory.h"
-#include "errors.h"
+#include "call.h"
 #include "once.h"
-#include "options.h"
-#include "output.h"
 #include "stream.h"
-#include "torch_tensor.h"
 
 namespace nb = nanobind;
 
@@ -22,15 +18,9 @@ namespace robocache::python {
 
 namespace {
 
-// Host work of more elements than this is worth letting other Python threads run; fewer take less than the switch.
-constexpr std::int64_t large_work = 1 << 14;
-
-nb::object not_implemented() { return nb::borrow(Py_NotImplemented); }
-
 // What the four calls share.
-struct Call {
-  Call(const char* operation, nb::handle backend)
-      : where{operation, {}, -1}, choice(parse_backend(where, backend.ptr())), arrays(choice) {}
+struct StreamsCall : Call {
+  using Call::Call;
 
   void parse_options(nb::handle edge, nb::handle causal, nb::handle on_nan, nb::handle check) {
     options.edge = parse_edge(where, edge.ptr());
@@ -108,22 +98,6 @@ struct Call {
     return here;
   }
 
-  // The library's call, on the stream that the arrays' library uses now.
-  template <class F>
-  void run(std::int64_t work, Workspace workspace, const F& call) {
-    const Context context{choice.backend, arrays.current_stream(where), workspace};
-    if (arrays.device().kind == DeviceKind::cpu && work > large_work) {
-      const nb::gil_scoped_release released;
-      call(context);
-    } else {
-      call(context);
-    }
-    // JAX may free or reuse its inputs in the order of a stream that it does not tell, so nothing may be pending.
-    if (arrays.type().library == Library::jax && arrays.device().kind == DeviceKind::cuda) {
-      cuda_synchronize(arrays.device().index, nullptr);
-    }
-  }
-
   std::int64_t stamps() const {
     std::int64_t count = 0;
     for (const Stream& stream : streams) count += stream.times.size();
@@ -146,9 +120,6 @@ struct Call {
          "ages and indices are int64, which JAX has only with jax_enable_x64; turn it on, or use resample");
   }
 
-  Where where;
-  BackendChoice choice;
-  Arrays arrays;
   AlignOptions options;
   struct Member {
     nb::object name;  // None: named by its position
@@ -160,65 +131,26 @@ struct Call {
   std::optional<Targets> targets;
 };
 
-// Whether two arrays lie in the same memory, from the first to the last byte of each. That they take turns in it is not
-// seen: whether strided arrays really meet is a hard question.
-bool overlap(const TensorView& one, const TensorView& other) {
-  const auto extent = [](const TensorView& view) {
-    std::int64_t first = 0, last = 0;  // elements
-    for (int k = 0; k < view.rank; ++k) {
-      const auto d = static_cast<std::size_t>(k);
-      const std::int64_t reach = (view.shape[d] - 1) * view.strides[d];
-      (reach < 0 ? first : last) += reach;
-    }
-    const auto origin = reinterpret_cast<std::uintptr_t>(view.data);
-    const auto bytes = [&](std::int64_t elements) {
-      return static_cast<std::uintptr_t>(elements * size_of(view.dtype));
-    };
-    return std::pair(origin + bytes(first), origin + bytes(last + 1));
-  };
-  if (one.size() == 0 || other.size() == 0) return false;
-  const auto [begin, end] = extent(one);
-  const auto [other_begin, other_end] = extent(other);
-  return begin < other_end && other_begin < end;
-}
-
-// The call reads its inputs while it writes.
-void check_apart(const Call& call, const TensorView& out) {
-  const auto check = [&](const Where& where, const char* argument, const TensorView& input) {
-    if (!input || !overlap(out, input)) return;
-    fail(ErrorKind::value, where, "out overlaps ", argument, " in memory; pass an array of its own");
-  };
+// out= must be what would have been returned; its shape and device are checked by the library. The call reads its inputs
+// while it writes.
+void view_out(StreamsCall& call, nb::handle out, std::optional<DType> dtype, TensorView& view) {
+  call.view_out(out, dtype, view);
   for (std::size_t k = 0; k < call.streams.size(); ++k) {
     const Where where = call.members.empty() ? call.where : call.stream_at(k);
     const Stream& stream = call.streams[k];
-    check(where, "values", stream.values);
-    check(where, "times", stream.times);
-    check(where, "arrivals", stream.arrivals);
-    check(where, "lengths", stream.lengths);
-    check(where, "offsets", stream.offsets);
-    check(where, "rows", stream.rows);
+    check_apart(where, view, "values", stream.values);
+    check_apart(where, view, "times", stream.times);
+    check_apart(where, view, "arrivals", stream.arrivals);
+    check_apart(where, view, "lengths", stream.lengths);
+    check_apart(where, view, "offsets", stream.offsets);
+    check_apart(where, view, "rows", stream.rows);
   }
-  check(call.where, "targets", call.targets->times);
-  if (call.targets->timeline) check(call.where, "the timeline's start", call.targets->timeline->starts);
-}
-
-// out= must be what would have been returned; its shape and device are checked by the library.
-void view_out(Call& call, nb::handle out, std::optional<DType> dtype, TensorView& view) {
-  if (!call.arrays.view(call.where, "out", out.ptr(), Role::output, view)) {
-    fail(ErrorKind::type, call.where, "out gives no access to its memory");
-  }
-  if (dtype && view.dtype != *dtype) {
-    fail(ErrorKind::type, call.where, "out is ", name_of(view.dtype), "; expected ", name_of(*dtype));
-  }
-  check_apart(call, view);
-}
-
-void written(const Call& call, nb::handle out) {
-  if (call.arrays.type().library == Library::torch) torch_tensor::increment_version(out.ptr());
+  check_apart(call.where, view, "targets", call.targets->times);
+  if (call.targets->timeline) check_apart(call.where, view, "the timeline's start", call.targets->timeline->starts);
 }
 
 // [B, T, ...]: the leading dimensions, then the stream's trailing ones.
-std::size_t values_shape(const Call& call, const Batch& batch, const Stream& stream, std::int64_t* shape) {
+std::size_t values_shape(const StreamsCall& call, const Batch& batch, const Stream& stream, std::int64_t* shape) {
   std::size_t rank = call.leading(batch, shape);
   for (int k = leading_rank(stream); k < stream.values.rank; ++k) {
     if (rank == max_rank)
@@ -229,7 +161,7 @@ std::size_t values_shape(const Call& call, const Batch& batch, const Stream& str
 }
 
 // The dtype that all streams must have where no other is asked for.
-DType common_dtype(const Call& call) {
+DType common_dtype(const StreamsCall& call) {
   const DType first = call.streams[0].values.dtype;
   for (std::size_t k = 1; k < call.streams.size(); ++k) {
     const DType here = call.streams[k].values.dtype;
@@ -258,7 +190,7 @@ nb::object record(const nb::object& type, const nb::object& parts) {
 }
 
 // Name, or position, to the slice of the fused channels.
-nb::object columns_of(const Call& call) {
+nb::object columns_of(const StreamsCall& call) {
   nb::object columns = nb::steal(PyDict_New());
   std::int64_t first = 0;
   for (std::size_t k = 0; k < call.streams.size(); ++k) {
@@ -277,7 +209,7 @@ nb::object columns_of(const Call& call) {
 nb::object resample(Argument values, Argument times, Argument targets, Argument method, Argument edge, Argument max_gap,
                     Argument latency, Argument causal, Argument lengths, Argument offsets, Argument rows,
                     Argument on_nan, Argument check, Argument out, Argument backend) {
-  Call call("resample", backend);
+  StreamsCall call("resample", backend);
   const Where& where = call.where;
   call.parse_options(edge, causal, on_nan, check);
   const Methods methods = parse_methods(where, method.ptr());
@@ -311,13 +243,13 @@ nb::object resample(Argument values, Argument times, Argument targets, Argument 
   call.run(call.stamps() + output.values.size(), {},
            [&](const Context& context) { robocache::resample(context, stream, *call.targets, call.options, output); });
   if (out.is_none()) return outputs.take();
-  written(call, out);
+  call.written(out);
   return nb::borrow(out);
 }
 
 nb::object align(Argument streams, Argument names, Argument targets, Argument edge, Argument causal, Argument on_nan,
                  Argument check, Argument backend) {
-  Call call("align", backend);
+  StreamsCall call("align", backend);
   call.parse_options(edge, causal, on_nan, check);
   if (!call.view(streams, names, targets)) return not_implemented();
   const Batch shape_of_call = batch(call.where.operation, call.streams, *call.targets);
@@ -358,7 +290,7 @@ nb::object align(Argument streams, Argument names, Argument targets, Argument ed
 
 nb::object fuse(Argument streams, Argument names, Argument targets, Argument edge, Argument causal, Argument on_nan,
                 Argument check, Argument backend, Argument dtype, Argument out) {
-  Call call("fuse", backend);
+  StreamsCall call("fuse", backend);
   call.parse_options(edge, causal, on_nan, check);
   std::optional<DType> wanted = parse_dtype(call.where, dtype.ptr());
   if (!call.view(streams, names, targets)) return not_implemented();
@@ -392,7 +324,7 @@ nb::object fuse(Argument streams, Argument names, Argument targets, Argument edg
   if (out.is_none()) {
     values = outputs.take();
   } else {
-    written(call, out);
+    call.written(out);
     values = nb::borrow(out);
   }
   const nb::object valid = outputs.take();
@@ -403,7 +335,7 @@ nb::object fuse(Argument streams, Argument names, Argument targets, Argument edg
 
 nb::object align_backward(Argument streams, Argument names, Argument targets, Argument edge, Argument causal,
                           Argument on_nan, Argument backend, Argument output_gradients) {
-  Call call("align_backward", backend);
+  StreamsCall call("align_backward", backend);
   call.parse_options(edge, causal, on_nan, nb::handle(Py_False));  // the forward has checked the data
   if (!call.view(streams, names, targets)) return not_implemented();
   const nb::object given = nb::steal(PySequence_Tuple(output_gradients.ptr()));
@@ -425,11 +357,7 @@ nb::object align_backward(Argument streams, Argument names, Argument targets, Ar
   }
   outputs.allocate();
   for (std::size_t k = 0; k < count; ++k) into[k] = outputs[k];
-  Workspace workspace;
-  if (call.arrays.type().api != nullptr && call.arrays.device().kind == DeviceKind::cuda) {
-    workspace = {Outputs::allocate_scratch, &outputs};
-  }
-  call.run(work, workspace, [&](const Context& context) {
+  call.run(work, call.workspace(outputs), [&](const Context& context) {
     robocache::align_backward(context, call.streams, *call.targets, call.options, from, into);
   });
   nb::list result;

@@ -16,6 +16,7 @@
 #include "options.h"
 #include "robocache_commit.h"
 #include "robocache_config.h"
+#include "voxelize.h"
 
 namespace nb = nanobind;
 
@@ -53,6 +54,7 @@ NB_MODULE(_core, m) {
   bind_errors(m);
   bind_exported(m);
   bind_align(m);
+  bind_voxelize(m);
   bind_clouds(m);
   bind_options(m);
   m.def("backends", &list_backends,

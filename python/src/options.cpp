@@ -71,6 +71,13 @@ std::array<Word<Method>, 11> methods{{{"linear", Method::linear},
                                       {"max", Method::max},
                                       {"min", Method::min},
                                       {"last", Method::last}}};
+std::array<Word<Reduction>, 6> reductions{{{"count", Reduction::count},
+                                           {"occupancy", Reduction::occupancy},
+                                           {"sum", Reduction::sum},
+                                           {"mean", Reduction::mean},
+                                           {"max", Reduction::max},
+                                           {"min", Reduction::min}}};
+std::array<Word<bool>, 2> frames{{{"grid", false}, {"sensor", true}}};
 std::array<Word<BackendChoice>, 4> backend_names{{{"reference", {Backend::reference}},
                                                   {"cpu", {Backend::cpu}},
                                                   {"cuda", {Backend::cuda}},
@@ -165,6 +172,14 @@ Edge parse_edge(const Where& where, PyObject* object) { return parse_word(edges,
 
 OnNan parse_on_nan(const Where& where, PyObject* object) { return parse_word(on_nans, where, "on_nan", object); }
 
+Reduction parse_reduction(const Where& where, PyObject* object) {
+  return parse_word(reductions, where, "reduce", object);
+}
+
+bool parse_in_sensor_frame(const Where& where, PyObject* object) {
+  return parse_word(frames, where, "crop_frame", object);
+}
+
 BackendChoice parse_backend(const Where& where, PyObject* object) {
   if (object == Py_None) return {};
   const BackendChoice choice = parse_word(backend_names, where, "backend", object);
@@ -255,6 +270,15 @@ std::int64_t parse_integer(const Where& where, const char* argument, PyObject* o
   if (value == -1 && PyErr_Occurred() != nullptr) {
     PyErr_Clear();
     fail(ErrorKind::value, where, argument, " = ", describe(object), " does not fit 64 bits");
+  }
+  return value;
+}
+
+double parse_number(const Where& where, const char* argument, PyObject* object) {
+  const double value = PyFloat_AsDouble(object);
+  if (value == -1 && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    fail(ErrorKind::type, where, argument, " is ", describe(object), "; expected a number");
   }
   return value;
 }

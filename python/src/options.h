@@ -1,8 +1,9 @@
-// The words and numbers of a call: methods, edges, durations, dtypes, and the options of a Stream.
+// The words and numbers of a call: methods, edges, reductions, durations, dtypes.
 #pragma once
 
 #include <nanobind/nanobind.h>
 #include <robocache/align.h>
+#include <robocache/voxelize.h>
 
 #include <cstdint>
 #include <optional>
@@ -14,6 +15,8 @@ namespace robocache::python {
 
 Edge parse_edge(const Where& where, PyObject* object);
 OnNan parse_on_nan(const Where& where, PyObject* object);
+Reduction parse_reduction(const Where& where, PyObject* object);   // "occupancy" is the one of bytes
+bool parse_in_sensor_frame(const Where& where, PyObject* object);  // "sensor", else "grid"
 bool parse_flag(const Where& where, const char* argument, PyObject* object);
 
 // None is automatic. "torch" is no backend of the library: the torch layer serves it, and, where no backend is asked for
@@ -40,6 +43,9 @@ double parse_rate(const Where& where, const char* argument, PyObject* object);
 
 // A whole number, such as a count or a channel.
 std::int64_t parse_integer(const Where& where, const char* argument, PyObject* object);
+
+// Any number.
+double parse_number(const Where& where, const char* argument, PyObject* object);
 
 // None, a name, a sequence of (name, begin, end), or a dict from patterns of fnmatch, over the names in `channels`.
 struct Methods {

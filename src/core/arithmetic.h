@@ -47,6 +47,8 @@ ROBOCACHE_HD To bit_copy(const From& from) {
 ROBOCACHE_HD float fused(float a, float b, float c) { return ::fmaf(a, b, c); }
 ROBOCACHE_HD double fused(double a, double b, double c) { return ::fma(a, b, c); }
 ROBOCACHE_HD double root(double x) { return ::sqrt(x); }
+ROBOCACHE_HD float floor_of(float x) { return ::floorf(x); }
+ROBOCACHE_HD double floor_of(double x) { return ::floor(x); }
 
 // Not std::isnan: a compiler may not fold these away.
 ROBOCACHE_HD bool is_nan(float x) { return (bit_copy<std::uint32_t>(x) & 0x7fffffffu) > 0x7f800000u; }

@@ -95,6 +95,7 @@ std::string describe(const Fault& fault) {
   const std::string value = number(fault.dtype, fault.value);
   const std::string other = number(fault.dtype, fault.other);
   const auto assigned = [&](const char* array) { return element(array, fault.index) + " = " + value; };
+  const bool of_clouds = fault.operation == Operation::voxelize || fault.operation == Operation::voxelize_depth;
   const std::string usable = std::string(" is not a time: it must be a number below 2^62 ns (146 years)") +
                              (looks_like_nanoseconds(fault) ? "; these look like nanoseconds: make them int64" : "");
   const char* const precise =
@@ -125,9 +126,11 @@ std::string describe(const Fault& fault) {
     case FaultCode::start_float32_too_far:
       return prefix + "the timeline's " + assigned("start") + precise;
     case FaultCode::length_outside:
-      return prefix + assigned("lengths") + " is outside 0.." + other + ", the samples that a row has room for";
+      return prefix + assigned("lengths") + " is outside 0.." + other +
+             (of_clouds ? ", the points that a cloud has room for" : ", the samples that a row has room for");
     case FaultCode::offset_outside:
-      return prefix + assigned("offsets") + " is outside 0.." + other + ", the number of packed samples";
+      return prefix + assigned("offsets") + " is outside 0.." + other + ", the number of packed " +
+             (of_clouds ? "points" : "samples");
     case FaultCode::offsets_decrease:
       return prefix + assigned("offsets") + " is below " + element("offsets", fault.index - 1) + " = " + other +
              "; offsets must not decrease";
@@ -137,8 +140,7 @@ std::string describe(const Fault& fault) {
       return prefix + assigned("into") + " is outside 0.." + other + ", the grids that there are";
     case FaultCode::pose_not_rigid:
       return prefix + element("pose", fault.index) +
-             " is not rigid: its 3x3 part must be a rotation and its last row "
-             "(0, 0, 0, 1), both to 0.001";
+             " is not rigid: its 3x3 part must be a rotation and its last row (0, 0, 0, 1), both to 0.001";
   }
   return prefix;
 }

@@ -1,13 +1,13 @@
 // Every backend against the reference, byte for byte, on random calls that cover the whole surface of align; and the
-// gradient likewise. A case is a seed: whatever fails can be run again.
+// gradient likewise.
 #include <gtest/gtest.h>
 #include <robocache/robocache.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <random>
 #include <string>
 
+#include "ops/compare.h"
 #include "ops/device.h"
 
 namespace robocache::test {
@@ -23,9 +23,9 @@ struct TestStream {
   std::vector<std::int64_t> trailing;
 };
 
-class Case {
+class Case : private Random {
  public:
-  explicit Case(unsigned seed) : random_(seed) {
+  explicit Case(unsigned seed) : Random(seed) {
     const bool batched = chance(70);
     rows_ = batched ? pick({1, 2, 3, 7, 40}) : 1;
     count_ = pick({0, 1, 2, 5, 33, 130, 300});
@@ -66,7 +66,7 @@ class Case {
   }
 
   // All output bytes of the call.
-  std::vector<std::vector<unsigned char>> run(Backend backend, DeviceKind where) {
+  Bytes run(Backend backend, DeviceKind where) {
     std::vector<Stream> streams = views(where);
     std::vector<Aligned> outputs(streams.size());
     std::vector<Array> arrays;
@@ -83,7 +83,7 @@ class Case {
     }
     align({.backend = backend}, streams, targets(where), options_, outputs);
     synchronize();
-    std::vector<std::vector<unsigned char>> bytes;
+    Bytes bytes;
     for (Array& array : arrays) {
       array.fetch();
       bytes.push_back(array.bytes());
@@ -107,7 +107,7 @@ class Case {
     return bytes;
   }
 
-  std::vector<std::vector<unsigned char>> run_backward(Backend backend, DeviceKind where) {
+  Bytes run_backward(Backend backend, DeviceKind where) {
     std::vector<Stream> streams = views(where);
     std::vector<Array> arrays;
     std::vector<TensorView> given;
@@ -124,7 +124,7 @@ class Case {
     }
     align_backward({.backend = backend}, streams, targets(where), options_, given, wanted);
     synchronize();
-    std::vector<std::vector<unsigned char>> bytes;
+    Bytes bytes;
     for (std::size_t k = 0; k < streams.size(); ++k) {
       arrays[2 * k + 1].fetch();
       bytes.push_back(arrays[2 * k + 1].bytes());
@@ -138,21 +138,6 @@ class Case {
   }
 
  private:
-  bool chance(int percent) { return static_cast<int>(random_() % 100) < percent; }
-  std::int64_t uniform(std::int64_t low, std::int64_t high) {
-    return low + static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(high - low + 1));
-  }
-  std::int64_t pick(std::initializer_list<std::int64_t> list) { return pick_of(list); }
-  template <class T>
-  T pick_of(std::initializer_list<T> list) {
-    return list.begin()[random_() % list.size()];
-  }
-
-  static std::int64_t product(const std::vector<std::int64_t>& shape) {
-    std::int64_t n = 1;
-    for (const std::int64_t x : shape) n *= x;
-    return n;
-  }
   static std::int64_t channels(const TestStream& s) { return product(s.trailing); }
 
   // Random values; odd ones (NaN, infinities, -0, denormals) where asked for.
@@ -310,7 +295,6 @@ class Case {
     return {dtype, shape, std::vector<unsigned char>(static_cast<std::size_t>(product(shape) * size_of(dtype)), 0xa5)};
   }
 
-  std::mt19937 random_;
   std::int64_t rows_ = 1, count_ = 0;
   bool timeline_ = true, bins_ = false;
   std::vector<TestStream> streams_;
@@ -319,29 +303,7 @@ class Case {
   AlignOptions options_;
 };
 
-// Where two runs differ first; "" where they are equal.
-using Arrays = std::vector<std::vector<unsigned char>>;
-std::string difference(const Arrays& a, const Arrays& b) {
-  for (std::size_t k = 0; k < a.size(); ++k) {
-    const auto [x, y] = std::mismatch(a[k].begin(), a[k].end(), b[k].begin(), b[k].end());
-    if (x == a[k].end() && y == b[k].end()) continue;
-    const auto at = static_cast<std::size_t>(x - a[k].begin());
-    std::string text = "array " + std::to_string(k) + " of " + std::to_string(a[k].size()) + " bytes, from byte " +
-                       std::to_string(at) + ":";
-    for (std::size_t n = at / 8 * 8; n < std::min(at / 8 * 8 + 16, a[k].size()); ++n) {
-      text += " " + std::to_string(a[k][n]) + "|" + std::to_string(b[k][n]);
-    }
-    return text;
-  }
-  return "";
-}
-
 constexpr unsigned cases = 400;
-// compute-sanitizer is slow: it may ask for fewer.
-const unsigned cuda_cases = [] {
-  const char* const asked = std::getenv("ROBOCACHE_CUDA_CASES");
-  return asked != nullptr ? static_cast<unsigned>(std::atoi(asked)) : 250u;
-}();
 
 TEST(Align, CpuEqualsReferenceAtEverySimdTarget) {
   const std::string before = simd_target();
@@ -373,7 +335,7 @@ TEST(Align, CpuGradientEqualsReference) {
 
 TEST(Align, CudaEqualsReference) {
   if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
-  for (unsigned seed = 0; seed < cuda_cases; ++seed) {
+  for (unsigned seed = 0; seed < cuda_cases(); ++seed) {
     Case one(seed);
     EXPECT_EQ(difference(one.run(Backend::cuda, DeviceKind::cuda), one.run(Backend::reference, DeviceKind::cpu)), "")
         << "seed " << seed;
@@ -387,7 +349,7 @@ TEST(Align, CudaEqualsReference) {
 
 TEST(Align, CudaGradientEqualsReference) {
   if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
-  for (unsigned seed = 0; seed < cuda_cases; ++seed) {
+  for (unsigned seed = 0; seed < cuda_cases(); ++seed) {
     Case one(seed);
     if (!one.all_float()) continue;
     EXPECT_EQ(difference(one.run_backward(Backend::cuda, DeviceKind::cuda),
@@ -395,17 +357,6 @@ TEST(Align, CudaGradientEqualsReference) {
               "")
         << "seed " << seed;
   }
-}
-
-// The sentence of a call that must fail.
-template <class F>
-std::string sentence(const F& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(Align, TimesThatDecreaseAreNamed) {

@@ -1,7 +1,7 @@
 """Hashes of every case's outputs, in the repository: a machine with a GPU and one without check the same numbers.
 
-`python tests/python/test_golden.py --write` makes tests/golden/align.json anew, from the reference backend. A change
-there is a change of what RoboCache computes: say why in CHANGELOG.md.
+`python tests/python/test_golden.py --write` makes tests/golden/*.json anew, from the reference backend. A change there
+is a change of what RoboCache computes: say why in CHANGELOG.md.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import calling
 import cases
 import numpy as np
 import pytest
+import voxel_calling
+import voxel_cases
 
-PATH = pathlib.Path(__file__).parents[1] / "golden" / "align.json"
-GOLDEN = json.loads(PATH.read_text()) if PATH.exists() else {}
+FOLDER = pathlib.Path(__file__).parents[1] / "golden"
 
 
 def digest(arrays) -> str:
@@ -28,44 +29,64 @@ def digest(arrays) -> str:
     return hasher.hexdigest()
 
 
-def inputs_of(problem: cases.Problem):
+def align_inputs(problem: cases.Problem):
     for stream in problem.streams:
         parts = (stream.values, stream.times, stream.arrivals, stream.lengths, stream.offsets, stream.rows)
         yield from (part for part in parts if part is not None)
     yield np.asarray(problem.targets.start if isinstance(problem.targets, cases.Timeline) else problem.targets)
 
 
-def outputs_of(problem: cases.Problem, backend: str, convert=calling.keep):
+def align_outputs(problem: cases.Problem, backend: str, convert=calling.keep):
     for outputs in calling.align(problem, backend, convert):
         yield from outputs
     for dtype in problem.fuse_dtypes:
         yield calling.fuse(problem, backend, convert, calling.dtype_argument(dtype, backend))[0]
 
 
-@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
-def test_golden(case, backend):
+def voxelize_inputs(problem: voxel_cases.Problem):
+    yield from (problem.arrays[name] for name in sorted(problem.arrays))
+    yield from problem.start or ()
+
+
+TABLES = {
+    "align": (cases.CASES, align_inputs, align_outputs),
+    "voxelize": (voxel_cases.CASES, voxelize_inputs, voxel_calling.voxelize),
+}
+GOLDEN = {
+    op: json.loads((FOLDER / f"{op}.json").read_text()) if (FOLDER / f"{op}.json").exists() else {} for op in TABLES
+}
+
+
+@pytest.mark.parametrize(
+    ("op", "case"), [pytest.param(op, case, id=f"{op}-{case.name}") for op in TABLES for case in TABLES[op][0]]
+)
+def test_golden(op, case, backend):
     kind, convert = backend
+    _, inputs_of, outputs_of = TABLES[op]
     problem = case.build()
-    assert case.name in GOLDEN, f"{PATH.name} has no such case; python tests/python/test_golden.py --write"
-    inputs, outputs = GOLDEN[case.name].split()
+    assert case.name in GOLDEN[op], f"{op}.json has no such case; python tests/python/test_golden.py --write"
+    inputs, outputs = GOLDEN[op][case.name].split()
     assert digest(inputs_of(problem)) == inputs, "the inputs are not those that the hash was made from"
     assert digest(outputs_of(problem, kind, convert)) == outputs
 
 
-def test_golden_has_no_other_case():
+@pytest.mark.parametrize("op", TABLES)
+def test_golden_has_no_other_case(op):
     if not cases.BFLOAT16:
         pytest.skip("ml_dtypes is not installed: the table here is shorter")
-    assert list(GOLDEN) == [case.name for case in cases.CASES]
+    assert list(GOLDEN[op]) == [case.name for case in TABLES[op][0]]
 
 
 def write() -> None:
-    table = {}
-    for case in cases.CASES:
-        problem = case.build()
-        table[case.name] = f"{digest(inputs_of(problem))} {digest(outputs_of(problem, 'reference'))}"
-    PATH.parent.mkdir(exist_ok=True)
-    PATH.write_text(json.dumps(table, indent=1) + "\n")
-    print(f"{len(table)} cases -> {PATH}")
+    for op, (table, inputs_of, outputs_of) in TABLES.items():
+        hashes = {}
+        for case in table:
+            problem = case.build()
+            hashes[case.name] = f"{digest(inputs_of(problem))} {digest(outputs_of(problem, 'reference'))}"
+        path = FOLDER / f"{op}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(hashes, indent=1) + "\n")
+        print(f"{len(hashes)} cases -> {path}")
 
 
 if __name__ == "__main__":

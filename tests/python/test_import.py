@@ -43,7 +43,17 @@ def test_the_package_is_typed():
     assert (PACKAGE / "py.typed").exists()
     stub = PACKAGE / "_core.pyi"
     assert stub.exists()
-    for name in ("resample", "align", "fuse", "read_cloud", "read_depth", "backends", "synchronize"):
+    for name in (
+        "resample",
+        "align",
+        "fuse",
+        "read_cloud",
+        "read_depth",
+        "voxelize",
+        "voxelize_depth",
+        "backends",
+        "synchronize",
+    ):
         assert f"def {name}(" in stub.read_text()
 
 
@@ -54,6 +64,12 @@ def test_public_names():
         "fuse",
         "read_cloud",
         "read_depth",
+        "voxelize",
+        "voxelize_depth",
+        "camera_rays",
+        "Grid",
+        "Voxels",
+        "Dropped",
         "Cloud",
         "Stream",
         "Timeline",

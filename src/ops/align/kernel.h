@@ -266,8 +266,6 @@ template <class C>
 ROBOCACHE_HD C full_turn(Method method) {
   return method == Method::angle ? C(6.283185307179586) : C(360);
 }
-ROBOCACHE_HD float floor_of(float x) { return ::floorf(x); }
-ROBOCACHE_HD double floor_of(double x) { return ::floor(x); }
 template <class C>
 ROBOCACHE_HD C wrap(C x, C turn) {
   return x - turn * floor_of((x + turn / C(2)) / turn);

@@ -20,9 +20,9 @@ inline Bit bit_of(const Plan& plan, std::int64_t key) {
   return {line * ((plan.shape[2] + 7) / 8) + z / 8, static_cast<std::uint8_t>(1u << (z % 8))};
 }
 
-// What a cell of max or min holds where it is empty.
+// What an empty cell holds.
 template <class T>
-T empty_feature(double empty) {
+T empty_value(double empty) {
   if constexpr (std::is_integral_v<T>) {
     return static_cast<T>(empty);
   } else {
@@ -33,21 +33,21 @@ T empty_feature(double empty) {
 // Cells [begin, end), which are whole lines along z, as they are without points.
 inline void fill_cells(const Plan& plan, std::int64_t begin, std::int64_t end) {
   if (plan.accumulate) return;
-  const auto fill = [&](auto* values, std::int64_t each, auto value) {
-    if (values != nullptr) std::fill(values + begin * each, values + end * each, value);
+  const auto fill = [&]<class T>(T* values, std::int64_t each) {
+    if (values != nullptr) std::fill(values + begin * each, values + end * each, empty_value<T>(plan.empty));
   };
-  fill(plan.count, 1, static_cast<std::int32_t>(plan.empty));
-  fill(plan.occupancy, 1, static_cast<std::uint8_t>(plan.empty));
-  fill(plan.sum, plan.channels, narrow<float>(plan.empty));
-  fill(plan.mean, plan.channels, narrow<float>(plan.empty));
+  fill(plan.count, 1);
+  fill(plan.occupancy, 1);
+  fill(plan.sum, plan.channels);
+  fill(plan.mean, plan.channels);
   if (plan.bits != nullptr && plan.shape[2] > 0) {
     const std::int64_t bytes = (plan.shape[2] + 7) / 8;
     std::fill(plan.bits + begin / plan.shape[2] * bytes, plan.bits + end / plan.shape[2] * bytes, std::uint8_t{0});
   }
   with_feature_type(plan, [&](auto type) {
     using T = typename decltype(type)::type;
-    fill(static_cast<T*>(plan.max), plan.channels, empty_feature<T>(plan.empty));
-    fill(static_cast<T*>(plan.min), plan.channels, empty_feature<T>(plan.empty));
+    fill(static_cast<T*>(plan.max), plan.channels);
+    fill(static_cast<T*>(plan.min), plan.channels);
   });
 }
 

@@ -477,12 +477,11 @@ __device__ void store(float* to, const float (&values)[V]) {
 // What a channel's sums are scaled by, and back.
 struct Scale {
   double to, back;
-  int exponent;
 };
 __device__ Scale scale_of(const Call& call, std::int64_t grid, std::int64_t channel) {
   const int exponent =
       exponent_of(call.largest[grid * call.plan.channels + channel], static_cast<std::int64_t>(call.given[grid]));
-  return {power_of_two(exponent), power_of_two(-exponent), exponent};
+  return {power_of_two(exponent), power_of_two(-exponent)};
 }
 // Of one grid and not too many channels, found once for a block.
 struct Scales {
@@ -545,34 +544,6 @@ struct Cell {
   }
 };
 
-// A cell of one point, whose sum and mean are the feature itself where scaling it loses nothing. False where it does, or
-// where there is more to think of.
-template <class F, int V, bool Sums, bool Extremes>
-__device__ bool write_one(const Call& call, const Scales& known, std::int32_t point, std::int64_t channel,
-                          std::int64_t out) {
-  const Plan& plan = call.plan;
-  if (plan.accumulate || (Sums && !Scales::serve(plan))) return false;
-  F x[V];
-  load_features(plan, point, channel, x);
-  float values[V];
-  bool exact = true;
-#pragma unroll
-  for (int v = 0; v < V; ++v) {
-    values[v] = feature_value(x[v]);
-    const int power = static_cast<int>(bit_copy<std::uint32_t>(values[v]) >> 23 & 0xffu);  // 0: zero or subnormal
-    if (Sums) exact = exact && power > 0 && power < 255 && power - 150 + known.channels[channel + v].exponent >= 0;
-  }
-  if (!exact) return false;
-  if (Sums && plan.sum != nullptr) store(plan.sum + out, values);
-  if (Sums && plan.mean != nullptr) store(plan.mean + out, values);
-#pragma unroll
-  for (int v = 0; Extremes && v < V; ++v) {
-    if (plan.max != nullptr) static_cast<F*>(plan.max)[out + v] = canonical_feature(x[v]);
-    if (plan.min != nullptr) static_cast<F*>(plan.min)[out + v] = canonical_feature(x[v]);
-  }
-  return true;
-}
-
 template <class F, int V, bool Sums, bool Extremes>
 __global__ void __launch_bounds__(tuning::threads) voxelize_cells_kernel(const __grid_constant__ Call call) {
   const Plan& plan = call.plan;
@@ -592,7 +563,6 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_cells_kernel(const _
   if (here.points > tuning::heavy) return;
   const std::int64_t out = here.key * plan.channels + channel;
   const std::int32_t* const order = call.order + here.start;
-  if (here.points == 1 && write_one<F, V, Sums, Extremes>(call, scales, order[0], channel, out)) return;
   Cell<F, V, Sums, Extremes> cell;
   cell.prepare(call, scales, here.key, channel);
 #pragma unroll 4

@@ -156,7 +156,7 @@ ROBOCACHE_HD Place cell_of(const Plan& plan, const Cloud<C>& cloud, const C (&p)
   Index cell = 0;
   bool inside = true;
   for (int axis = 0; axis < 3; ++axis) {
-    const C at = ::floor((p[axis] - cloud.origin[axis]) / cloud.voxel_size[axis]);
+    const C at = floor_of((p[axis] - cloud.origin[axis]) / cloud.voxel_size[axis]);
     const bool near = at >= C(0) && at < limit;
     const auto size = static_cast<Index>(plan.shape[axis]);
     const Index index = near ? static_cast<Index>(at) : -1;
@@ -288,8 +288,8 @@ ROBOCACHE_HD F canonical_feature(F x) {
 // The greatest or smallest of features in any order: equals have equal bits.
 template <class F>
 struct Extreme {
-  F best{};
   std::int64_t order = 0;
+  F best{};
   bool any = false;
 
   ROBOCACHE_HD void add(bool greatest, F x) {

@@ -60,6 +60,7 @@ class Run {
     lines_ = lines;
     shard_lines_ = (lines + wanted - 1) / wanted;
     shards_ = shard_lines_ == 0 ? 0 : (lines + shard_lines_ - 1) / shard_lines_;
+    if (shard_lines_ != 0) span_ = std::min(shards_, plan.cells / plan.shape[2] / shard_lines_ + 2);
   }
 
   void run() {
@@ -76,12 +77,12 @@ class Run {
   }
 
  private:
-  // Keys of all pieces, one after the other, and how many of each piece go to each shard.
+  // Keys of all pieces, one after the other, and how many of each piece go to each shard of its grid.
   void locate_all() {
     starts_.resize(pieces_.size() + 1);
     for (std::size_t n = 0; n < pieces_.size(); ++n) starts_[n + 1] = starts_[n] + pieces_[n].end - pieces_[n].begin;
     keys_ = std::make_unique_for_overwrite<std::int64_t[]>(static_cast<std::size_t>(starts_.back()));
-    places_.assign(pieces_.size() * static_cast<std::size_t>(shards_), 0);
+    places_.assign(pieces_.size() * static_cast<std::size_t>(span_), 0);
     if (plan_.dropped != nullptr) std::fill_n(plan_.dropped, plan_.clouds * drop_reasons, 0);
     parallel_for(static_cast<std::int64_t>(pieces_.size()), 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t n = begin; n < end; ++n) {
@@ -93,9 +94,10 @@ class Run {
           if (dropped[reason] == 0) continue;
           std::atomic_ref<std::int64_t>(plan_.dropped[piece.cloud * drop_reasons + reason]) += dropped[reason];
         }
-        std::int64_t* const counts = places_.data() + n * shards_;
+        std::int64_t* const counts = places_.data() + n * span_;
+        const std::int64_t first = first_shard(piece);
         for (std::int64_t k = 0; k < piece.end - piece.begin; ++k) {
-          if (keys[k] >= 0) ++counts[shard_of(keys[k])];
+          if (keys[k] >= 0) ++counts[shard_of(keys[k]) - first];
         }
       }
     });
@@ -103,15 +105,21 @@ class Run {
 
   // Points by shard, in the order of the points.
   void scatter() {
-    shard_starts_.resize(static_cast<std::size_t>(shards_) + 1);
-    std::int64_t place = 0;
-    for (std::int64_t shard = 0; shard < shards_; ++shard) {
-      shard_starts_[static_cast<std::size_t>(shard)] = place;
+    shard_starts_.assign(static_cast<std::size_t>(shards_) + 1, 0);
+    const auto each_place = [&](const auto& f) {
       for (std::size_t n = 0; n < pieces_.size(); ++n) {
-        place += std::exchange(places_[n * static_cast<std::size_t>(shards_) + static_cast<std::size_t>(shard)], place);
+        const std::int64_t first = first_shard(pieces_[n]);
+        for (std::int64_t k = 0; k < span_ && first + k < shards_; ++k) {
+          f(static_cast<std::size_t>(first + k),
+            places_[n * static_cast<std::size_t>(span_) + static_cast<std::size_t>(k)]);
+        }
       }
-    }
-    shard_starts_.back() = place;
+    };
+    each_place([&](std::size_t shard, std::int64_t count) { shard_starts_[shard + 1] += count; });
+    for (std::size_t shard = 1; shard < shard_starts_.size(); ++shard) shard_starts_[shard] += shard_starts_[shard - 1];
+    std::vector<std::int64_t> next = shard_starts_;
+    each_place([&](std::size_t shard, std::int64_t& place) { next[shard] += std::exchange(place, next[shard]); });
+    const std::int64_t place = shard_starts_.back();
     entries_ = std::make_unique_for_overwrite<Entry[]>(static_cast<std::size_t>(place));
     parallel_for(static_cast<std::int64_t>(pieces_.size()), 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t n = begin; n < end; ++n) {
@@ -120,9 +128,11 @@ class Run {
         set_extent(plan_, piece.cloud, cloud);
         const std::int64_t first = point_number(plan_, cloud, piece.begin);
         const std::int64_t* const keys = keys_.get() + starts_[static_cast<std::size_t>(n)];
-        std::int64_t* const places = places_.data() + n * shards_;
+        std::int64_t* const places = places_.data() + n * span_;
+        const std::int64_t shard = first_shard(piece);
         for (std::int64_t k = 0; k < piece.end - piece.begin; ++k) {
-          if (keys[k] >= 0) entries_[static_cast<std::size_t>(places[shard_of(keys[k])]++)] = {keys[k], first + k};
+          if (keys[k] < 0) continue;
+          entries_[static_cast<std::size_t>(places[shard_of(keys[k]) - shard]++)] = {keys[k], first + k};
         }
       }
     });
@@ -191,6 +201,12 @@ class Run {
   }
 
   std::int64_t shard_of(std::int64_t key) const { return key / plan_.shape[2] / shard_lines_; }
+  // Of the grid that a piece goes into.
+  std::int64_t first_shard(const Piece& piece) const {
+    Cloud<float> cloud;
+    set_extent(plan_, piece.cloud, cloud);
+    return shard_of(cloud.grid * plan_.cells);
+  }
 
   struct Entry {
     std::int64_t key, point;
@@ -199,6 +215,7 @@ class Run {
   LocatePiece locate_;
   std::vector<Piece> pieces_;
   std::int64_t lines_ = 0, shard_lines_ = 0, shards_ = 0;  // a line is all cells of an x and y
+  std::int64_t span_ = 0;                                  // shards that one grid touches, at most
   std::vector<std::int64_t> starts_, places_, shard_starts_;
   std::unique_ptr<std::int64_t[]> keys_;
   std::unique_ptr<Entry[]> entries_;

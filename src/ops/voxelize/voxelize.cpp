@@ -27,29 +27,6 @@ bool takes_features(Reduction reduction) { return reduction >= Reduction::sum; }
 constexpr std::int64_t most_cells = std::int64_t{1} << 62;
 constexpr char axes[] = {'x', 'y', 'z'};
 
-// The number of cells. Throws where the grid is none.
-std::int64_t cells_of(const Speaker& speaker, const Grid& grid) {
-  std::int64_t cells = 1;
-  for (std::size_t axis = 0; axis < 3; ++axis) {
-    if (!std::isfinite(grid.origin[axis])) {
-      speaker.fail(ErrorKind::value, "the grid's origin along ", axes[axis], " is ", grid.origin[axis]);
-    }
-    if (!(grid.voxel_size[axis] > 0) || !std::isfinite(grid.voxel_size[axis])) {
-      speaker.fail(ErrorKind::value, "the grid's voxel size along ", axes[axis], " is ", grid.voxel_size[axis],
-                   "; it must be positive and finite");
-    }
-    const std::int64_t size = grid.shape[axis];
-    if (size < 1) {
-      speaker.fail(ErrorKind::value, "the grid's shape is ", shape_text(grid.shape), "; every size must be positive");
-    }
-    if (size > most_cells / cells) {
-      speaker.fail(ErrorKind::value, "a grid of shape ", shape_text(grid.shape), " has more than 2^62 cells");
-    }
-    cells *= size;
-  }
-  return cells;
-}
-
 bool is_one_of(DType dtype, std::initializer_list<DType> accepted) {
   for (const DType each : accepted) {
     if (dtype == each) return true;
@@ -63,7 +40,7 @@ class Planner {
           const VoxelizeOptions& options)
       : speaker_{operation}, what_(what), device_(main.device) {
     plan_.operation = operation;
-    plan_.cells = cells_of(speaker_, grid);
+    plan_.cells = cells_of(grid);
     for (int axis = 0; axis < 3; ++axis) {
       const auto k = static_cast<std::size_t>(axis);
       plan_.origin[axis] = grid.origin[k];
@@ -109,6 +86,7 @@ class Planner {
     plan_.point_stride = points.strides[row];
     plan_.axis_stride = points.strides[row + 1];
     batched_ = batched_ || packed;
+    check_precision(points.dtype);
     set_scene(clouds, {points.shape.data(), static_cast<std::size_t>(lead_)});
   }
 
@@ -154,15 +132,18 @@ class Planner {
       fail(ErrorKind::value, images.invalid.size(), " invalid readings; at most ", max_invalid);
     }
     for (const double reading : images.invalid) plan_.invalid[plan_.invalid_count++] = reading;
+    check_precision(depth.dtype);
     set_scene(images, {depth.shape.data(), static_cast<std::size_t>(lead_)});
   }
 
   void set_outputs(std::span<const VoxelOutput> outputs) {
     // Where clouds go into grids of others, the outputs say how many grids there are.
+    plan_.grids = plan_.clouds;
     if (plan_.into.data != nullptr && !outputs.empty() && outputs[0].values.rank > 0) {
       plan_.grids = outputs[0].values.shape[0];
-    } else {
-      plan_.grids = plan_.clouds;
+      if (plan_.grids < 1 && plan_.clouds > 0) {
+        fail(ErrorKind::value, "there are ", plan_.clouds, " clouds and no grid for them to go into");
+      }
     }
     if (plan_.grids > most_cells / plan_.cells) {
       fail(ErrorKind::value, plan_.grids, " grids of ", plan_.cells, " cells are more than 2^62");
@@ -197,6 +178,17 @@ class Planner {
   template <class... Parts>
   [[noreturn]] void fail(ErrorKind kind, const Parts&... parts) const {
     speaker_.fail(kind, parts...);
+  }
+
+  // The grid is rounded to the type that points are computed in.
+  void check_precision(DType dtype) const {
+    for (int axis = 0; axis < 3 && dtype != DType::f64; ++axis) {
+      const auto size = static_cast<float>(plan_.voxel_size[axis]);
+      if (size > 0 && std::isfinite(size) && std::isfinite(static_cast<float>(plan_.origin[axis]))) continue;
+      fail(ErrorKind::value, "the grid's origin ", plan_.origin[axis], " or voxel size ", plan_.voxel_size[axis],
+           " along ", axes[axis], " is beyond float32, in which ", robocache::name_of(dtype),
+           " is computed; give float64");
+    }
   }
 
   Integers integers(const char* what, const TensorView& view) const {
@@ -255,7 +247,10 @@ class Planner {
 
   void set_scene(const Scene& scene, std::span<const std::int64_t> leading) {
     plan_.into = integers("into", scene.into);
-    if (scene.into) check_length("into", scene.into);
+    if (scene.into) {
+      if (!batched_) fail(ErrorKind::value, "into is for several clouds; there is one, without a batch dimension");
+      check_length("into", scene.into);
+    }
     if (scene.poses) {
       const auto rank = scene.poses.rank;
       if ((rank != 2 && rank != 3) || scene.poses.shape[static_cast<std::size_t>(rank - 1)] != 4 ||
@@ -291,6 +286,7 @@ class Planner {
       fail(ErrorKind::value, "features have shape ", shape_text(view), "; expected ", shape_text(leading),
            " and a last dimension of channels");
     }
+    has_features_ = true;
     plan_.features = view.data;
     plan_.feature_dtype = view.dtype;
     plan_.channels = view.shape[leading.size()];
@@ -312,8 +308,9 @@ class Planner {
       fail(ErrorKind::type, what, " is ", robocache::name_of(view.dtype), "; it must be ", robocache::name_of(dtype));
     }
     check_shape(speaker_, what, view, shape);
-    if (view.size() > 0 && view.strides != TensorView::contiguous(nullptr, dtype, shape).strides) {
-      fail(ErrorKind::value, what, " must be contiguous");
+    const auto dense = TensorView::contiguous(nullptr, dtype, shape).strides;
+    for (std::size_t k = 0; k < shape.size() && view.size() > 0; ++k) {
+      if (shape[k] > 1 && view.strides[k] != dense[k]) fail(ErrorKind::value, what, " must be contiguous");
     }
   }
 
@@ -331,7 +328,7 @@ class Planner {
   void set_output(const VoxelOutput& output) {
     const Reduction reduction = output.reduction;
     const char* const name = name_of(reduction);
-    if (takes_features(reduction) && plan_.features == nullptr && plan_.channels == 0) {
+    if (takes_features(reduction) && !has_features_) {
       fail(ErrorKind::value, "reduce ", name, " needs features");
     }
     if (plan_.accumulate && (reduction == Reduction::sum || reduction == Reduction::mean)) {
@@ -378,26 +375,46 @@ class Planner {
   Speaker speaker_;
   const char* what_;
   Device device_;
-  bool batched_ = false;
+  bool batched_ = false, has_features_ = false;
   int lead_ = 1;  // dimensions of points or pixels
   Plan plan_;
 };
 
 }  // namespace
 
+std::int64_t cells_of(const Grid& grid) {
+  const auto fail = [](const auto&... parts) { throw Error(ErrorKind::value, concat("Grid: ", parts...)); };
+  std::int64_t cells = 1;
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    if (!std::isfinite(grid.origin[axis])) {
+      fail("the origin along ", axes[axis], " is ", grid.origin[axis], "; it must be finite");
+    }
+    if (!(grid.voxel_size[axis] > 0) || !std::isfinite(grid.voxel_size[axis])) {
+      fail("the voxel size along ", axes[axis], " is ", grid.voxel_size[axis], "; it must be positive and finite");
+    }
+    const std::int64_t size = grid.shape[axis];
+    if (size < 1) fail("the shape is ", shape_text(grid.shape), "; every size must be positive");
+    if (size > most_cells / cells) fail("a shape of ", shape_text(grid.shape), " has more than 2^62 cells");
+    cells *= size;
+  }
+  return cells;
+}
+
 Grid grid_from_bounds(const std::array<double, 3>& low, const std::array<double, 3>& high,
                       const std::array<double, 3>& voxel_size) {
-  Grid grid{low, voxel_size, {}};
+  Grid grid{low, voxel_size, {1, 1, 1}};
+  cells_of(grid);  // the voxel size and the origin
   for (std::size_t axis = 0; axis < 3; ++axis) {
     const double extent = high[axis] - low[axis];
     // A bound that is a multiple of the size but for rounding gets no cell for the rounding.
     const double size = std::ceil(extent / voxel_size[axis] * (1 - 0x1p-50));
     if (!(size >= 1 && size < 0x1p62)) {
-      throw Error(ErrorKind::value, concat("grid: from ", low[axis], " to ", high[axis], " along ", axes[axis],
+      throw Error(ErrorKind::value, concat("Grid: from ", low[axis], " to ", high[axis], " along ", axes[axis],
                                            " in voxels of ", voxel_size[axis], " there are no cells to make"));
     }
     grid.shape[axis] = static_cast<std::int64_t>(size);
   }
+  cells_of(grid);
   return grid;
 }
 

@@ -1,0 +1,359 @@
+"""voxelize and voxelize_depth in torch: gradients, torch.compile, and every device that has no kernels of ours.
+
+The engine serves plain tensors by itself. _voxelize.py comes here where it cannot, and each call takes the first of
+these ways that fits:
+1. traced (Dynamo, export, fake or meta tensors): `torch.ops.robocache.voxelize`, with a gradient, and a fake that
+   follows symbolic sizes. Run for real, it goes 2 or 4.
+2. backend="torch", a device that is neither cpu nor cuda, CUDA without usable kernels: the portable backend.
+3. gradients: an autograd.Function around the forward; the backward is the portable backend's.
+4. the engine.
+Gradients reach `features` only, for sum, mean, max and min, and have none themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import _core, _torch_voxels_backend
+from ._torch_ops import is_plain, is_wrapped
+from ._torch_run import uses_portable
+from ._voxelize import Grid
+
+ARRAYS = ("features", "lengths", "offsets", "into", "pose", "intrinsics", "rays")  # after points or depth
+
+
+class Call(NamedTuple):
+    """What is constant while tensors change."""
+
+    operation: str  # voxelize or voxelize_depth
+    present: int  # a bit for each of ARRAYS
+    reduce: Sequence[str]
+    integers: Sequence[int]  # the grid's shape, then how many grids; -1: as many as clouds
+    numbers: Sequence[float]  # origin, voxel size, empty, depth_scale (0: default), depth_min, depth_max
+    crop: Sequence[float]  # low, then high; no crop is a box without end
+    invalid: Sequence[float]  # never empty, since autograd knows no gradient of an empty list: NaN means nothing
+    packed: bool
+    crop_in_sensor_frame: bool
+    check: bool
+    backend: str | None
+
+
+SCHEMA = (
+    "Tensor[] tensors, str operation, int present, str[] reduce, SymInt[] integers, float[] numbers, float[] crop, "
+    "float[] invalid, bool packed, bool crop_in_sensor_frame, bool check, str? backend"
+)
+
+
+def run(
+    operation: str,
+    arrays: dict[str, Any],
+    grid: Grid,
+    reduce: str | Sequence[str],
+    options: dict[str, Any],
+    out: Any,
+    accumulate: bool,
+) -> tuple[Any, Tensor]:
+    """The values, as a tuple where `reduce` is one, and dropped."""
+    several = not isinstance(reduce, str)
+    outs: Sequence[Tensor] = () if out is None else out if several else (out,)
+    if outs and arrays.get("into") is not None:
+        options = {**options, "grids": outs[0].shape[0]}
+    tensors, call = pack(operation, arrays, grid, reduce, options)
+    features = arrays.get("features")
+    wants_gradient = torch.is_grad_enabled() and isinstance(features, Tensor) and features.requires_grad
+    if outs and wants_gradient:
+        raise ValueError(
+            f"{operation}: out takes no part in gradients, and features require grad; leave out away, "
+            "or call under torch.no_grad()"
+        )
+    traced = torch.compiler.is_compiling() or not all(is_plain(tensor) or is_wrapped(tensor) for tensor in tensors)
+    if accumulate:
+        if not outs:
+            raise ValueError(f"{operation}: accumulate adds to what out holds; give out")
+        if traced:
+            raise ValueError(f"{operation}: accumulate cannot be traced; call it outside of torch.compile")
+        for name in call.reduce:
+            if name in ("sum", "mean"):
+                raise ValueError(
+                    f"{operation}: accumulate with {name}: the result would depend on the order of the calls; "
+                    "give all clouds to one call, with into"
+                )
+        made = run_portable(tensors, call, outs)
+    elif traced:
+        made = list(torch.ops.robocache.voxelize(tensors, *call))
+    elif wants_gradient:
+        made = list(Voxelization.apply(call, *tensors))
+    else:
+        made = run_now(tensors, call)
+    values = made[:-1]
+    for k, tensor in enumerate(outs):
+        if tensor.shape != values[k].shape or tensor.dtype != values[k].dtype:
+            raise ValueError(
+                f"{operation}: out is {tensor.dtype} {list(tensor.shape)}; expected {values[k].dtype} "
+                f"{list(values[k].shape)}"
+            )
+        tensor.copy_(values[k])
+    if outs:
+        values = list(outs)
+    return tuple(values) if several else values[0], made[-1]
+
+
+# ---- a call as an operator's arguments
+
+
+def pack(
+    operation: str, arrays: dict[str, Any], grid: Grid, reduce: str | Sequence[str], options: dict[str, Any]
+) -> tuple[list[Tensor], Call]:
+    if not isinstance(grid, Grid):
+        raise TypeError(f"{operation}: grid is of type {type(grid).__name__}; expected a robocache.Grid")
+    main = arrays["depth" if operation == "voxelize_depth" else "points"]
+    tensors = [main]
+    present = 0
+    for k, name in enumerate(ARRAYS):
+        array = arrays.get(name)
+        if array is None:
+            continue
+        if not isinstance(array, Tensor):
+            raise TypeError(
+                f"{operation}: {name} is a {type(array).__name__}; torch tensors and other arrays do not mix"
+            )
+        present |= 1 << k
+        tensors.append(array)
+    grids = options["grids"]
+    if grids is None:
+        if arrays.get("into") is not None:
+            raise ValueError(
+                f"{operation}: into is a tensor whose largest number is not known here; say grids=, how many there are"
+            )
+        grids = -1
+    crop = options["crop"]
+    scale = options.get("depth_scale")
+    numbers = [
+        *grid.origin,
+        *grid.voxel_size,
+        float(options["empty"]),
+        0.0 if scale is None else float(scale),
+        float(options.get("depth_min", 0.0)),
+        float(options.get("depth_max", math.inf)),
+    ]
+    if options["crop_frame"] not in ("grid", "sensor"):
+        raise ValueError(f"{operation}: crop_frame is {options['crop_frame']!r}; expected grid or sensor")
+    return tensors, Call(
+        operation,
+        present,
+        [reduce] if isinstance(reduce, str) else list(reduce),
+        [*grid.shape, grids],
+        numbers,
+        [*[-math.inf] * 3, *[math.inf] * 3] if crop is None else [float(x) for corner in crop for x in corner],
+        [float(x) for x in options.get("invalid", ())] or [math.nan],
+        bool(options["packed"]),
+        options["crop_frame"] == "sensor",
+        bool(options["check"]),
+        options["backend"],
+    )
+
+
+def named(tensors: Sequence[Tensor], call: Call) -> dict[str, Tensor]:
+    names = [name for k, name in enumerate(ARRAYS) if call.present >> k & 1]
+    return dict(zip(names, tensors[1:], strict=True))
+
+
+def is_batched(tensors: Sequence[Tensor], call: Call) -> bool:
+    return tensors[0].ndim == 3 or "offsets" in named(tensors, call)
+
+
+def cloud_count(tensors: Sequence[Tensor], call: Call) -> Any:
+    offsets = named(tensors, call).get("offsets")
+    if offsets is not None:
+        return offsets.shape[0] - 1
+    return tensors[0].shape[0] if tensors[0].ndim == 3 else 1
+
+
+# ---- run for real
+
+
+def run_now(tensors: Sequence[Tensor], call: Call) -> list[Tensor]:
+    """The values of each reduction, then dropped."""
+    if not uses_portable(call, tensors[0].device):  # type: ignore[arg-type]
+        made = engine(tensors, call)
+        if made is not NotImplemented:
+            return list(made)
+    return run_portable(tensors, call, None)
+
+
+def engine(tensors: Sequence[Tensor], call: Call) -> Any:
+    arrays = named(tensors, call)
+    n = call.numbers
+    grid = Grid(n[0:3], n[3:6], call.integers[:3])
+    grids = None if call.integers[3] < 0 else call.integers[3]
+    crop = (tuple(call.crop[:3]), tuple(call.crop[3:]))
+    frame = "sensor" if call.crop_in_sensor_frame else "grid"
+    pose = arrays.get("pose")
+    scene = (arrays.get("into"), grids, pose, crop, frame, None, False, call.check, call.backend)
+    reductions = (arrays.get("features"), tuple(call.reduce), call.packed, n[6])
+    function: Any = _core.voxelize if call.operation == "voxelize" else _core.voxelize_depth
+    if call.operation == "voxelize":
+        made = function(tensors[0], grid, *reductions, arrays.get("lengths"), arrays.get("offsets"), *scene)
+    else:
+        camera = (arrays.get("intrinsics"), arrays.get("rays"))
+        made = function(tensors[0], *camera, grid, *reductions, n[7] or None, n[8], n[9], tuple(call.invalid), *scene)
+    return made if made is NotImplemented else [*made[0], made[1]]
+
+
+def run_portable(tensors: Sequence[Tensor], call: Call, start: Sequence[Tensor] | None) -> list[Tensor]:
+    check_arguments(tensors, call)
+    scene = scene_of(tensors, call)
+    features = named(tensors, call).get("features")
+    values, dropped = _torch_voxels_backend.reduce(scene, features, call.reduce, call.packed, call.numbers[6], start)
+    if not is_batched(tensors, call):
+        values, dropped = [value[0] for value in values], dropped[0]
+    return [*values, dropped]
+
+
+def scene_of(tensors: Sequence[Tensor], call: Call) -> _torch_voxels_backend.Scene:
+    arrays = named(tensors, call)
+    n = call.numbers
+    scale = n[7] or (1.0 if tensors[0].is_floating_point() else 0.001)
+    return _torch_voxels_backend.Scene(
+        main=tensors[0],
+        is_depth=call.operation == "voxelize_depth",
+        origin=n[0:3],
+        voxel_size=n[3:6],
+        shape=call.integers[:3],
+        grids=cloud_count(tensors, call) if call.integers[3] < 0 else call.integers[3],
+        **{name: tensor for name, tensor in arrays.items() if name != "features"},
+        crop=call.crop,
+        crop_in_sensor_frame=call.crop_in_sensor_frame,
+        depth_scale=scale,
+        depth_min=n[8],
+        depth_max=n[9],
+        invalid=call.invalid,
+    )
+
+
+def check_arguments(tensors: Sequence[Tensor], call: Call) -> None:
+    """The engine checks for the portable backend too, so that there is one place that writes the sentences."""
+    main = tensors[0]
+    for tensor in tensors:
+        if tensor.device != main.device:
+            raise ValueError(
+                f"{call.operation}: a tensor is on {tensor.device} and another on {main.device}; "
+                "all must be on one device"
+            )
+    if main.device.type == "mps":
+        raise TypeError(f"{call.operation}: the torch backend computes in float64, which mps does not have")
+    # Zeros of the same shapes that take no memory, into one cell for each grid. What the data must fulfil is looked at
+    # where it is on the CPU; elsewhere that would have to wait for the device.
+    here = call.check and main.device.type == "cpu"
+    zeros = [torch.zeros((), dtype=tensor.dtype).expand(tensor.shape) for tensor in tensors]
+    for k, name in enumerate(named(tensors, call)):
+        if here and name in ("lengths", "offsets", "into", "pose"):
+            zeros[k + 1] = tensors[k + 1].detach()
+    integers = [1, 1, 1, call.integers[3]]
+    engine(zeros, call._replace(integers=integers, check=here, backend=None))
+
+
+# ---- gradients
+
+
+class Voxelization(torch.autograd.Function):
+    """The tensors come one by one, because autograd looks into no list."""
+
+    @staticmethod
+    def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(run_now([tensor.detach() for tensor in tensors], call))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.call = inputs[0]
+        ctx.save_for_backward(*inputs[1:])
+        ctx.mark_non_differentiable(*[part for part in output if not part.is_floating_point()])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return None, *input_gradients(ctx.saved_tensors, ctx.call, gradients)
+
+
+def input_gradients(tensors: Sequence[Tensor], call: Call, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """One for each tensor: None but for the features."""
+    found: list[Tensor | None] = [None] * len(tensors)
+    pairs = [
+        (name, gradient)
+        for name, gradient in zip(call.reduce, gradients[:-1], strict=True)
+        if gradient is not None and name in ("sum", "mean", "max", "min")
+    ]
+    if pairs:
+        names, parts = [name for name, _ in pairs], [gradient for _, gradient in pairs]
+        found[1] = torch.ops.robocache.voxelize_backward(tensors, *call, names, parts)
+    return found
+
+
+# ---- operators
+
+
+def voxelize(tensors: Sequence[Tensor], *call: Any) -> list[Tensor]:
+    return run_now(tensors, Call(*call))
+
+
+def voxelize_fake(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
+    call = Call(*arguments)
+    main, batched = tensors[0], is_batched(tensors, call)
+    clouds = cloud_count(tensors, call)
+    x, y, z, grids = call.integers
+    lead = [clouds if grids < 0 else grids] if batched else []
+    features = named(tensors, call).get("features")
+    made = []
+    for name in call.reduce:
+        if name == "count":
+            made.append(main.new_empty([*lead, x, y, z], dtype=torch.int32))
+        elif name == "occupancy":
+            made.append(main.new_empty([*lead, x, y, (z + 7) // 8 if call.packed else z], dtype=torch.uint8))
+        else:
+            if features is None:
+                raise ValueError(f"{call.operation}: reduce {name} needs features")
+            dtype = torch.float32 if name in ("sum", "mean") else features.dtype
+            made.append(main.new_empty([*lead, x, y, z, features.shape[-1]], dtype=dtype))
+    made.append(main.new_empty([clouds, 4] if batched else [4], dtype=torch.int64))
+    return made
+
+
+def voxelize_backward(tensors: Sequence[Tensor], *arguments: Any) -> Tensor:
+    *rest, names, gradients = arguments
+    call = Call(*rest)
+    features = named(tensors, call)["features"]
+    scene = scene_of([tensor.detach() for tensor in tensors], call)
+    return _torch_voxels_backend.gradient(scene, features.detach(), names, gradients)
+
+
+def voxelize_backward_fake(tensors: Sequence[Tensor], *arguments: Any) -> Tensor:
+    return torch.empty_like(tensors[1], memory_format=torch.contiguous_format)  # features come first
+
+
+def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
+    tensors, *call = inputs
+    ctx.call = Call(*call)
+    ctx.save_for_backward(*tensors)
+
+
+def differentiate(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    found = input_gradients(ctx.saved_tensors, ctx.call, gradients)
+    return found, *[None] * len(Call._fields)
+
+
+library = torch.library.Library("robocache", "FRAGMENT")
+library.define(f"voxelize({SCHEMA}) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
+library.define(
+    f"voxelize_backward({SCHEMA}, str[] names, Tensor[] gradients) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,)
+)
+library.impl("voxelize", voxelize, "CompositeExplicitAutograd")
+library.impl("voxelize_backward", voxelize_backward, "CompositeExplicitAutograd")
+torch.library.register_fake("robocache::voxelize", voxelize_fake, lib=library)
+torch.library.register_fake("robocache::voxelize_backward", voxelize_backward_fake, lib=library)
+torch.library.register_autograd("robocache::voxelize", differentiate, setup_context=keep_for_backward, lib=library)

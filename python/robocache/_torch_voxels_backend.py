@@ -1,0 +1,390 @@
+"""The portable backend of voxelize: docs/semantics.md in plain torch operations, on any device that has float64.
+
+Its results have the bits of the other backends: cells are found with a fused multiply-add made of plain operations, and
+sums are made of integers. Only where a pose meets float64 points beyond 2^+-900 may they differ by a rounding.
+Nothing here waits for the device, and nothing reads outside an array, whatever lengths, offsets and into hold.
+_torch_voxels.py checks the arguments.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SMALLEST = -(2**63)
+LARGEST = 2**63 - 1
+BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+@dataclass
+class Scene:
+    """A call with every default filled in and every shape checked."""
+
+    main: Tensor  # points or depth
+    is_depth: bool
+    origin: Sequence[float]
+    voxel_size: Sequence[float]
+    shape: Sequence[int]
+    grids: int
+    lengths: Tensor | None = None
+    offsets: Tensor | None = None
+    into: Tensor | None = None
+    pose: Tensor | None = None
+    intrinsics: Tensor | None = None
+    rays: Tensor | None = None
+    crop: Sequence[float] = (*[-math.inf] * 3, *[math.inf] * 3)  # low, then high
+    crop_in_sensor_frame: bool = False
+    depth_scale: float = 1.0
+    depth_min: float = 0.0
+    depth_max: float = math.inf
+    invalid: Sequence[float] = ()
+
+    @property
+    def clouds(self) -> int:
+        if self.offsets is not None:
+            return self.offsets.shape[0] - 1
+        return self.main.shape[0] if self.main.ndim == 3 else 1
+
+    @property
+    def cells(self) -> int:
+        x, y, z = self.shape
+        return x * y * z
+
+
+@dataclass
+class Places:
+    """Where the points in memory fall, one after the other."""
+
+    grid: Tensor  # int64 [P]: `grids` for what belongs to no cloud
+    key: Tensor  # int64 [P]: grid * cells + cell; grids * cells where the point is dropped
+    dropped: Tensor  # int64 [C, 4]
+
+
+def locate(scene: Scene) -> Places:
+    compute = torch.float64 if scene.main.dtype == torch.float64 else torch.float32
+    device = scene.main.device
+    points, reading, cloud, exists = read(scene, compute)
+
+    def rounded(x: float) -> float:
+        return x if compute == torch.float64 else to_single(x)
+
+    def each(matrices: Tensor, rank: int) -> Tensor:
+        """One matrix for all points, or that of each point's cloud, in the type of the computation."""
+        matrices = matrices.to(compute)
+        return matrices if matrices.ndim == rank else matrices[cloud]
+
+    finite = torch.isfinite(points).all(-1)
+    box = [rounded(x) for x in scene.crop]
+    if scene.crop_in_sensor_frame:
+        kept = inside(points, box)
+    if scene.pose is not None:
+        pose = each(scene.pose, 2)
+        rows = []
+        for axis in range(3):
+            value = fused(pose[..., axis, 2], points[:, 2], pose[..., axis, 3])
+            value = fused(pose[..., axis, 1], points[:, 1], value)
+            rows.append(fused(pose[..., axis, 0], points[:, 0], value))
+        points = torch.stack(rows, -1)
+        finite = finite & torch.isfinite(points).all(-1)
+    if not scene.crop_in_sensor_frame:
+        kept = inside(points, box)
+    cell = torch.zeros_like(cloud)
+    within = torch.ones_like(finite)
+    for axis in range(3):
+        # A divisor that is a number, not a tensor, would become a reciprocal on CUDA.
+        size = torch.full((), rounded(scene.voxel_size[axis]), dtype=compute, device=device)
+        at = torch.floor((points[:, axis] - rounded(scene.origin[axis])) / size)
+        near = (at >= 0) & (at < 2.0**62)
+        index = torch.where(near, at, 0).to(torch.int64)
+        near = near & (index < scene.shape[axis])
+        within = within & near
+        cell = torch.where(within, cell * scene.shape[axis] + index, 0)
+
+    alive = exists
+    clouds = scene.clouds
+    dropped = torch.zeros(clouds * 4 + 1, dtype=torch.int64, device=device)
+    for reason, passes in enumerate((reading, finite, kept, within)):
+        lost = alive & ~passes
+        place = torch.where(lost, cloud * 4 + reason, clouds * 4)
+        dropped.index_add_(0, place, lost.to(torch.int64))
+        alive = alive & passes
+    grid = cloud
+    if scene.into is not None:
+        into = scene.into.to(torch.int64).clamp(0, max(scene.grids - 1, 0))
+        grid = into[cloud] if clouds > 0 else cloud
+    grid = torch.where(exists, grid, scene.grids)
+    key = torch.where(alive, grid * scene.cells + cell, scene.grids * scene.cells)
+    return Places(grid, key, dropped[: clouds * 4].reshape(clouds, 4))
+
+
+def read(scene: Scene, compute: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Points [P, 3], whether each has a reading, its cloud, and whether it belongs to one."""
+    main, device = scene.main, scene.main.device
+    if scene.is_depth:
+        height, width = main.shape[-2:]
+        total = main.numel()
+        number = torch.arange(total, device=device)
+        cloud = number // max(height * width, 1)
+        pixel = number - cloud * (height * width)
+        row = pixel // max(width, 1)
+        raw = main.reshape(total).to(compute)
+        single = compute == torch.float32
+        z = raw * (to_single(scene.depth_scale) if single else scene.depth_scale)
+        low, high = scene.depth_min, scene.depth_max
+        if single:
+            low, high = to_single(low), to_single(high)
+        reading = torch.isfinite(z) & (z > 0) & (z >= low) & (z <= high)
+        for value in scene.invalid:
+            reading = reading & (raw != (to_single(value) if single else value))
+        if scene.rays is not None:
+            rays = scene.rays.to(compute)
+            if rays.ndim == 3 and main.ndim == 3:
+                rays = rays.expand(main.shape[0], *rays.shape)
+            rays = rays.reshape(total, 2)
+            x, y = rays[:, 0] * z, rays[:, 1] * z
+        else:
+            assert scene.intrinsics is not None
+            table = scene.intrinsics.to(compute)
+            if table.shape[-1] == 3:
+                table = torch.stack([table[..., 0, 0], table[..., 1, 1], table[..., 0, 2], table[..., 1, 2]], -1)
+            camera = table[cloud] if table.ndim == 2 else table
+            x = (((pixel - row * width).to(compute) - camera[..., 2]) * z) / camera[..., 0]
+            y = ((row.to(compute) - camera[..., 3]) * z) / camera[..., 1]
+        return torch.stack([x, y, z], -1), reading, cloud, torch.ones_like(reading)
+    points = main[..., :3].reshape(-1, 3).to(compute)
+    number = torch.arange(points.shape[0], device=device)
+    if scene.offsets is not None:
+        offsets = scene.offsets.to(torch.int64).contiguous()
+        cloud = torch.searchsorted(offsets, number, right=True) - 1
+        exists = (cloud >= 0) & (cloud < scene.clouds)
+        cloud = cloud.clamp(0, max(scene.clouds - 1, 0))
+    else:
+        count = max(main.shape[-2], 1)
+        cloud = number // count
+        exists = torch.ones_like(number, dtype=torch.bool)
+        if scene.lengths is not None:
+            exists = number - cloud * count < scene.lengths.to(torch.int64)[cloud]
+    return points, torch.ones_like(exists), cloud, exists
+
+
+def inside(points: Tensor, box: Sequence[float]) -> Tensor:
+    kept = torch.ones_like(points[:, 0], dtype=torch.bool)
+    for axis in range(3):
+        kept = kept & (points[:, axis] >= box[axis]) & (points[:, axis] < box[axis + 3])
+    return kept
+
+
+# ---- arithmetic
+
+
+def to_single(x: float) -> float:
+    """The nearest float32."""
+    try:
+        return float(struct.unpack("f", struct.pack("f", x))[0])
+    except OverflowError:
+        return math.inf if x > 0 else -math.inf
+
+
+def two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """a + b rounded, and what the rounding took off."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def odd_sum(a: Tensor, b: Tensor) -> Tensor:
+    """a + b in float64, rounded to odd: whoever rounds it once more to fewer bits rounds the exact sum."""
+    total, error = two_sum(a, b)
+    bits = total.view(torch.int64)
+    nearer_zero = torch.sign(error) * torch.sign(total) < 0
+    odd = torch.where(nearer_zero, bits - 1, bits + 1)
+    inexact = torch.isfinite(total) & (error != 0) & (bits & 1 == 0)
+    return torch.where(inexact, odd, bits).view(torch.float64)
+
+
+def halves(a: Tensor) -> tuple[Tensor, Tensor]:
+    """a as a sum of two numbers of 26 bits."""
+    scaled = a * 134217729.0
+    high = scaled - (scaled - a)
+    return high, a - high
+
+
+def fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a * b + c with one rounding."""
+    if b.dtype == torch.float32:  # the product is exact in float64
+        product = a.to(torch.float64) * b.to(torch.float64)
+        addend = c.to(torch.float64)
+        product, addend = torch.broadcast_tensors(product, addend)
+        return odd_sum(product, addend.contiguous()).to(torch.float32)
+    a, b, c = (part.contiguous() for part in torch.broadcast_tensors(a, b, c))
+    # Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums" (2008).
+    product = a * b
+    (a1, a2), (b1, b2) = halves(a), halves(b)
+    low = a2 * b2 - (((product - a1 * b1) - a2 * b1) - a1 * b2)
+    upper, upper_error = two_sum(c, low)
+    total, total_error = two_sum(product, upper)
+    value = total + odd_sum(upper_error, total_error)
+    return torch.where(torch.isfinite(value), value, product + c)
+
+
+def power_of_two(exponent: Tensor) -> Tensor:
+    return ((exponent.to(torch.int64) + 1023) << 52).view(torch.float64)
+
+
+# ---- reductions
+
+
+def counted(scene: Scene, places: Places) -> Tensor:
+    """int64 [G * cells + 1]: the last is what was dropped."""
+    count = torch.zeros(scene.grids * scene.cells + 1, dtype=torch.int64, device=places.key.device)
+    return count.index_add_(0, places.key, torch.ones_like(places.key))
+
+
+def summed(scene: Scene, places: Places, features: Tensor) -> Tensor:
+    """float64 [G * cells + 1, F], not yet divided or rounded."""
+    channels = features.shape[1]
+    wide = features.to(torch.float64)
+    finite = torch.isfinite(wide)
+    real = torch.where(finite, wide, 0)
+    reached = torch.where(places.key < scene.grids * scene.cells, places.grid, scene.grids)
+    largest = torch.zeros(scene.grids + 1, channels, dtype=torch.float64, device=wide.device)
+    largest.scatter_reduce_(0, reached[:, None].expand(-1, channels), real.abs(), "amax")
+    given = torch.zeros(scene.grids + 1, dtype=torch.int64, device=wide.device)
+    given.index_add_(0, places.grid, torch.ones_like(places.grid))
+    width = torch.frexp(given.to(torch.float64))[1].to(torch.int64)
+    exponent = 61 - (torch.frexp(largest)[1].to(torch.int64) - 1) - width[:, None]
+    exponent = torch.where(largest == 0, 0, exponent)
+    fixed = torch.round(real * power_of_two(exponent)[reached]).to(torch.int64)
+    rows = scene.grids * scene.cells + 1
+    total = torch.zeros(rows, channels, dtype=torch.int64, device=wide.device).index_add_(0, places.key, fixed)
+    grid_of = torch.arange(rows, device=wide.device) // scene.cells
+    value = total.to(torch.float64) * power_of_two(-exponent)[grid_of]
+
+    def any_of(mask: Tensor) -> Tensor:
+        found = torch.zeros(rows, channels, dtype=torch.int32, device=wide.device)
+        return found.index_add_(0, places.key, mask.to(torch.int32)) > 0
+
+    up, down = any_of(wide == math.inf), any_of(wide == -math.inf)
+    missing = any_of(torch.isnan(wide)) | (up & down)
+    value = torch.where(up, math.inf, torch.where(down, -math.inf, value))
+    return torch.where(missing, math.nan, value)
+
+
+def order_of(features: Tensor, greatest: bool) -> Tensor:
+    """The order of max, or min, as int64: the greatest is taken. NaN is beyond all, -0 below +0."""
+    if features.dtype not in BITS:
+        key = features.to(torch.int64)
+        return key if greatest else ~key
+    bits = features.contiguous().view(BITS[features.dtype]).to(torch.int64)
+    most = torch.iinfo(BITS[features.dtype]).max
+    key = torch.where(bits < 0, bits ^ most, bits)
+    return torch.where(torch.isnan(features), LARGEST, key if greatest else ~key)
+
+
+def value_of(order: Tensor, greatest: bool, dtype: torch.dtype) -> Tensor:
+    """order_of backwards."""
+    key = order if greatest else ~order
+    if dtype not in BITS:
+        return key.to(dtype)
+    most = torch.iinfo(BITS[dtype]).max
+    bits = torch.where(key < 0, key ^ most, key).to(BITS[dtype]).view(dtype)
+    return torch.where(order == LARGEST, torch.full((), math.nan, dtype=dtype, device=order.device), bits)
+
+
+def extremes(scene: Scene, places: Places, order: Tensor) -> Tensor:
+    """int64 [G * cells + 1, F]: the greatest order of each cell."""
+    channels = order.shape[1]
+    best = torch.full((scene.grids * scene.cells + 1, channels), SMALLEST, dtype=torch.int64, device=order.device)
+    return best.scatter_reduce_(0, places.key[:, None].expand(-1, channels), order, "amax")
+
+
+def reduce(
+    scene: Scene,
+    features: Tensor | None,
+    reductions: Sequence[str],
+    packed: bool,
+    empty: float,
+    start: Sequence[Tensor] | None,
+) -> tuple[list[Tensor], Tensor]:
+    """The values [G, X, Y, Z, ...] of each reduction, and dropped [C, 4]. `start` is what accumulate adds to."""
+    places = locate(scene)
+    count = counted(scene, places)[:-1]
+    filled = count > 0
+    lead = (scene.grids, *scene.shape)
+    flat = None if features is None else features.flatten(0, -2)
+    double = None
+    values = []
+    for k, reduction in enumerate(reductions):
+        before = None if start is None else start[k]
+        if reduction == "count":
+            made = count + before.reshape(-1) if before is not None else torch.where(filled, count, int(empty))
+            values.append(made.to(torch.int32).reshape(lead))
+            continue
+        if reduction == "occupancy":
+            if packed:
+                made = pack_bits(filled.reshape(lead))
+                values.append(made if before is None else made | before.reshape(made.shape))
+            else:
+                rest = torch.full_like(count, int(empty)) if before is None else before.reshape(-1).to(torch.int64)
+                values.append(torch.where(filled, 1, rest).to(torch.uint8).reshape(lead))
+            continue
+        assert flat is not None
+        if reduction in ("sum", "mean"):
+            if double is None:
+                double = summed(scene, places, flat)
+            value = double[:-1] if reduction == "sum" else double[:-1] / count.clamp(min=1)[:, None]
+            made = torch.where(filled[:, None], value.to(torch.float32), empty)
+        else:
+            greatest = reduction == "max"
+            best = extremes(scene, places, order_of(flat, greatest))[:-1]
+            if before is None:
+                rest = torch.full((), empty, dtype=flat.dtype, device=flat.device)
+            else:
+                rest = before.reshape(best.shape)
+                best = torch.maximum(best, order_of(rest, greatest))
+            made = torch.where(filled[:, None], value_of(best, greatest, flat.dtype), rest)
+        values.append(made.reshape(*lead, flat.shape[1]))
+    return values, places.dropped
+
+
+def pack_bits(filled: Tensor) -> Tensor:
+    """Eight cells along z in a byte, the low bit first."""
+    depth = filled.shape[-1]
+    padded = torch.nn.functional.pad(filled.to(torch.uint8), (0, -depth % 8))
+    eights = padded.reshape(*filled.shape[:-1], -1, 8)
+    weights = torch.arange(8, device=filled.device, dtype=torch.uint8)
+    return (eights << weights).sum(-1, dtype=torch.uint8)
+
+
+def gradient(scene: Scene, features: Tensor, reductions: Sequence[str], gradients: Sequence[Tensor | None]) -> Tensor:
+    """d loss / d features from d loss / d values: for sum and mean through the cell, for max and min to its winner."""
+    places = locate(scene)
+    flat = features.flatten(0, -2)
+    channels = flat.shape[1]
+    rows = scene.grids * scene.cells
+    total = torch.zeros(flat.shape, dtype=torch.float64, device=flat.device)
+    number = torch.arange(flat.shape[0], device=flat.device)[:, None].expand(-1, channels)
+    for reduction, given in zip(reductions, gradients, strict=True):
+        if given is None:
+            continue
+        cells = torch.zeros(rows + 1, channels, dtype=torch.float64, device=flat.device)
+        cells[:rows] = given.reshape(rows, channels)
+        if reduction == "sum":
+            total = total + cells[places.key]
+        elif reduction == "mean":
+            count = counted(scene, places).clamp(min=1).to(torch.float64)
+            total = total + (cells / count[:, None])[places.key]
+        else:
+            order = order_of(flat, reduction == "max")
+            best = extremes(scene, places, order)
+            # The earliest of those that are the greatest of their cell.
+            candidate = torch.where(order == best[places.key], number, LARGEST)
+            first = torch.full((rows + 1, channels), LARGEST, dtype=torch.int64, device=flat.device)
+            first.scatter_reduce_(0, places.key[:, None].expand(-1, channels), candidate, "amin")
+            total = total + torch.where(first[places.key] == number, cells[places.key], 0)
+    return total.to(features.dtype).reshape(features.shape)

@@ -1,0 +1,435 @@
+"""Clouds and depth images into grids: voxelize, voxelize_depth, and the rays of a camera whose lens distorts.
+
+Nothing of a call is computed here. The engine (robocache._core) serves arrays that have memory; robocache._torch_voxels
+serves what it hands back with NotImplemented (gradients, tensors without memory, other devices), and everything while
+torch.compile traces. Lists, and NumPy arrays beside tensors of another library, become small arrays of that library.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache import _align, _core
+from robocache._align import _shape
+
+Array = TypeVar("Array")
+Three = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Grid:
+    """A box of voxels: cell (i, j, k) begins at origin + voxel_size * (i, j, k). At most 2^62 cells.
+
+        rc.Grid(origin=(-3, -3, 0), voxel_size=0.05, shape=(120, 120, 40))
+        rc.Grid.from_bounds(low=(-3, -3, 0), high=(3, 3, 2), voxel_size=(0.05, 0.05, 0.1))
+
+    origin       its lowest corner.
+    voxel_size   one number, or three: of x, y and z.
+    shape        cells along x, y and z.
+    """
+
+    origin: Three
+    voxel_size: Three
+    shape: tuple[int, int, int]
+
+    def __init__(self, origin: Sequence[float], voxel_size: float | Sequence[float], shape: Sequence[int]) -> None:
+        self._set(_core.make_grid(origin, voxel_size, shape))
+
+    @staticmethod
+    def from_bounds(low: Sequence[float], high: Sequence[float], voxel_size: float | Sequence[float]) -> Grid:
+        """The smallest grid of that voxel size that begins at `low` and holds `high`."""
+        grid = Grid.__new__(Grid)
+        grid._set(_core.grid_from_bounds(low, high, voxel_size))
+        return grid
+
+    def _set(self, fields: tuple[Three, Three, tuple[int, int, int]]) -> None:
+        for name, value in zip(("origin", "voxel_size", "shape"), fields, strict=True):
+            object.__setattr__(self, name, value)
+
+    @property
+    def low(self) -> Three:
+        return self.origin
+
+    @property
+    def high(self) -> Three:
+        x, y, z = (o + size * n for o, size, n in zip(self.origin, self.voxel_size, self.shape, strict=True))
+        return x, y, z
+
+    def __repr__(self) -> str:
+        size = self.voxel_size[0] if len(set(self.voxel_size)) == 1 else self.voxel_size
+        return f"Grid(origin={self.origin}, voxel_size={size}, shape={self.shape})"
+
+
+class Dropped:
+    """How many points of each cloud reached no cell, and why: the first of these that holds.
+
+    no_reading   depth: zero, negative, not finite, `invalid`, or outside depth_min .. depth_max
+    not_finite   a coordinate is NaN or infinite, also after the pose
+    cropped      outside the crop
+    outside      outside the grid
+
+    Each is int64 [C], or a single number where there is no batch. `counts` has them side by side, [C, 4] or [4].
+    """
+
+    __slots__ = ("counts",)
+
+    counts: Any
+
+    def __init__(self, counts: Any) -> None:
+        self.counts = counts
+
+    @property
+    def no_reading(self) -> Any:
+        return self.counts[..., 0]
+
+    @property
+    def not_finite(self) -> Any:
+        return self.counts[..., 1]
+
+    @property
+    def cropped(self) -> Any:
+        return self.counts[..., 2]
+
+    @property
+    def outside(self) -> Any:
+        return self.counts[..., 3]
+
+    def __repr__(self) -> str:
+        return f"Dropped({_shape(self.counts)}: no_reading, not_finite, cropped, outside)"
+
+
+class Voxels(NamedTuple, Generic[Array]):
+    """Grids, and what did not reach them. Unpacks: values, dropped = rc.voxelize(points, grid)."""
+
+    values: Array  # [G, X, Y, Z], features [..., F]; no G where there is no batch; a tuple where `reduce` is one
+    dropped: Dropped
+
+    def __repr__(self) -> str:
+        values = self.values if isinstance(self.values, tuple) else (self.values,)
+        return f"Voxels(values {', '.join(_shape(array) for array in values)}, {self.dropped!r})"
+
+
+def voxelize(
+    points: Array,
+    grid: Grid,
+    *,
+    features: Array | None = None,
+    reduce: str | Sequence[str] = "count",
+    packed: bool = False,
+    empty: float = 0,
+    lengths: Any = None,
+    offsets: Any = None,
+    into: Any = None,
+    grids: int | None = None,
+    pose: Any = None,
+    crop: Any = None,
+    crop_frame: str = "grid",
+    out: Any = None,
+    accumulate: bool = False,
+    check: bool = True,
+    backend: str | None = None,
+) -> Voxels[Any]:
+    """Point clouds into dense grids, in one pass.
+
+        rc.voxelize(points, grid).values                                   # [N, 3] -> int32 [X, Y, Z]
+        rc.voxelize(points, grid, features=rgb, reduce="mean")             # [N, 3] -> float32 [X, Y, Z, 3]
+        rc.voxelize(points, grid, offsets=[0, 900, 2000], pose=poses)      # two clouds -> [2, X, Y, Z]
+        rc.voxelize(points, grid, into=[0, 0, 1])                          # three clouds into two grids
+
+    points    [N, 3 or more] (further columns are not read), batched [C, N, ...], or packed [N, ...] with `offsets`:
+              float16, float32 or float64, any strides. A point's cell is floor((p - origin) / voxel_size).
+    features  [..., F] beside points: float16, bfloat16, float32 or uint8.
+    reduce    "count" (int32), "occupancy" (uint8), and of features "sum", "mean" (float32), "max", "min" (their dtype).
+              A tuple gives a tuple of values, from one pass.
+    packed    occupancy as bits: cell z is bit z % 8 of byte z // 8, [..., (Z + 7) // 8].
+    empty     what a cell without points holds.
+    lengths   [C]: how many of the N points of a padded cloud are real.
+    offsets   [C + 1]: cloud c is packed at offsets[c] .. offsets[c + 1].
+    into      [C]: the grid that each cloud adds to; default: its own.
+    grids     how many there are; needed where `into` is on a GPU. Default: max(into) + 1.
+    pose      [4, 4] or [C, 4, 4]: sensor to grid, rigid.
+    crop      (low, high): points outside that box are dropped, in the "grid" or "sensor" frame (`crop_frame`).
+    out       an array, or a tuple of them, to write into: contiguous, and what would be returned. Not for JAX.
+    accumulate  add to what `out` holds: count, occupancy, max and min. Its cells count as they are: where a max is
+              streamed, the first call takes empty=-inf.
+    check     False leaves out what only the data can tell: that lengths, offsets and into fit, that poses are rigid.
+    backend   "reference", "cpu", "cuda" or "torch"; default: by the device of the arrays.
+
+    The result has the same bits on every backend, on every run, and for any order of the points. lengths, offsets, into
+    and pose may be lists, or NumPy arrays beside tensors of another library. Gradients flow to features, through sum,
+    mean, max and min. CUDA calls do not wait; what their checks find is raised by the next call or `rc.synchronize()`.
+    """
+    if into is not None:
+        grids = _grids(into, grids)
+        into = _beside(points, into)
+    if lengths is not None:
+        lengths = _beside(points, lengths)
+    if offsets is not None:
+        offsets = _beside(points, offsets)
+    if pose is not None:
+        pose = _beside(points, pose, np.float64)
+    if not _align._compiling():
+        made = _core.voxelize(
+            points,
+            grid,
+            features,
+            reduce,
+            packed,
+            empty,
+            lengths,
+            offsets,
+            into,
+            grids,
+            pose,
+            crop,
+            crop_frame,
+            out,
+            accumulate,
+            check,
+            backend,
+        )
+        if made is not NotImplemented:
+            return Voxels(made[0], Dropped(made[1]))
+    from robocache import _torch_voxels
+
+    arrays = {
+        "points": points,
+        "features": features,
+        "lengths": lengths,
+        "offsets": offsets,
+        "into": into,
+        "pose": pose,
+    }
+    options = {
+        "packed": packed,
+        "empty": empty,
+        "grids": grids,
+        "crop": crop,
+        "crop_frame": crop_frame,
+        "check": check,
+        "backend": backend,
+    }
+    values, counts = _torch_voxels.run("voxelize", arrays, grid, reduce, options, out, accumulate)
+    return Voxels(values, Dropped(counts))
+
+
+def voxelize_depth(
+    depth: Array,
+    intrinsics: Any,
+    grid: Grid,
+    *,
+    rays: Any = None,
+    features: Array | None = None,
+    reduce: str | Sequence[str] = "count",
+    packed: bool = False,
+    empty: float = 0,
+    depth_scale: float | None = None,
+    depth_min: float = 0,
+    depth_max: float = math.inf,
+    invalid: Sequence[float] = (0,),
+    into: Any = None,
+    grids: int | None = None,
+    pose: Any = None,
+    crop: Any = None,
+    crop_frame: str = "grid",
+    out: Any = None,
+    accumulate: bool = False,
+    check: bool = True,
+    backend: str | None = None,
+) -> Voxels[Any]:
+    """Depth images into dense grids, in one pass: no cloud is written.
+
+        rc.voxelize_depth(depth, (fx, fy, cx, cy), grid, pose=camera_to_grid).values     # [H, W] -> [X, Y, Z]
+        rc.voxelize_depth(depth, K, grid, pose=poses, features=rgb, reduce="mean", into=[0, 0, 1, 1])  # 4 cameras
+
+    depth       [H, W] or [C, H, W]: uint16, float16, float32 or float64. z forward, x right, y down, as OpenCV has it.
+    intrinsics  (fx, fy, cx, cy) or 3x3, one or [C, ...]; pixel centres are at integers. None where `rays` are given.
+    rays        [H, W, 2] or [C, H, W, 2]: x / z and y / z of each pixel, for lenses that distort (`camera_rays`).
+    features    [..., F] beside pixels.
+    depth_scale   metres of one unit; default: 0.001 for uint16, 1 for floats.
+    depth_min, depth_max   metres, both inclusive.
+    invalid     readings, before the scale, that mean none (65535 for some cameras); at most 8.
+    The rest is as in `voxelize`.
+    """
+    if into is not None:
+        grids = _grids(into, grids)
+        into = _beside(depth, into)
+    if pose is not None:
+        pose = _beside(depth, pose, np.float64)
+    if intrinsics is not None:
+        intrinsics = _beside(depth, intrinsics, np.float64)
+    if rays is not None:
+        rays = _beside(depth, rays)
+    if not _align._compiling():
+        made = _core.voxelize_depth(
+            depth,
+            intrinsics,
+            rays,
+            grid,
+            features,
+            reduce,
+            packed,
+            empty,
+            depth_scale,
+            depth_min,
+            depth_max,
+            invalid,
+            into,
+            grids,
+            pose,
+            crop,
+            crop_frame,
+            out,
+            accumulate,
+            check,
+            backend,
+        )
+        if made is not NotImplemented:
+            return Voxels(made[0], Dropped(made[1]))
+    from robocache import _torch_voxels
+
+    arrays = {
+        "depth": depth,
+        "features": features,
+        "intrinsics": intrinsics,
+        "rays": rays,
+        "into": into,
+        "pose": pose,
+    }
+    options = {
+        "packed": packed,
+        "empty": empty,
+        "grids": grids,
+        "crop": crop,
+        "crop_frame": crop_frame,
+        "depth_scale": depth_scale,
+        "depth_min": depth_min,
+        "depth_max": depth_max,
+        "invalid": invalid,
+        "check": check,
+        "backend": backend,
+    }
+    values, counts = _torch_voxels.run("voxelize_depth", arrays, grid, reduce, options, out, accumulate)
+    return Voxels(values, Dropped(counts))
+
+
+def camera_rays(
+    intrinsics: Any, size: tuple[int, int], distortion: Sequence[float] = (0, 0, 0, 0)
+) -> NDArray[np.float32]:
+    """The rays [H, W, 2] of a camera whose lens distorts by OpenCV's model, for `voxelize_depth(rays=)`.
+
+    intrinsics   (fx, fy, cx, cy) or 3x3.
+    size         (height, width), as depth.shape has them.
+    distortion   (k1, k2, p1, p2), with k3 after them, or k3, k4, k5, k6, in OpenCV's order.
+
+    Solved by Newton's method in float64 and rounded to float32, in which depth is computed too. A pixel that no ray
+    reaches (where the model folds back on itself) gets NaN; its points are counted as not finite.
+    """
+    matrix = np.asarray(intrinsics, np.float64)
+    if matrix.shape == (3, 3):
+        fx, fy, cx, cy = matrix[0, 0], matrix[1, 1], matrix[0, 2], matrix[1, 2]
+    elif matrix.shape == (4,):
+        fx, fy, cx, cy = matrix
+    else:
+        raise ValueError(
+            f"camera_rays: intrinsics have shape {list(matrix.shape)}; expected (fx, fy, cx, cy) or a 3x3 matrix"
+        )
+    coefficients = [float(k) for k in np.ravel(np.asarray(distortion))]
+    if len(coefficients) not in (4, 5, 8):
+        raise ValueError(
+            f"camera_rays: distortion has {len(coefficients)} numbers; expected k1, k2, p1, p2, then k3, or k3 to k6"
+        )
+    height, width = size
+    u = (np.arange(width) - cx) / fx
+    v = (np.arange(height) - cy) / fy
+    target_x, target_y = np.broadcast_arrays(u[None, :], v[:, None])
+    x, y = target_x.copy(), target_y.copy()
+    with np.errstate(all="ignore"):
+        for _ in range(50):
+            at_x, at_y, (a, b, c, d) = _distort(x, y, coefficients)
+            determinant = a * d - b * c
+            off_x, off_y = at_x - target_x, at_y - target_y
+            step_x, step_y = (d * off_x - b * off_y) / determinant, (a * off_y - c * off_x) / determinant
+            x -= step_x
+            y -= step_y
+            if not np.any(np.abs(step_x) + np.abs(step_y) > 1e-14):
+                break
+        at_x, at_y, _ = _distort(x, y, coefficients)
+        found = (np.hypot(at_x - target_x, at_y - target_y) < 1e-9) & (np.hypot(x, y) < _fold(coefficients))
+    return np.where(found[..., None], np.stack([x, y], axis=-1), np.nan).astype(np.float32)
+
+
+def _fold(coefficients: Sequence[float]) -> float:
+    """The radius at which the model's radius stops to grow, or has a pole; infinite where it does neither."""
+    k1, k2, _, _, k3, k4, k5, k6 = [*coefficients, 0.0, 0.0, 0.0, 0.0][:8]
+    top, bottom = np.poly1d([k3, k2, k1, 1]), np.poly1d([k6, k5, k4, 1])  # of the squared radius
+    slope = top * bottom + np.poly1d([2, 0]) * (top.deriv() * bottom - top * bottom.deriv())
+    roots = [*slope.roots, *bottom.roots]
+    return math.sqrt(min((root.real for root in roots if root.real > 0 and abs(root.imag) < 1e-9), default=math.inf))
+
+
+def _distort(x: Any, y: Any, coefficients: Sequence[float]) -> tuple[Any, Any, tuple[Any, Any, Any, Any]]:
+    """Where OpenCV's model puts a ray, and the four derivatives of that: x by x, x by y, y by x, y by y."""
+    k1, k2, p1, p2, k3, k4, k5, k6 = [*coefficients, 0.0, 0.0, 0.0, 0.0][:8]
+    r2 = x * x + y * y
+    top, bottom = 1 + r2 * (k1 + r2 * (k2 + r2 * k3)), 1 + r2 * (k4 + r2 * (k5 + r2 * k6))
+    slope_top, slope_bottom = k1 + r2 * (2 * k2 + r2 * 3 * k3), k4 + r2 * (2 * k5 + r2 * 3 * k6)
+    radial = top / bottom
+    slope = (slope_top * bottom - top * slope_bottom) / (bottom * bottom)
+    cross = 2 * (x * y * slope + p1 * x + p2 * y)
+    return (
+        x * radial + 2 * p1 * x * y + p2 * (r2 + 2 * x * x),
+        y * radial + p1 * (r2 + 2 * y * y) + 2 * p2 * x * y,
+        (
+            radial + 2 * x * x * slope + 2 * p1 * y + 6 * p2 * x,
+            cross,
+            cross,
+            radial + 2 * y * y * slope + 6 * p1 * y + 2 * p2 * x,
+        ),
+    )
+
+
+def _beside(like: Any, thing: Any, dtype: Any = None) -> Any:
+    """A list, or a NumPy array beside arrays of another library, as an array of that library on its device."""
+    if type(thing) is type(like) or not isinstance(thing, (list, tuple, np.ndarray)):
+        return thing
+    torch, cupy, jax = (sys.modules.get(name) for name in ("torch", "cupy", "jax"))
+    if torch is not None and _align._compiling():
+        return torch.as_tensor(thing, dtype=None if dtype is None else torch.float64, device=like.device)
+    beside_torch = torch is not None and isinstance(like, torch.Tensor)
+    if not isinstance(thing, np.ndarray):
+        if beside_torch and len(thing) > 0 and all(isinstance(part, torch.Tensor) for part in thing):  # type: ignore
+            return torch.stack(tuple(thing))  # type: ignore
+        thing = np.asarray(thing, np.int64 if dtype is None and len(thing) == 0 else dtype)
+    if beside_torch:
+        return torch.from_numpy(np.ascontiguousarray(thing)).to(like.device)  # type: ignore
+    if cupy is not None and isinstance(like, cupy.ndarray):
+        with like.device:
+            return cupy.asarray(thing)
+    if jax is not None and isinstance(like, jax.Array):
+        return jax.device_put(thing, next(iter(like.devices())))
+    return thing
+
+
+def _grids(into: Any, grids: int | None) -> int | None:
+    """How many grids there are; None where `into` would have to come from a GPU first."""
+    if grids is not None:
+        return grids
+    if isinstance(into, (list, tuple)):
+        return int(max(into, default=-1)) + 1
+    if _align._compiling():
+        return None
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and isinstance(into, torch.Tensor) and into.device.type != "cpu":
+        return None
+    if cupy is not None and isinstance(into, cupy.ndarray):
+        return None
+    numbers = np.asarray(into)
+    return int(numbers.max()) + 1 if numbers.size else 0

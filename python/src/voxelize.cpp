@@ -1,0 +1,410 @@
+// voxelize and voxelize_depth: arrays in, one call of the library, arrays out.
+#include "voxelize.h"
+
+#include <robocache/voxelize.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <iomanip>
+#include <span>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "argument.h"
+#include "call.h"
+#include "once.h"
+
+namespace nb = nanobind;
+
+namespace robocache::python {
+
+namespace {
+
+// A tuple of what can be iterated; a sentence where it cannot, or has another length (count < 0: any).
+nb::object tuple_of(const Where& where, const char* argument, PyObject* object, Py_ssize_t count,
+                    const char* expected) {
+  nb::object items = nb::steal(PyUnicode_Check(object) != 0 ? nullptr : PySequence_Tuple(object));
+  if (!items.is_valid()) PyErr_Clear();
+  if (!items.is_valid() || (count >= 0 && PyTuple_Size(items.ptr()) != count)) {
+    fail(ErrorKind::type, where, argument, " is ", describe(object), "; expected ", expected);
+  }
+  return items;
+}
+
+std::array<double, 3> parse_three(const Where& where, const char* argument, PyObject* object) {
+  const nb::object items = tuple_of(where, argument, object, 3, "three numbers");
+  std::array<double, 3> three{};
+  for (std::size_t k = 0; k < 3; ++k) {
+    three[k] = parse_number(where, argument, PyTuple_GetItem(items.ptr(), static_cast<Py_ssize_t>(k)));
+  }
+  return three;
+}
+
+// One number for all axes, or three.
+std::array<double, 3> parse_voxel_size(const Where& where, PyObject* object) {
+  if (PyFloat_Check(object) == 0 && PySequence_Check(object) != 0) return parse_three(where, "voxel_size", object);
+  const double size = parse_number(where, "voxel_size", object);
+  return {size, size, size};
+}
+
+std::array<std::int64_t, 3> parse_shape(const Where& where, PyObject* object) {
+  const nb::object items = tuple_of(where, "shape", object, 3, "three ints");
+  std::array<std::int64_t, 3> shape{};
+  for (std::size_t k = 0; k < 3; ++k) {
+    shape[k] = parse_integer(where, "shape", PyTuple_GetItem(items.ptr(), static_cast<Py_ssize_t>(k)));
+  }
+  return shape;
+}
+
+struct GridType {
+  nb::object type = nb::module_::import_("robocache._voxelize").attr("Grid");
+};
+Once<GridType> grid_type;
+
+// robocache.Grid, whose attributes are three tuples.
+Grid parse_grid(const Where& where, PyObject* object) {
+  if (PyObject_IsInstance(object, grid_type().type.ptr()) != 1) {
+    fail(ErrorKind::type, where, "grid is of type ", type_name(object), "; expected a robocache.Grid");
+  }
+  const nb::handle grid(object);
+  return {parse_three(where, "origin", nb::object(grid.attr("origin")).ptr()),
+          parse_three(where, "voxel_size", nb::object(grid.attr("voxel_size")).ptr()),
+          parse_shape(where, nb::object(grid.attr("shape")).ptr())};
+}
+
+nb::tuple fields_of(const Grid& grid) {
+  const auto& [o, v, s] = grid;
+  return nb::make_tuple(nb::make_tuple(o[0], o[1], o[2]), nb::make_tuple(v[0], v[1], v[2]),
+                        nb::make_tuple(s[0], s[1], s[2]));
+}
+
+constexpr double large = 0x1p28;  // bytes; below, nobody asks whether they are free
+
+// Bytes that host memory can still hold, as far as the system says.
+double free_memory() {
+  double free = 0x1p62;
+  std::ifstream info("/proc/meminfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("MemAvailable:")) free = 1024 * std::stod(line.substr(13));
+  }
+  double limit = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) free = std::min(free, limit);
+  return free;
+}
+
+std::string gibibytes(double bytes) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(1) << bytes / 0x1p30 << " GiB";
+  return text.str();
+}
+
+// What the two calls share.
+struct SceneCall : Call {
+  using Call::Call;
+
+  void parse(nb::handle given_grid, nb::handle reduce, nb::handle packed, nb::handle empty, nb::handle given_crop,
+             nb::handle crop_frame, nb::handle accumulate, nb::handle check) {
+    grid = parse_grid(where, given_grid.ptr());
+    const bool bits = parse_flag(where, "packed", packed.ptr());
+    several = PyUnicode_Check(reduce.ptr()) == 0;
+    if (!several) {
+      reductions.push_back(parse_reduction(where, reduce.ptr()));
+    } else {
+      const nb::object names =
+          tuple_of(where, "reduce", reduce.ptr(), -1, "count, occupancy, sum, mean, max, min, or a tuple of them");
+      for (Py_ssize_t k = 0; k < PyTuple_Size(names.ptr()); ++k) {
+        reductions.push_back(parse_reduction(where, PyTuple_GetItem(names.ptr(), k)));
+      }
+      if (reductions.empty()) fail(ErrorKind::value, where, "reduce is empty; name at least one reduction");
+    }
+    bool used = false;
+    for (Reduction& reduction : reductions) {
+      if (bits && reduction == Reduction::occupancy) {
+        reduction = Reduction::occupancy_bits;
+        used = true;
+      }
+    }
+    if (bits && !used) fail(ErrorKind::value, where, "packed is for reduce=\"occupancy\"");
+    options.empty = parse_number(where, "empty", empty.ptr());
+    options.accumulate = parse_flag(where, "accumulate", accumulate.ptr());
+    options.check = parse_flag(where, "check", check.ptr());
+    const bool in_sensor_frame = parse_in_sensor_frame(where, crop_frame.ptr());
+    if (!given_crop.is_none()) {
+      const nb::object corners =
+          tuple_of(where, "crop", given_crop.ptr(), 2, "(low, high), the corners of a box, three numbers each");
+      crop = Box{parse_three(where, "crop", PyTuple_GetItem(corners.ptr(), 0)),
+                 parse_three(where, "crop", PyTuple_GetItem(corners.ptr(), 1)), in_sensor_frame};
+    }
+  }
+
+  // False where the torch layer must serve the call.
+  bool view_input(const char* argument, nb::handle array, Role role, TensorView& view) {
+    if (array.is_none()) return true;
+    const bool served = arrays.view(where, argument, array.ptr(), role, view);
+    if (served) inputs.push_back({argument, view});
+    return served;
+  }
+  bool view_scene(Scene& scene, nb::handle features, nb::handle into, nb::handle pose) {
+    scene.crop = crop;
+    bool served = view_input("features", features, Role::values, scene.features);
+    served &= view_input("into", into, Role::integers, scene.into);
+    served &= view_input("pose", pose, Role::integers, scene.poses);
+    return served;
+  }
+
+  // How many grids: as many as clouds, or as `grids` says where clouds go into grids of others.
+  std::int64_t parse_grids(nb::handle grids, const Scene& scene, std::int64_t clouds) const {
+    if (!grids.is_none()) {
+      const std::int64_t wanted = parse_integer(where, "grids", grids.ptr());
+      if (wanted < 0) fail(ErrorKind::value, where, "grids is ", wanted, "; it must not be negative");
+      if (!scene.into && wanted != clouds) {
+        fail(ErrorKind::value, where, "grids is ", wanted, " for ", clouds, " clouds; say which goes where with into");
+      }
+      return wanted;
+    }
+    if (scene.into) {
+      fail(ErrorKind::value, where,
+           "into is on a GPU, where its largest number cannot be read without waiting; say grids=, how many there are");
+    }
+    return clouds;
+  }
+
+  struct Described {
+    DType dtype;
+    std::vector<std::int64_t> shape;
+  };
+  Described describe_output(Reduction reduction, const Scene& scene, bool batched, std::int64_t grids) const {
+    Described described{DType::f32, {grid.shape.begin(), grid.shape.end()}};
+    if (batched) described.shape.insert(described.shape.begin(), grids);
+    switch (reduction) {
+      case Reduction::count:
+        described.dtype = DType::i32;
+        return described;
+      case Reduction::occupancy_bits:
+        described.shape.back() = (described.shape.back() + 7) / 8;
+        [[fallthrough]];
+      case Reduction::occupancy:
+        described.dtype = DType::u8;
+        return described;
+      case Reduction::max:
+      case Reduction::min:
+        described.dtype = scene.features.dtype;
+        [[fallthrough]];
+      default:
+        const TensorView& features = scene.features;
+        described.shape.push_back(features.rank > 0 ? features.shape[static_cast<std::size_t>(features.rank - 1)] : 0);
+        return described;
+    }
+  }
+
+  template <class F>
+  nb::object finish(const Scene& scene, bool batched, std::int64_t clouds, nb::handle given_grids, nb::handle out,
+                    std::int64_t points, const F& call) {
+    const std::size_t count = reductions.size();
+    std::vector<VoxelOutput> wanted(count);
+    for (std::size_t k = 0; k < count; ++k) wanted[k].reduction = reductions[k];
+    Outputs outputs(where, arrays, count + 1);
+    std::vector<nb::object> given;
+    if (out.is_none()) {
+      if (options.accumulate) fail(ErrorKind::value, where, "accumulate adds to what out holds; give out");
+      const std::int64_t grids = parse_grids(given_grids, scene, clouds);
+      add_values(outputs, scene, batched, grids);
+      add_dropped(outputs, batched, clouds);
+      allocate(outputs, scene, batched, grids);
+      for (std::size_t k = 0; k < count; ++k) wanted[k].values = outputs[k];
+    } else {
+      given = outs_of(out);
+      for (std::size_t k = 0; k < count; ++k) {
+        TensorView& values = wanted[k].values;
+        view_out(given[k], describe_output(reductions[k], scene, batched, 0).dtype, values);
+        for (const Input& input : inputs) check_apart(where, values, input.argument, input.view);
+        for (std::size_t other = 0; other < k; ++other) check_apart(where, values, "out", wanted[other].values);
+      }
+      add_dropped(outputs, batched, clouds);
+      outputs.allocate();
+    }
+    TensorView dropped = outputs[out.is_none() ? count : 0];
+    if (!batched) {
+      const std::int64_t shape[] = {clouds, drop_reasons};
+      dropped = TensorView::contiguous(dropped.data, DType::i64, shape, dropped.device);
+    }
+    std::int64_t work = points;
+    for (const VoxelOutput& output : wanted) work += output.values.size();
+    run(work, workspace(outputs), [&](const Context& context) { call(context, wanted, dropped); });
+    nb::list values;
+    for (std::size_t k = 0; k < count; ++k) {
+      if (!out.is_none()) written(given[k]);
+      values.append(out.is_none() ? outputs.take() : given[k]);
+    }
+    nb::object all = several ? nb::object(nb::tuple(values)) : nb::object(values[0]);
+    return nb::make_tuple(std::move(all), outputs.take());
+  }
+
+  void add_values(Outputs& outputs, const Scene& scene, bool batched, std::int64_t grids) const {
+    const double bytes = bytes_of(scene, batched, grids);
+    if (bytes > large) {
+      if (bytes >= 0x1p62) fail_size(bytes, grids, "no memory is as large");
+      if (arrays.device().kind == DeviceKind::cpu && bytes > free_memory()) {
+        fail_size(bytes, grids, gibibytes(free_memory()) + " of memory are free");
+      }
+    }
+    for (const Reduction reduction : reductions) {
+      const Described described = describe_output(reduction, scene, batched, grids);
+      outputs.add(described.dtype, described.shape);
+    }
+  }
+  static void add_dropped(Outputs& outputs, bool batched, std::int64_t clouds) {
+    const std::int64_t shape[] = {clouds, drop_reasons};
+    outputs.add(DType::i64, std::span(shape).subspan(batched ? 0 : 1));
+  }
+  // An allocator that has no more says so in its own words; the sentence says what it was asked for.
+  void allocate(Outputs& outputs, const Scene& scene, bool batched, std::int64_t grids) const {
+    try {
+      outputs.allocate();
+    } catch (const nb::python_error& error) {
+      const double bytes = bytes_of(scene, batched, grids);
+      if (bytes <= large) throw;
+      const std::string why = text_of(nb::borrow(error.value()));
+      fail_size(bytes, grids, why.substr(0, why.find('\n')));
+    }
+  }
+  [[noreturn]] void fail_size(double bytes, std::int64_t grids, const std::string& why) const {
+    const auto& [x, y, z] = grid.shape;
+    fail(ErrorKind::value, where, grids, " dense ", grids == 1 ? "grid" : "grids", " of [", x, ", ", y, ", ", z,
+         "] would take ", gibibytes(bytes), ", and ", why, "; take a smaller grid or larger voxels");
+  }
+  double bytes_of(const Scene& scene, bool batched, std::int64_t grids) const {
+    double bytes = 0;
+    for (const Reduction reduction : reductions) {
+      const Described described = describe_output(reduction, scene, batched, grids);
+      double size = size_of(described.dtype);
+      for (const std::int64_t n : described.shape) size *= static_cast<double>(n);
+      bytes += size;
+    }
+    return bytes;
+  }
+
+  std::vector<nb::object> outs_of(nb::handle out) const {
+    if (!several) return {nb::borrow(out)};
+    const auto count = static_cast<Py_ssize_t>(reductions.size());
+    std::vector<nb::object> outs;
+    if ((PyTuple_Check(out.ptr()) == 0 && PyList_Check(out.ptr()) == 0) || PySequence_Size(out.ptr()) != count) {
+      fail(ErrorKind::type, where, "out is of type ", type_name(out.ptr()), "; expected a tuple of ", count,
+           " arrays, one for each of reduce");
+    }
+    for (Py_ssize_t k = 0; k < count; ++k) outs.push_back(nb::steal(PySequence_GetItem(out.ptr(), k)));
+    return outs;
+  }
+
+  Grid grid;
+  std::vector<Reduction> reductions;
+  bool several = false;  // reduce is a tuple, and so are the values
+  VoxelizeOptions options;
+  std::optional<Box> crop;
+  struct Input {
+    const char* argument;
+    TensorView view;
+  };
+  std::vector<Input> inputs;
+};
+
+nb::object voxelize(Argument points, Argument grid, Argument features, Argument reduce, Argument packed, Argument empty,
+                    Argument lengths, Argument offsets, Argument into, Argument grids, Argument pose, Argument crop,
+                    Argument crop_frame, Argument out, Argument accumulate, Argument check, Argument backend) {
+  SceneCall call("voxelize", backend);
+  call.parse(grid, reduce, packed, empty, crop, crop_frame, accumulate, check);
+  Clouds clouds;
+  bool served = call.view_input("points", points, Role::integers, clouds.points);
+  served &= call.view_input("lengths", lengths, Role::integers, clouds.lengths);
+  served &= call.view_input("offsets", offsets, Role::integers, clouds.offsets);
+  served &= call.view_scene(clouds, features, into, pose);
+  if (!served) return not_implemented();
+  const bool batched = clouds.points.rank == 3 || clouds.offsets.rank == 1;
+  std::int64_t number = 1;
+  if (clouds.points.rank == 3) number = clouds.points.shape[0];
+  if (clouds.offsets.rank == 1) number = std::max<std::int64_t>(clouds.offsets.shape[0] - 1, 0);
+  return call.finish(clouds, batched, number, grids, out, clouds.points.size(),
+                     [&](const Context& context, const std::vector<VoxelOutput>& outputs, const TensorView& dropped) {
+                       robocache::voxelize(context, clouds, call.grid, call.options, outputs, dropped);
+                     });
+}
+
+nb::object voxelize_depth(Argument depth, Argument intrinsics, Argument rays, Argument grid, Argument features,
+                          Argument reduce, Argument packed, Argument empty, Argument depth_scale, Argument depth_min,
+                          Argument depth_max, Argument invalid, Argument into, Argument grids, Argument pose,
+                          Argument crop, Argument crop_frame, Argument out, Argument accumulate, Argument check,
+                          Argument backend) {
+  SceneCall call("voxelize_depth", backend);
+  const Where& where = call.where;
+  call.parse(grid, reduce, packed, empty, crop, crop_frame, accumulate, check);
+  DepthImages images;
+  if (!depth_scale.is_none()) {
+    images.depth_scale = parse_number(where, "depth_scale", depth_scale.ptr());
+    if (images.depth_scale == 0) fail(ErrorKind::value, where, "depth_scale is 0; it must be positive and finite");
+  }
+  images.depth_min = parse_number(where, "depth_min", depth_min.ptr());
+  images.depth_max = parse_number(where, "depth_max", depth_max.ptr());
+  images.invalid.clear();
+  const nb::object readings = tuple_of(where, "invalid", invalid.ptr(), -1, "readings that mean none, such as (0,)");
+  for (Py_ssize_t k = 0; k < PyTuple_Size(readings.ptr()); ++k) {
+    images.invalid.push_back(parse_number(where, "invalid", PyTuple_GetItem(readings.ptr(), k)));
+  }
+  bool served = call.view_input("depth", depth, Role::integers, images.depth);
+  served &= call.view_input("intrinsics", intrinsics, Role::integers, images.intrinsics);
+  served &= call.view_input("rays", rays, Role::integers, images.rays);
+  served &= call.view_scene(images, features, into, pose);
+  if (!served) return not_implemented();
+  const bool batched = images.depth.rank == 3;
+  return call.finish(images, batched, batched ? images.depth.shape[0] : 1, grids, out, images.depth.size(),
+                     [&](const Context& context, const std::vector<VoxelOutput>& outputs, const TensorView& dropped) {
+                       robocache::voxelize_depth(context, images, call.grid, call.options, outputs, dropped);
+                     });
+}
+
+}  // namespace
+
+void bind_voxelize(nb::module_& m) {
+  m.def(
+      "make_grid",
+      [](nb::handle origin, nb::handle voxel_size, nb::handle shape) {
+        const Where where{"Grid", {}, -1};
+        const Grid grid{parse_three(where, "origin", origin.ptr()), parse_voxel_size(where, voxel_size.ptr()),
+                        parse_shape(where, shape.ptr())};
+        cells_of(grid);
+        return fields_of(grid);
+      },
+      nb::arg("origin").none(), nb::arg("voxel_size").none(), nb::arg("shape").none(),
+      "(origin, voxel_size, shape) of a grid as tuples; an error where they make none.",
+      nb::sig(
+          "def make_grid(origin: typing.Any, voxel_size: typing.Any, shape: typing.Any) -> tuple[tuple[float, float, "
+          "float], tuple[float, float, float], tuple[int, int, int]]"));
+  m.def(
+      "grid_from_bounds",
+      [](nb::handle low, nb::handle high, nb::handle voxel_size) {
+        const Where where{"Grid", {}, -1};
+        return fields_of(grid_from_bounds(parse_three(where, "low", low.ptr()), parse_three(where, "high", high.ptr()),
+                                          parse_voxel_size(where, voxel_size.ptr())));
+      },
+      nb::arg("low").none(), nb::arg("high").none(), nb::arg("voxel_size").none(),
+      "make_grid of the smallest grid that begins at `low` and holds `high`.",
+      nb::sig("def grid_from_bounds(low: typing.Any, high: typing.Any, voxel_size: typing.Any) -> tuple[tuple[float, "
+              "float, float], tuple[float, float, float], tuple[int, int, int]]"));
+  m.def("voxelize", &voxelize,
+        nb::sig("def voxelize(points: typing.Any, grid: typing.Any, features: typing.Any, reduce: typing.Any, packed: "
+                "bool, empty: float, lengths: typing.Any, offsets: typing.Any, into: typing.Any, grids: int | None, "
+                "pose: typing.Any, crop: typing.Any, crop_frame: str, out: typing.Any, accumulate: bool, check: bool, "
+                "backend: str | None, /) -> typing.Any"),
+        "(values, dropped [C, 4]) of robocache.voxelize, or NotImplemented where it is no call for the engine.");
+  m.def("voxelize_depth", &voxelize_depth,
+        nb::sig("def voxelize_depth(depth: typing.Any, intrinsics: typing.Any, rays: typing.Any, grid: typing.Any, "
+                "features: typing.Any, reduce: typing.Any, packed: bool, empty: float, depth_scale: float | None, "
+                "depth_min: float, depth_max: float, invalid: typing.Any, into: typing.Any, grids: int | None, pose: "
+                "typing.Any, crop: typing.Any, crop_frame: str, out: typing.Any, accumulate: bool, check: bool, "
+                "backend: str | None, /) -> typing.Any"),
+        "(values, dropped [C, 4]) of robocache.voxelize_depth, or NotImplemented as voxelize.");
+}
+
+}  // namespace robocache::python

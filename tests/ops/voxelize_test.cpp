@@ -1,0 +1,740 @@
+// Every backend against the reference, byte for byte, on random calls that cover the whole surface of voxelize and
+// voxelize_depth; then the points that lie where two answers seem possible, and the sentences for bad input.
+#include <gtest/gtest.h>
+#include <robocache/robocache.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <string>
+
+#include "core/arithmetic.h"
+#include "ops/compare.h"
+#include "ops/device.h"
+
+namespace robocache::test {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
+
+Array numbers(DType dtype, const std::vector<std::int64_t>& shape, const std::function<double()>& next) {
+  std::vector<unsigned char> bytes(static_cast<std::size_t>(product(shape) * size_of(dtype)));
+  const auto put = [&](std::int64_t k, auto value) {
+    std::memcpy(bytes.data() + static_cast<std::size_t>(k) * sizeof value, &value, sizeof value);
+  };
+  for (std::int64_t k = 0; k < product(shape); ++k) {
+    const double x = next();
+    switch (dtype) {
+      case DType::u8:
+        put(k, static_cast<std::uint8_t>(x));
+        break;
+      case DType::u16:
+        put(k, static_cast<std::uint16_t>(x));
+        break;
+      case DType::i32:
+        put(k, static_cast<std::int32_t>(x));
+        break;
+      case DType::i64:
+        put(k, static_cast<std::int64_t>(x));
+        break;
+      case DType::f16:
+        put(k, narrow<f16>(x).bits);
+        break;
+      case DType::bf16:
+        put(k, narrow<bf16>(x).bits);
+        break;
+      case DType::f32:
+        put(k, static_cast<float>(x));
+        break;
+      default:
+        put(k, x);
+    }
+  }
+  return {dtype, shape, std::move(bytes)};
+}
+
+template <class T>
+Array listed(DType dtype, const std::vector<T>& list, std::vector<std::int64_t> shape) {
+  auto at = list.begin();
+  return numbers(dtype, shape, [&] { return static_cast<double>(*at++); });
+}
+
+Array absent() {
+  Array none;
+  none.drop();
+  return none;
+}
+
+// An array that is seen through gaps, or backwards, in its last dimensions.
+struct Seen {
+  Array base = absent();
+  std::vector<std::int64_t> shape, steps;
+  bool backwards = false;
+
+  TensorView view(DeviceKind where) {
+    TensorView view = base.view(where);
+    if (!view) return view;
+    for (std::size_t k = 0; k < shape.size(); ++k) {
+      view.shape[k] = shape[k];
+      view.strides[k] *= steps[k];
+    }
+    const std::size_t last = shape.size() >= 2 ? shape.size() - 2 : 0;
+    if (backwards && view.size() > 0) {
+      view.data = static_cast<char*>(view.data) + (shape[last] - 1) * view.strides[last] * size_of(view.dtype);
+      view.strides[last] = -view.strides[last];
+    }
+    return view;
+  }
+};
+
+// A rotation about `centre`, as 16 numbers.
+std::vector<double> rigid(Random& random, const std::array<double, 3>& centre) {
+  double q[4];
+  double norm = 0;
+  for (double& x : q) {
+    x = random.real(-1, 1);
+    norm += x * x;
+  }
+  for (double& x : q) x /= std::sqrt(norm);
+  const auto [w, x, y, z] = q;
+  const double r[3][3] = {{1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)},
+                          {2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)},
+                          {2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)}};
+  std::vector<double> pose(16);
+  for (std::size_t i = 0; i < 3; ++i) {
+    for (std::size_t j = 0; j < 3; ++j) pose[4 * i + j] = r[i][j];
+    pose[4 * i + 3] = centre[i] - r[i][0] * centre[0] - r[i][1] * centre[1] - r[i][2] * centre[2];
+  }
+  pose[15] = 1;
+  return pose;
+}
+
+struct WantedOutput {
+  Reduction reduction;
+  Array values;
+};
+
+class Case : private Random {
+ public:
+  explicit Case(unsigned seed) : Random(seed), depth_(chance(45)) {
+    make_grid();
+    depth_ ? make_images() : make_clouds();
+    make_scene();
+    make_outputs();
+  }
+
+  Bytes run(Backend backend, DeviceKind where) {
+    std::vector<Array> arrays;
+    for (const WantedOutput& output : outputs_) arrays.push_back(output.values.fresh());
+    arrays.push_back(dropped_.fresh());
+    std::vector<VoxelOutput> outputs;
+    for (std::size_t k = 0; k < outputs_.size(); ++k) {
+      outputs.push_back({outputs_[k].reduction, arrays[k].view(where)});
+    }
+    const TensorView dropped = arrays.back().view(where);
+    if (depth_) {
+      DepthImages images = images_;
+      fill(images, where);
+      images.depth = points_.view(where);
+      images.intrinsics = intrinsics_.view(where);
+      images.rays = rays_.view(where);
+      voxelize_depth({.backend = backend}, images, grid_, options_, outputs, dropped);
+    } else {
+      Clouds clouds;
+      fill(clouds, where);
+      clouds.points = points_.view(where);
+      clouds.lengths = lengths_.view(where);
+      clouds.offsets = offsets_.view(where);
+      voxelize({.backend = backend}, clouds, grid_, options_, outputs, dropped);
+    }
+    synchronize();
+    Bytes bytes;
+    for (Array& array : arrays) {
+      array.fetch();
+      bytes.push_back(array.bytes());
+    }
+    return bytes;
+  }
+
+ private:
+  void make_grid() {
+    for (std::size_t axis = 0; axis < 3; ++axis) {
+      grid_.shape[axis] = pick({1, 3, 8, 17, 40});
+      grid_.voxel_size[axis] = depth_ ? 2.0 / static_cast<double>(grid_.shape[axis]) : pick_of({0.25, 0.1, 1.0, 0.05});
+      grid_.origin[axis] = depth_ ? (axis == 2 ? 0.1 : -1.0) : pick_of({0.0, -1.0, 0.3, -1000.125});
+      centre_[axis] = grid_.origin[axis] + grid_.voxel_size[axis] * static_cast<double>(grid_.shape[axis]) / 2;
+    }
+  }
+
+  double coordinate(std::size_t axis, bool odd) {
+    if (odd && chance(6)) {
+      return pick_of({not_a_number, infinity, -infinity, -0.0, 0.0, 1e-42, -1e-42, 3e38, -3e38, 1e300, 6e4});
+    }
+    const auto size = static_cast<double>(grid_.shape[axis]);
+    const double at = chance(30) ? static_cast<double>(uniform(-1, grid_.shape[axis] + 1)) : real(-0.1, 1.1) * size;
+    return grid_.origin[axis] + grid_.voxel_size[axis] * at;
+  }
+
+  // [lead..., columns], seen with or without gaps.
+  Seen seen(DType dtype, std::vector<std::int64_t> shape, const std::function<double()>& next) {
+    Seen made;
+    made.shape = shape;
+    made.steps.assign(shape.size(), 1);
+    if (chance(40)) {
+      for (std::size_t k = shape.size() >= 2 ? shape.size() - 2 : 0; k < shape.size(); ++k) {
+        made.steps[k] = pick({1, 2, 3});
+        shape[k] *= made.steps[k];
+      }
+      made.backwards = chance(50);
+    }
+    made.base = numbers(dtype, shape, next);
+    return made;
+  }
+
+  Array integers(const std::vector<std::int64_t>& list) {
+    return listed(pick_of({DType::i32, DType::i64}), list, {static_cast<std::int64_t>(list.size())});
+  }
+
+  void make_clouds() {
+    const auto dtype = pick_of({DType::f32, DType::f32, DType::f16, DType::f64});
+    const bool odd = chance(60);
+    const std::int64_t columns = pick({3, 3, 4, 6});
+    std::int64_t column = 0;
+    const auto next = [&] {
+      const std::int64_t axis = column++ % columns;
+      return axis < 3 ? coordinate(static_cast<std::size_t>(axis), odd) : not_a_number;
+    };
+    const std::int64_t points = pick({0, 1, 5, 100, 3000, chance(10) ? 70000 : 700});
+    switch (uniform(0, 2)) {
+      case 0:
+        lead_ = {points};
+        break;
+      case 1: {
+        batched_ = true;
+        clouds_ = pick({0, 1, 2, 7});
+        lead_ = {clouds_, points};
+        std::vector<std::int64_t> lengths;
+        for (std::int64_t c = 0; c < clouds_; ++c) lengths.push_back(uniform(0, points));
+        if (chance(60)) lengths_ = integers(lengths);
+        break;
+      }
+      default: {
+        batched_ = true;
+        clouds_ = pick({0, 1, 3, 11});
+        std::vector<std::int64_t> offsets{uniform(0, 3)};
+        for (std::int64_t c = 0; c < clouds_; ++c) {
+          offsets.push_back(offsets.back() + (chance(15) ? 0 : uniform(0, points)));
+        }
+        lead_ = {offsets.back() + uniform(0, 2)};
+        offsets_ = integers(offsets);
+      }
+    }
+    std::vector<std::int64_t> shape = lead_;
+    shape.push_back(columns);
+    points_ = seen(dtype, shape, next);
+  }
+
+  void make_images() {
+    const auto dtype = pick_of({DType::u16, DType::u16, DType::f32, DType::f16, DType::f64});
+    batched_ = chance(60);
+    if (batched_) clouds_ = pick({0, 1, 2, 5});
+    const std::int64_t height = pick({0, 1, 7, 48});
+    const std::int64_t width = pick({1, 9, 64, chance(20) ? 900 : 30});
+    lead_ = {height, width};
+    if (batched_) lead_.insert(lead_.begin(), clouds_);
+    const bool metres = dtype != DType::u16;
+    points_ = seen(dtype, lead_, [&]() -> double {
+      if (chance(5)) return metres ? pick_of({0.0, -0.0, -1.0, infinity, not_a_number, 0.5, 1e-40}) : pick({0, 65535});
+      return metres ? real(0, 2.5) : static_cast<double>(uniform(0, 2500));
+    });
+    if (chance(30)) images_.depth_scale = metres ? 1.5 : 0.0005;
+    if (chance(30)) images_.depth_min = 0.4;
+    if (chance(30)) images_.depth_max = 1.7;
+    if (chance(40)) images_.invalid = {0, 65535, 0.5};
+    if (chance(10)) images_.invalid.clear();
+    const bool each = batched_ && chance(60);
+    const std::vector<std::int64_t> cameras = each ? std::vector{clouds_} : std::vector<std::int64_t>{};
+    const auto wide = pick_of({DType::f32, DType::f64});
+    if (chance(30)) {
+      std::vector<std::int64_t> shape = cameras;
+      shape.insert(shape.end(), {height, width, 2});
+      rays_ = seen(wide, shape, [&] { return chance(1) ? not_a_number : real(-1.1, 1.1); });
+      return;
+    }
+    const double focal = static_cast<double>(width) * 0.6;
+    const bool matrix = chance(50);
+    std::vector<double> list;
+    for (std::int64_t c = 0; c < product(cameras); ++c) {
+      const double fx = focal * real(0.8, 1.2), fy = focal * real(0.8, 1.2);
+      const double cx = static_cast<double>(width) / 2 - 0.5, cy = static_cast<double>(height) / 2 - 0.5;
+      const std::vector<double> one =
+          matrix ? std::vector{fx, 0.0, cx, 0.0, fy, cy, 0.0, 0.0, 1.0} : std::vector{fx, fy, cx, cy};
+      list.insert(list.end(), one.begin(), one.end());
+    }
+    std::vector<std::int64_t> shape = cameras;
+    matrix ? shape.insert(shape.end(), {3, 3}) : shape.insert(shape.end(), 4);
+    intrinsics_ = listed(wide, list, shape);
+  }
+
+  void make_scene() {
+    grids_ = clouds_;
+    if (batched_ && clouds_ > 0 && chance(40)) {
+      grids_ = pick({1, 2, 4});
+      std::vector<std::int64_t> into;
+      for (std::int64_t c = 0; c < clouds_; ++c) into.push_back(uniform(0, grids_ - 1));
+      into_ = integers(into);
+    }
+    if (chance(50)) {
+      const bool each = batched_ && chance(60);
+      std::vector<double> list;
+      for (std::int64_t c = 0; c < (each ? clouds_ : 1); ++c) {
+        const auto pose = rigid(*this, centre_);
+        list.insert(list.end(), pose.begin(), pose.end());
+      }
+      poses_ = listed(pick_of({DType::f32, DType::f64}), list,
+                      each ? std::vector<std::int64_t>{clouds_, 4, 4} : std::vector<std::int64_t>{4, 4});
+    }
+    if (chance(30)) {
+      crop_ = Box{};
+      crop_->in_sensor_frame = chance(50);
+      for (std::size_t axis = 0; axis < 3; ++axis) {
+        crop_->low[axis] = chance(20) ? -infinity : coordinate(axis, false);
+        crop_->high[axis] = crop_->low[axis] + (chance(20) ? infinity : grid_.voxel_size[axis] * 12);
+        if (std::isnan(crop_->high[axis])) crop_->high[axis] = infinity;
+      }
+    }
+    if (!chance(65)) return;
+    const auto dtype = pick_of({DType::f32, DType::f32, DType::f16, DType::bf16, DType::u8});
+    const bool odd = dtype != DType::u8 && chance(40);
+    channels_ = pick({0, 1, 3, 16, 21});
+    std::vector<std::int64_t> shape = lead_;
+    shape.push_back(*channels_);
+    const double scale = dtype == DType::f32 ? pick_of({1.0, 1e30, 1e-44}) : 1.0;
+    features_ = seen(dtype, shape, [&]() -> double {
+      if (dtype == DType::u8) return static_cast<double>(uniform(0, 255));
+      if (odd && chance(2)) return pick_of({not_a_number, infinity, -infinity, -0.0, 0.0, 1e-42, -3e38, 3e38});
+      return chance(20) ? static_cast<double>(uniform(-2, 2)) : scale * real(-4, 4) * std::exp2(real(-20, 0));
+    });
+  }
+
+  void make_outputs() {
+    options_.accumulate = chance(25);
+    const bool fractional = chance(20);
+    std::vector<Reduction> wanted;
+    const auto consider = [&](Reduction reduction, bool possible) {
+      if (possible && chance(50)) wanted.push_back(reduction);
+    };
+    consider(Reduction::count, !fractional);
+    consider(Reduction::occupancy, !fractional);
+    const bool features = channels_.has_value();
+    const bool whole = features && features_.base.view(DeviceKind::cpu).dtype == DType::u8;
+    consider(Reduction::sum, features && !options_.accumulate);
+    consider(Reduction::mean, features && !options_.accumulate);
+    consider(Reduction::max, features && !(fractional && whole));
+    consider(Reduction::min, features && !(fractional && whole));
+    const bool zero = chance(50);
+    consider(Reduction::occupancy_bits, zero && !fractional);
+    if (!zero) options_.empty = fractional ? pick_of({-1.5, not_a_number, infinity}) : 7.0;
+    if (wanted.empty()) {
+      options_.empty = 0;
+      wanted.push_back(Reduction::count);
+    }
+    for (const Reduction reduction : wanted) outputs_.push_back({reduction, output(reduction)});
+    dropped_ = poisoned(DType::i64, {clouds_, drop_reasons});
+  }
+
+  Array output(Reduction reduction) {
+    std::vector<std::int64_t> shape(grid_.shape.begin(), grid_.shape.end());
+    if (batched_) shape.insert(shape.begin(), grids_);
+    if (reduction == Reduction::occupancy_bits) shape.back() = (shape.back() + 7) / 8;
+    DType dtype = DType::u8;
+    if (reduction == Reduction::count) dtype = DType::i32;
+    if (reduction >= Reduction::sum) {
+      shape.push_back(*channels_);
+      dtype = reduction == Reduction::sum || reduction == Reduction::mean ? DType::f32
+                                                                          : features_.base.view(DeviceKind::cpu).dtype;
+    }
+    if (!options_.accumulate) return poisoned(dtype, shape);
+    return numbers(dtype, shape, [&]() -> double {
+      if (reduction == Reduction::max || reduction == Reduction::min) {
+        return dtype == DType::u8 ? static_cast<double>(uniform(0, 255)) : chance(3) ? not_a_number : real(-2, 2);
+      }
+      return static_cast<double>(uniform(0, reduction == Reduction::occupancy ? 1 : 200));
+    });
+  }
+  // So that an element nobody writes shows.
+  static Array poisoned(DType dtype, const std::vector<std::int64_t>& shape) {
+    return {dtype, shape, std::vector<unsigned char>(static_cast<std::size_t>(product(shape) * size_of(dtype)), 0xa5)};
+  }
+
+  void fill(Scene& scene, DeviceKind where) {
+    scene.features = features_.view(where);
+    scene.into = into_.view(where);
+    scene.poses = poses_.view(where);
+    scene.crop = crop_;
+  }
+
+  bool depth_;
+  bool batched_ = false;
+  std::int64_t clouds_ = 1, grids_ = 1;
+  std::vector<std::int64_t> lead_;  // dimensions of points or pixels
+  Grid grid_;
+  std::array<double, 3> centre_{};
+  DepthImages images_;  // its numbers
+  Seen points_, features_, rays_;
+  Array lengths_ = absent(), offsets_ = absent(), into_ = absent(), poses_ = absent(), intrinsics_ = absent();
+  std::optional<Box> crop_;
+  std::optional<std::int64_t> channels_;
+  VoxelizeOptions options_;
+  std::vector<WantedOutput> outputs_;
+  Array dropped_;
+};
+
+constexpr unsigned cases = 1500;
+
+TEST(Voxelize, CpuEqualsReferenceAtEverySimdTarget) {
+  const std::string before = simd_target();
+  for (unsigned seed = 0; seed < cases; ++seed) {
+    Case one(seed);
+    const auto expected = one.run(Backend::reference, DeviceKind::cpu);
+    for (const std::string& target : simd_targets()) {
+      set_simd_target(target);
+      EXPECT_EQ(difference(one.run(Backend::cpu, DeviceKind::cpu), expected), "") << "seed " << seed << ", " << target;
+    }
+    set_simd_target(before);
+  }
+}
+
+TEST(Voxelize, CudaEqualsReference) {
+  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  for (unsigned seed = 0; seed < 2 * cuda_cases(); ++seed) {
+    Case one(seed);
+    EXPECT_EQ(difference(one.run(Backend::cuda, DeviceKind::cuda), one.run(Backend::reference, DeviceKind::cpu)), "")
+        << "seed " << seed;
+  }
+}
+
+// ---- where points fall ---------------------------------------------------------------------------------------------
+
+// A call for one cloud on the host, by every backend there is, compared; its answers.
+struct Answer {
+  std::vector<std::int32_t> count;
+  std::vector<std::int64_t> dropped;
+};
+template <class T>
+Answer count(DType dtype, std::vector<T> points, const Grid& grid) {
+  const std::int64_t n = static_cast<std::int64_t>(points.size()) / 3;
+  std::optional<Answer> expected;
+  for (const BackendInfo& backend : backends()) {
+    if (!backend.available) continue;
+    const DeviceKind where = backend.name == "cuda" ? DeviceKind::cuda : DeviceKind::cpu;
+    std::vector<unsigned char> bytes(points.size() * sizeof(T));
+    std::memcpy(bytes.data(), points.data(), bytes.size());
+    Array given(dtype, {n, 3}, bytes);
+    Array counts(DType::i32, {grid.shape[0], grid.shape[1], grid.shape[2]},
+                 std::vector<unsigned char>(static_cast<std::size_t>(cells_of(grid) * 4)));
+    Array dropped(DType::i64, {1, 4}, std::vector<unsigned char>(32));
+    Clouds clouds;
+    clouds.points = given.view(where);
+    const VoxelOutput output{Reduction::count, counts.view(where)};
+    const Backend kind = backend.name == "cuda"        ? Backend::cuda
+                         : backend.name == "reference" ? Backend::reference
+                                                       : Backend::cpu;
+    voxelize({.backend = kind}, clouds, grid, {}, {&output, 1}, dropped.view(where));
+    synchronize();
+    counts.fetch();
+    dropped.fetch();
+    Answer answer{std::vector<std::int32_t>(static_cast<std::size_t>(cells_of(grid))), std::vector<std::int64_t>(4)};
+    std::memcpy(answer.count.data(), counts.bytes().data(), counts.bytes().size());
+    std::memcpy(answer.dropped.data(), dropped.bytes().data(), dropped.bytes().size());
+    if (!expected) expected = answer;
+    EXPECT_EQ(answer.count, expected->count) << backend.name;
+    EXPECT_EQ(answer.dropped, expected->dropped) << backend.name;
+  }
+  return *expected;
+}
+
+TEST(Voxelize, AFaceBelongsToTheCellAboveIt) {
+  const Grid grid{{0, 0, 0}, {0.5, 0.5, 0.5}, {2, 2, 2}};
+  // Corners of the cells: the one at (1, 1, 1) is the box's end and lies outside.
+  std::vector<float> points;
+  for (const float x : {0.0F, 0.5F, 1.0F}) {
+    for (const float y : {0.0F, 0.5F, 1.0F}) {
+      for (const float z : {0.0F, 0.5F, 1.0F}) points.insert(points.end(), {x, y, z});
+    }
+  }
+  const Answer answer = count(DType::f32, points, grid);
+  EXPECT_EQ(answer.count, std::vector<std::int32_t>(8, 1));
+  EXPECT_EQ(answer.dropped, (std::vector<std::int64_t>{0, 0, 0, 27 - 8}));
+}
+
+TEST(Voxelize, ZeroHasNoSide) {
+  const Grid grid{{0, 0, 0}, {1, 1, 1}, {1, 1, 1}};
+  EXPECT_EQ(count<float>(DType::f32, {-0.0F, -0.0F, -0.0F}, grid).count[0], 1);
+  const Grid around{{-1, -1, -1}, {1, 1, 1}, {2, 2, 2}};
+  EXPECT_EQ(count<float>(DType::f32, {-0.0F, 0.0F, -0.0F}, around).count[7], 1);
+}
+
+TEST(Voxelize, DenormalsAreNumbers) {
+  const float tiny = std::numeric_limits<float>::denorm_min();
+  const Grid grid{{0, 0, 0}, {1, 1, 1}, {1, 1, 1}};
+  EXPECT_EQ(count<float>(DType::f32, {tiny, tiny, tiny}, grid).count[0], 1);
+  EXPECT_EQ(count<float>(DType::f32, {-tiny, tiny, tiny}, grid).dropped[3], 1);
+  // Cells as small as that are cells.
+  const Grid small{{0, 0, 0}, {tiny, tiny, tiny}, {4, 4, 4}};
+  EXPECT_EQ(count<float>(DType::f32, {3 * tiny, 2 * tiny, tiny}, small).count[3 * 16 + 2 * 4 + 1], 1);
+}
+
+TEST(Voxelize, HugeCoordinatesAreOutsideAndNotFiniteOnesAreSaidSo) {
+  const Grid grid{{-1, -1, -1}, {0.001, 0.001, 0.001}, {1, 1, 1}};
+  const float huge = std::numeric_limits<float>::max();
+  const float none = std::numeric_limits<float>::infinity();
+  const Answer answer = count<float>(DType::f32, {huge, 0, 0, -huge, huge, 0, 0, none, 0, 0, NAN, huge}, grid);
+  EXPECT_EQ(answer.dropped, (std::vector<std::int64_t>{0, 2, 0, 2}));
+}
+
+TEST(Voxelize, AxesOfMoreThan2To31CellsCount) {
+  const Grid grid{{0, 0, 0}, {0x1p-33, 1, 1}, {std::int64_t{1} << 40, 1, 1}};
+  EXPECT_EQ(cells_of(grid), std::int64_t{1} << 40);
+  EXPECT_EQ(cells_of({{0, 0, 0}, {1, 1, 1}, {std::int64_t{1} << 31, std::int64_t{1} << 31, 1}}), std::int64_t{1} << 62);
+}
+
+TEST(Voxelize, BoundsMakeTheSmallestGrid) {
+  EXPECT_EQ(grid_from_bounds({-3, -3, 0}, {3, 3, 2}, {0.05, 0.05, 0.05}).shape,
+            (std::array<std::int64_t, 3>{120, 120, 40}));
+  EXPECT_EQ(grid_from_bounds({0, 0, 0}, {1, 1, 1.05}, {0.3, 0.1, 1}).shape, (std::array<std::int64_t, 3>{4, 10, 2}));
+  EXPECT_EQ(sentence([] {
+              grid_from_bounds({0, 0, 0}, {1, 0, 1}, {1, 1, 1});
+            }),
+            "Grid: from 0 to 0 along y in voxels of 1 there are no cells to make");
+  EXPECT_EQ(sentence([] {
+              grid_from_bounds({0, 0, 0}, {-1, 1, 1}, {-1, 1, 1});
+            }),
+            "Grid: the voxel size along x is -1; it must be positive and finite");
+}
+
+// ---- sums ----------------------------------------------------------------------------------------------------------
+
+TEST(Voxelize, SumsDoNotDependOnOrder) {
+  Random random(3);
+  constexpr std::int64_t n = 5000;
+  std::vector<float> points(3 * n, 0.5F), features;
+  for (std::int64_t k = 0; k < n; ++k) {
+    features.push_back(static_cast<float>(random.real(-1, 1) * std::exp2(random.real(-30, 30))));
+  }
+  const Grid grid{{0, 0, 0}, {1, 1, 1}, {1, 1, 1}};
+  const auto run = [&](float& sum, float& mean) {
+    Clouds clouds;
+    clouds.points = TensorView::contiguous(points.data(), DType::f32, {n, 3});
+    clouds.features = TensorView::contiguous(features.data(), DType::f32, {n, 1});
+    const VoxelOutput outputs[] = {{Reduction::sum, TensorView::contiguous(&sum, DType::f32, {1, 1, 1, 1})},
+                                   {Reduction::mean, TensorView::contiguous(&mean, DType::f32, {1, 1, 1, 1})}};
+    voxelize({}, clouds, grid, {}, outputs);
+  };
+  float sum = 0, mean = 0, sum_again = 0, mean_again = 0;
+  run(sum, mean);
+  double truth = 0;
+  for (const float x : features) truth += static_cast<double>(x);
+  EXPECT_EQ(sum, static_cast<float>(truth));
+  EXPECT_EQ(mean, static_cast<float>(truth / n));
+  std::shuffle(features.begin(), features.end(), std::mt19937(1));
+  run(sum_again, mean_again);
+  EXPECT_EQ(sum, sum_again);
+  EXPECT_EQ(mean, mean_again);
+}
+
+// ---- sentences -----------------------------------------------------------------------------------------------------
+
+class VoxelizeSentences : public testing::Test {
+ protected:
+  VoxelizeSentences() {
+    clouds.points = TensorView::contiguous(points, DType::f32, {2, 2, 3});
+    images.depth = TensorView::contiguous(depth, DType::u16, {2, 2, 3});
+    images.intrinsics = TensorView::contiguous(intrinsics, DType::f64, {4});
+    outputs = {{Reduction::count, TensorView::contiguous(counts, DType::i32, {2, 1, 1, 2})}};
+  }
+  std::string said() {
+    const std::string text = sentence([&] { voxelize(context, clouds, grid, options, outputs, dropped); });
+    for (const std::int32_t x : counts) EXPECT_EQ(x, 42) << text;  // nothing was written
+    return text;
+  }
+  std::string depth_said() {
+    return sentence([&] { voxelize_depth(context, images, grid, options, outputs, dropped); });
+  }
+
+  float points[12] = {};
+  float features[12] = {};
+  std::uint16_t depth[12] = {};
+  double intrinsics[4] = {2, 2, 1, 1};
+  std::int32_t counts[4] = {42, 42, 42, 42};
+  float values[12] = {};
+  Context context;
+  Clouds clouds;
+  DepthImages images;
+  Grid grid{{0, 0, 0}, {1, 1, 1}, {1, 1, 2}};
+  VoxelizeOptions options;
+  std::vector<VoxelOutput> outputs;
+  TensorView dropped;
+};
+
+TEST_F(VoxelizeSentences, Grids) {
+  grid.shape = {1, 0, 2};
+  EXPECT_EQ(said(), "Grid: the shape is [1, 0, 2]; every size must be positive");
+  grid.shape = {std::int64_t{1} << 40, std::int64_t{1} << 30, 2};
+  EXPECT_EQ(said(), "Grid: a shape of [1099511627776, 1073741824, 2] has more than 2^62 cells");
+  grid.shape = {1, 1, 2};
+  grid.voxel_size[2] = 0;
+  EXPECT_EQ(said(), "Grid: the voxel size along z is 0; it must be positive and finite");
+  grid.voxel_size[2] = 1e-60;
+  EXPECT_EQ(
+      said(),
+      "voxelize: the grid's origin 0 or voxel size 1e-60 along z is beyond float32, in which float32 is computed; "
+      "give float64");
+  grid.voxel_size[2] = 1;
+  grid.origin[0] = not_a_number;
+  EXPECT_EQ(said(), "Grid: the origin along x is nan; it must be finite");
+}
+
+TEST_F(VoxelizeSentences, PointsAndFeatures) {
+  const TensorView whole = clouds.points;
+  clouds.points = {};
+  EXPECT_EQ(said(), "voxelize: points are missing");
+  clouds.points = TensorView::contiguous(points, DType::f32, {6, 2});
+  EXPECT_EQ(said(),
+            "voxelize: points have shape [6, 2]; expected [N, 3], [clouds, N, 3], or [N, 3] with offsets; further "
+            "columns may follow");
+  clouds.points = TensorView::contiguous(points, DType::i32, {4, 3});
+  EXPECT_EQ(said(), "voxelize: points are int32; they must be float16, float32 or float64");
+  clouds.points = whole;
+  outputs[0].reduction = Reduction::mean;
+  EXPECT_EQ(said(), "voxelize: reduce mean needs features");
+  clouds.features = TensorView::contiguous(features, DType::f32, {4, 3});
+  EXPECT_EQ(said(), "voxelize: features have shape [4, 3]; expected [2, 2] and a last dimension of channels");
+  clouds.features = TensorView::contiguous(features, DType::f64, {2, 2, 1});
+  EXPECT_EQ(said(), "voxelize: features are float64; they must be float16, bfloat16, float32 or uint8");
+  clouds.features = TensorView::contiguous(features, DType::f32, {2, 2, 1});
+  outputs[0].values = TensorView::contiguous(values, DType::f32, {2, 1, 1, 2, 1});
+  options.accumulate = true;
+  EXPECT_EQ(said(),
+            "voxelize: accumulate with mean: the result would depend on the order of the calls; give all clouds to one "
+            "call, with into");
+  options.accumulate = false;
+  outputs.push_back(outputs[0]);
+  EXPECT_EQ(said(), "voxelize: reduce names mean twice");
+}
+
+TEST_F(VoxelizeSentences, Batches) {
+  const std::int64_t lengths[] = {1, 3};
+  clouds.lengths = TensorView::contiguous(lengths, DType::i64, {2});
+  EXPECT_EQ(said(), "voxelize: lengths[1] = 3 is outside 0..2, the points that a cloud has room for");
+  clouds.offsets = clouds.lengths;
+  EXPECT_EQ(said(), "voxelize: lengths are for padded clouds and offsets for packed ones; give one");
+  clouds.lengths = {};
+  EXPECT_EQ(said(), "voxelize: points of shape [2, 2, 3] with offsets; expected [N, 3]");
+  clouds.points = TensorView::contiguous(points, DType::f32, {4, 3});
+  const std::int64_t backwards[] = {0, 3, 2};
+  clouds.offsets = TensorView::contiguous(backwards, DType::i64, {3});
+  EXPECT_EQ(said(), "voxelize: offsets[2] = 2 is below offsets[1] = 3; offsets must not decrease");
+  const std::int64_t beyond[] = {0, 3, 5};
+  clouds.offsets = TensorView::contiguous(beyond, DType::i64, {3});
+  EXPECT_EQ(said(), "voxelize: offsets[2] = 5 is outside 0..4, the number of packed points");
+  clouds.offsets = {};
+  const std::int64_t into[] = {0, 2};
+  clouds.into = TensorView::contiguous(into, DType::i64, {1});
+  EXPECT_EQ(said(), "voxelize: into is for several clouds; there is one, without a batch dimension");
+  clouds.points = TensorView::contiguous(points, DType::f32, {2, 2, 3});
+  EXPECT_EQ(said(), "voxelize: into has 1 elements for 2 clouds");
+  clouds.into = TensorView::contiguous(into, DType::i64, {2});
+  EXPECT_EQ(said(), "voxelize: into[1] = 2 is outside 0..1, the grids that there are");
+  outputs[0].values = TensorView::contiguous(counts, DType::i32, {0, 1, 1, 2});
+  options.check = false;
+  EXPECT_EQ(said(), "voxelize: there are 2 clouds and no grid for them to go into");
+}
+
+TEST_F(VoxelizeSentences, PosesAndBoxes) {
+  double poses[32] = {1, 0, 0, 5, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};
+  std::copy_n(poses, 16, poses + 16);
+  clouds.poses = TensorView::contiguous(poses, DType::f64, {2, 4, 4});
+  poses[16 + 5] = -1;  // a mirror
+  EXPECT_EQ(said(),
+            "voxelize: pose[1] is not rigid: its 3x3 part must be a rotation and its last row (0, 0, 0, 1), both to "
+            "0.001");
+  poses[16 + 5] = not_a_number;
+  EXPECT_NE(said().find("pose[1] is not rigid"), std::string::npos);
+  poses[16 + 5] = 1;
+  poses[3] = infinity;
+  EXPECT_NE(said().find("pose[0] is not rigid"), std::string::npos);
+  poses[3] = 5;
+  clouds.poses = TensorView::contiguous(poses, DType::f64, {4, 2, 4});
+  EXPECT_EQ(said(), "voxelize: pose has shape [4, 2, 4]; expected [4, 4] or [clouds, 4, 4]");
+  clouds.poses = {};
+  clouds.crop = Box{{0, 0, 2}, {1, 1, 1}};
+  EXPECT_EQ(said(), "voxelize: crop along z is 2..1; low must not be above high");
+}
+
+TEST_F(VoxelizeSentences, Outputs) {
+  outputs[0].values = TensorView::contiguous(counts, DType::i32, {2, 1, 2});
+  EXPECT_EQ(said(), "voxelize: count has shape [2, 1, 2]; expected [2, 1, 1, 2]");
+  outputs[0].values = TensorView::contiguous(counts, DType::i64, {2, 1, 1, 2});
+  EXPECT_EQ(said(), "voxelize: count is int64; it must be int32");
+  outputs[0].values = TensorView::contiguous(counts, DType::i32, {2, 1, 1, 2});
+  outputs[0].values.strides[0] = 1;
+  outputs[0].values.strides[3] = 2;
+  EXPECT_EQ(said(), "voxelize: count must be contiguous");
+  outputs[0].values = TensorView::contiguous(counts, DType::i32, {2, 1, 1, 2});
+  options.empty = 0.5;
+  EXPECT_EQ(said(), "voxelize: empty = 0.5 is no value of count, which is int32");
+  options.empty = 0;
+  std::int64_t reasons[8];
+  dropped = TensorView::contiguous(reasons, DType::i64, {2, 3});
+  EXPECT_EQ(said(), "voxelize: dropped has shape [2, 3]; expected [2, 4]");
+  dropped = {};
+  outputs[0].values.strides[1] = 77;  // of a single element: no matter
+  EXPECT_EQ(sentence([&] { voxelize(context, clouds, grid, options, outputs, dropped); }), "no error");
+}
+
+TEST_F(VoxelizeSentences, Depth) {
+  images.rays = images.intrinsics;
+  EXPECT_EQ(depth_said(), "voxelize_depth: give intrinsics or rays, one of the two");
+  images.intrinsics = {};
+  EXPECT_EQ(depth_said(),
+            "voxelize_depth: rays have shape [4]; expected [H, W, 2] or [cameras, H, W, 2] for depth of [2, 2, 3]");
+  images.rays = {};
+  images.intrinsics = TensorView::contiguous(intrinsics, DType::f64, {2, 2});
+  EXPECT_EQ(depth_said(),
+            "voxelize_depth: intrinsics have shape [2, 2]; expected (fx, fy, cx, cy) as [4] or [cameras, 4], or [3, 3] "
+            "or [cameras, 3, 3]");
+  images.intrinsics = TensorView::contiguous(intrinsics, DType::f64, {4});
+  images.depth_scale = -1;
+  EXPECT_EQ(depth_said(), "voxelize_depth: depth_scale is -1; it must be positive and finite");
+  images.depth_scale = 0;
+  images.depth_min = 3;
+  images.depth_max = 2;
+  EXPECT_EQ(depth_said(), "voxelize_depth: depth_min = 3 is not below depth_max = 2");
+  images.depth_max = 4;
+  images.invalid.assign(9, 0);
+  EXPECT_EQ(depth_said(), "voxelize_depth: 9 invalid readings; at most 8");
+  images.invalid.clear();
+  images.depth.dtype = DType::i16;
+  EXPECT_EQ(depth_said(), "voxelize_depth: depth is int16; it must be uint16, float16, float32 or float64");
+}
+
+TEST(Voxelize, CudaRaisesWhatTheDataHidInTheNextCall) {
+  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  Array points(DType::f32, {2, 1, 3}, std::vector<unsigned char>(24));
+  Array into = listed<std::int64_t>(DType::i64, {0, 9}, {2});
+  Array counts(DType::i32, {2, 1, 1, 1}, std::vector<unsigned char>(8));
+  Clouds clouds;
+  clouds.points = points.view(DeviceKind::cuda);
+  clouds.into = into.view(DeviceKind::cuda);
+  const VoxelOutput output{Reduction::count, counts.view(DeviceKind::cuda)};
+  voxelize({}, clouds, {{0, 0, 0}, {1, 1, 1}, {1, 1, 1}}, {}, {&output, 1});
+  EXPECT_EQ(sentence([] { synchronize(); }), "voxelize: into[1] = 9 is outside 0..1, the grids that there are");
+  EXPECT_EQ(sentence([] { synchronize(); }), "no error");
+}
+
+}  // namespace
+}  // namespace robocache::test
