@@ -57,7 +57,7 @@ def depth_occupancy(depth: Tensor, side: int) -> Tensor:
     z = depth.to(torch.float32) * 0.001
     v, u = torch.meshgrid(*(torch.arange(n, device=depth.device) for n in depth.shape[1:]), indexing="ij")
     points = torch.stack([((u - cx) * z) / fx, ((v - cy) * z) / fy, z], -1).reshape(-1, 3)
-    points = torch.where((depth > 0).reshape(-1, 1), points, torch.inf)
+    points = torch.where((z > 0).reshape(-1, 1), points, torch.inf)
     return occupancy(points, side)
 
 

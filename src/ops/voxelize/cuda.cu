@@ -124,6 +124,7 @@ struct Tile {
   bool one = true;
   std::int64_t first = 0;  // of the cloud's points; of all where there are several
   std::int64_t count = 0;
+  std::int64_t stored = 0;  // of them and of the padding behind them, which gets keys too
 };
 template <class C>
 __device__ void set_tile(const Call& call, Tile<C>& tile) {
@@ -139,12 +140,13 @@ __device__ void set_tile(const Call& call, Tile<C>& tile) {
     cloud = cloud_at(plan, first);
     tile.one = cloud >= 0 && cloud == cloud_at(plan, last);
     tile.first = first;
-    tile.count = last + 1 - first;
+    tile.count = tile.stored = last + 1 - first;
     if (!tile.one) return;
     tile.first -= clamp_to(integer(plan.offsets, cloud), 0, plan.points_per_cloud);
   }
   tile.cloud = cloud_of<C>(plan, cloud);
   tile.count = min(tile_points, tile.cloud.count - tile.first);
+  if (call.tiles_per_cloud > 0) tile.stored = min(tile_points, plan.points_per_cloud - tile.first);
 }
 
 // Point k of a tile.
@@ -216,7 +218,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
     if constexpr (Plain) {
       tile.one = true;
       tile.first = blockIdx.x * tile_points;
-      tile.count = min(tile_points, plan.points_per_cloud - tile.first);
+      tile.count = tile.stored = min(tile_points, plan.points_per_cloud - tile.first);
       tile.cloud.number = tile.cloud.grid = tile.cloud.first = 0;
       tile.cloud.count = plan.points_per_cloud;
     } else {
@@ -261,7 +263,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
       std::int32_t rank = 0;
       if (runs.leads) rank = atomicAdd(call.counts + keys[k], runs.length);
       rank = __shfl_sync(whole_warp, rank, runs.leader) + runs.before;
-      if (at < tile.count) {
+      if (at < tile.stored) {
         const std::int64_t number = number_in(plan, tile, at);
         static_cast<Index*>(call.keys)[number] = keys[k];
         call.ranks[number] = rank;
@@ -833,7 +835,6 @@ class Runner {
   template <class F>
   void run_features() {
     const Plan& plan = call_.plan;
-    if (plan.channels == 0) return;
     constexpr int wide = 4;
     std::uint64_t bits = reinterpret_cast<std::uintptr_t>(plan.features);
     for (const std::int64_t stride : {plan.feature_cloud_stride, plan.feature_stride[0], plan.feature_stride[1]}) {

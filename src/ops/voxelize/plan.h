@@ -68,7 +68,9 @@ struct Plan {
 
   // Whether cells of all grids, and each axis alone as a float, are 32-bit integers.
   bool is_small() const { return grids * cells < std::int64_t{1} << 30; }
-  bool reduces_features() const { return sum != nullptr || mean != nullptr || max != nullptr || min != nullptr; }
+  bool reduces_features() const {
+    return channels > 0 && (sum != nullptr || mean != nullptr || max != nullptr || min != nullptr);
+  }
 };
 
 // The backends. Each computes the whole plan. reference and cpu have checked the data before (voxelize.cpp does that);
