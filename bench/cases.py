@@ -147,7 +147,7 @@ class Case:
         return lambda: function(streams, targets)
 
     def without_launch(self, rc: ModuleType, inputs: Inputs) -> Call:
-        """A plain `align` or `fuse` up to the launch: without targets and checks there is nothing to run."""
+        """A plain `align` or `fuse` without its launch: without targets and checks there is nothing to run."""
         streams = {f"stream{k}": rc.Stream(data.values, data.times) for k, data in enumerate(inputs.streams)}
         function, targets = getattr(rc, self.op), inputs.targets[:, :0]
         return lambda: function(streams, targets, check=False)

@@ -2,7 +2,7 @@
 
 On CUDA: cold (CUDA-graph replay over inputs that rotate past the L2), warm (one input), wall (eager calls back to
 back), wall p99 (single calls), floor (fewest bytes over the copy bandwidth measured here); of one call the host's time
-before the launch.
+without the launch.
 On a CPU: wall, and as the floor a memcpy that moves as many bytes. Microseconds per call. The file is written after
 every case, so that a run that is cut short keeps what it has. It is build/bench/<machine>.json; only with --json is it
 one of bench/results, which the documents' tables are made of."""
@@ -107,7 +107,7 @@ class Bench:
         row["wall_us"] = timing.wall(calls[0], self.effort, self.synchronize)
         row["wall_p99_us"] = timing.tail_on_cuda(calls[0], self.effort, row["wall_us"])
         if who == OURS and case is SMALL_FUSE:
-            row["host_before_launch_us"] = timing.host(case.without_launch(self.rc, sets[0]))
+            row["host_without_launch_us"] = timing.host(case.without_launch(self.rc, sets[0]))
         try:
             row["cold_us"] = timing.graph(calls, self.effort)
             row["warm_us"] = timing.graph([calls[0]] * 8, self.effort)
@@ -240,15 +240,17 @@ class Run:
     def _save(self) -> None:
         rows = [*self.bench.rows, *self.kept]
         for row in rows:
-            if "host_before_launch_us" in row:
-                self.record["host_before_launch_us"] = row["host_before_launch_us"]
+            if "host_without_launch_us" in row:
+                self.record["host_without_launch_us"] = row["host_without_launch_us"]
         whole = self.record | {"rows": rows} | ({"kernels": self.kernels} if self.kernels else {})
         records.save(self.path, whole, [(case.op, case.name) for case in CASES])
 
     def _finish(self) -> int:
         print(f"\n{table(self.bench.rows, self.device)}\n")
         if self.device == "cuda":
-            print(f"host time of {SMALL_FUSE.title} before the launch: {self.record.get('host_before_launch_us')} us")
+            print(
+                f"host time of {SMALL_FUSE.title}, all but the launch: {self.record.get('host_without_launch_us')} us"
+            )
         for failure in self.bench.failures:
             print(f"FAILED {failure}")
         print(f"{self.path}: {len(self.bench.rows)} rows measured, {len(self.kept)} kept")

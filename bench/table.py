@@ -50,8 +50,8 @@ def gpu_table(record: records.Row) -> str:
     for op, case, _, group in groups(record["rows"]):
         floor = next(row["floor_us"] for row in group if row)
         lines.append(_line(f"{op} {case}", f"{floor:.1f}", *map(pair, group), _speedup(group)))
-    host = record.get("host_before_launch_us")
-    said = f"Host time of a call with 7 tensors, before the launch: {host:.1f} us. " if host else ""
+    host = record.get("host_without_launch_us")
+    said = f"Host time of a call with 7 tensors, all but the launch: {host:.1f} us. " if host else ""
     return "\n".join([*lines, "", said + _import(record)]).rstrip()
 
 

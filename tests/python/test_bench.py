@@ -88,11 +88,11 @@ def test_the_host_time_is_of_a_call_with_nothing_to_launch():
 
 def test_the_table_says_the_host_time_where_it_was_measured():
     record = json.loads((records.RESULTS / "h200.json").read_text())
-    record.pop("host_before_launch_us", None)
+    record.pop("host_without_launch_us", None)
     record["import_ms"] = 23.0
     assert "Host time" not in table.gpu_table(record)
     assert table.gpu_table(record).endswith("\n\n`import robocache`: 23 ms beyond NumPy's.")
-    measured = table.gpu_table(record | {"host_before_launch_us": 4.26})
+    measured = table.gpu_table(record | {"host_without_launch_us": 4.26})
     assert measured.splitlines()[-1].startswith(
-        "Host time of a call with 7 tensors, before the launch: 4.3 us. `import"
+        "Host time of a call with 7 tensors, all but the launch: 4.3 us. `import"
     )

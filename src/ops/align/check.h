@@ -2,6 +2,7 @@
 // function from an element to the fault it has.
 #pragma once
 
+#include "core/integer_check.h"
 #include "ops/align/kernel.h"
 
 namespace robocache::align_op {
@@ -21,14 +22,7 @@ struct IntegerCheck {
     fault.name = s->name;
     if (k < lengths()) return outside(fault, FaultCode::length_outside, s->lengths, k, s->samples);
     k -= lengths();
-    if (k < offsets()) {
-      fault = outside(fault, FaultCode::offset_outside, s->offsets, k, s->samples);
-      if (fault.code == FaultCode::none && k > 0 && fault.value < integer(s->offsets, k - 1)) {
-        fault.code = FaultCode::offsets_decrease;
-        fault.other = integer(s->offsets, k - 1);
-      }
-      return fault;
-    }
+    if (k < offsets()) return outside_or_falling(fault, s->offsets, k, s->samples);
     return outside(fault, FaultCode::row_outside, s->rows, k - offsets(), s->segments - 1);
   }
 
@@ -36,14 +30,6 @@ struct IntegerCheck {
   ROBOCACHE_HD std::int64_t lengths() const { return s->lengths.data != nullptr ? s->segments : 0; }
   ROBOCACHE_HD std::int64_t offsets() const { return s->offsets.data != nullptr ? s->segments + 1 : 0; }
   ROBOCACHE_HD std::int64_t rows() const { return s->rows.data != nullptr ? output_rows : 0; }
-  ROBOCACHE_HD static Fault outside(Fault fault, FaultCode code, const Integers& integers, std::int64_t k,
-                                    std::int64_t largest) {
-    fault.index = k;
-    fault.value = integer(integers, k);
-    fault.other = largest;
-    if (fault.value < 0 || fault.value > largest) fault.code = code;
-    return fault;
-  }
 };
 
 // The stamps and arrivals of a stream as they lie in memory: rows one after the other, padding left out.

@@ -580,12 +580,11 @@ __device__ inline bool surely_fine(const StreamPlan& s, std::uint32_t blocks) {
   const auto count = static_cast<std::uint32_t>(s.segments * s.samples);
   const auto samples = static_cast<std::uint32_t>(s.samples);
   bool fine = true;
-#pragma unroll 8
+#pragma unroll 4
   for (std::uint32_t k = blockIdx.x * tuning::threads + threadIdx.x; k < count; k += blocks * tuning::threads) {
     const std::int64_t here = __ldg(times + k);
-    const std::int64_t before = k > 0 ? __ldg(times + k - 1) : here;
-    if (here < before && k % samples != 0) fine = false;  // from row to row they may fall, and a remainder is slow
-    fine = fine && here > -time_limit && here < time_limit;
+    const std::int64_t before = k % samples != 0 ? __ldg(times + k - 1) : -time_limit + 1;
+    fine = fine && here >= before && here < time_limit;
   }
   return fine;
 }

@@ -1,6 +1,7 @@
 // What must hold of the data, one element at a time, for host and device: lengths, offsets, into, and the poses.
 #pragma once
 
+#include "core/integer_check.h"
 #include "ops/voxelize/kernel.h"
 
 namespace robocache::voxelize_op {
@@ -16,14 +17,7 @@ struct DataCheck {
     fault.operation = plan->operation;
     if (k < lengths()) return outside(fault, FaultCode::length_outside, plan->lengths, k, plan->points_per_cloud);
     k -= lengths();
-    if (k < offsets()) {
-      fault = outside(fault, FaultCode::offset_outside, plan->offsets, k, plan->points_per_cloud);
-      if (fault.code == FaultCode::none && k > 0 && fault.value < integer(plan->offsets, k - 1)) {
-        fault.code = FaultCode::offsets_decrease;
-        fault.other = integer(plan->offsets, k - 1);
-      }
-      return fault;
-    }
+    if (k < offsets()) return outside_or_falling(fault, plan->offsets, k, plan->points_per_cloud);
     k -= offsets();
     if (k < into()) return outside(fault, FaultCode::into_outside, plan->into, k, plan->grids - 1);
     k -= into();
@@ -38,15 +32,6 @@ struct DataCheck {
   ROBOCACHE_HD std::int64_t into() const { return plan->into.data != nullptr ? plan->clouds : 0; }
   ROBOCACHE_HD std::int64_t poses() const {
     return plan->poses.data == nullptr ? 0 : (plan->poses.cloud_stride == 0 ? 1 : plan->clouds);
-  }
-
-  ROBOCACHE_HD static Fault outside(Fault fault, FaultCode code, const Integers& integers, std::int64_t k,
-                                    std::int64_t largest) {
-    fault.index = k;
-    fault.value = integer(integers, k);
-    fault.other = largest;
-    if (fault.value < 0 || fault.value > largest) fault.code = code;
-    return fault;
   }
 
   // Rows of unit length at right angles, a determinant of +1, the last row 0 0 0 1; NaN is none of that.
