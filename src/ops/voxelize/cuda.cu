@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_fill_kernel(const __
 
 // ---- tiles of points -----------------------------------------------------------------------------------------------
 
-// The cloud of a packed point, which lies in [low, high); -1 where it is in none.
+// The cloud that a packed point is in; -1 where it is in none.
 __device__ std::int64_t cloud_at(const Plan& plan, std::int64_t point) {
   std::int64_t low = 0;
   std::int64_t high = plan.clouds;
@@ -721,7 +721,9 @@ void take_scratch(Call& call, Room& room) {
   room.take(call.cursor, 4);
 }
 
-std::uint32_t four_times(double empty) { return static_cast<std::uint32_t>(empty) * 0x01010101u; }
+// `empty` need be no integer where no output is one.
+std::int32_t whole(double empty) { return empty >= -0x1p31 && empty < 0x1p31 ? static_cast<std::int32_t>(empty) : 0; }
+std::uint32_t four_times(double empty) { return static_cast<std::uint32_t>(whole(empty)) * 0x01010101u; }
 std::uint32_t pattern_of(DType dtype, double empty) {
   switch (dtype) {
     case DType::f16:
@@ -804,7 +806,7 @@ class Runner {
   void fill_features() {
     const Plan& plan = call_.plan;
     const std::int64_t values = call_.all_cells * plan.channels;
-    fill(plan.count, call_.all_cells * 4, static_cast<std::uint32_t>(static_cast<std::int32_t>(plan.empty)));
+    fill(plan.count, call_.all_cells * 4, static_cast<std::uint32_t>(whole(plan.empty)));
     fill(plan.sum, values * 4, pattern_of(DType::f32, plan.empty));
     fill(plan.mean, values * 4, pattern_of(DType::f32, plan.empty));
     const std::uint32_t pattern = pattern_of(plan.feature_dtype, plan.empty);
