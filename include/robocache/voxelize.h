@@ -11,7 +11,8 @@
 // Every call here
 //   - gives the same bits on every backend and every run, and for any order of the points: sums are made of integers;
 //   - works in stream order on the caller's stream, never synchronises, and can be captured in a CUDA graph;
-//   - asks for scratch on CUDA where features are reduced: 12 bytes a point, 4 bytes a cell and 20 a grid and channel;
+//   - asks for scratch on CUDA: a byte a cell for occupancy_bits; where features are reduced 4 bytes a cell, and a point
+//     up to 33 bytes and one more for every four channels;
 //   - checks shapes, dtypes and devices first and throws robocache::Error before anything is written. What only the data
 //     can tell (lengths, offsets, into, whether a pose is rigid) is checked on the CPU before anything is written too; on
 //     CUDA inside the launch, the result is then unspecified but never out of bounds, and the sentence is thrown by the
@@ -40,7 +41,7 @@ struct Grid {
 };
 // Its cells. Throws where the numbers make no grid, as every call does.
 std::int64_t cells_of(const Grid& grid);
-// The smallest grid of that voxel size that begins at `low` and holds `high`.
+// The smallest grid of that voxel size that begins at `low` and reaches `high`: a point at `high` itself may be outside.
 Grid grid_from_bounds(const std::array<double, 3>& low, const std::array<double, 3>& high,
                       const std::array<double, 3>& voxel_size);
 

@@ -60,7 +60,7 @@ def run(
 ) -> tuple[Any, Tensor]:
     """The values, as a tuple where `reduce` is one, and dropped."""
     several = not isinstance(reduce, str)
-    outs: Sequence[Tensor] = () if out is None else out if several else (out,)
+    outs = outs_of(operation, reduce, out)
     if outs and arrays.get("into") is not None:
         options = {**options, "grids": outs[0].shape[0]}
     tensors, call = pack(operation, arrays, grid, reduce, options)
@@ -103,6 +103,20 @@ def run(
     return tuple(values) if several else values[0], made[-1]
 
 
+def outs_of(operation: str, reduce: str | Sequence[str], out: Any) -> Sequence[Tensor]:
+    if out is None:
+        return ()
+    outs, expected = (out,), "a tensor"
+    if not isinstance(reduce, str):
+        outs, expected = out, f"a tuple of {len(reduce)} arrays, one for each of reduce"
+        if not isinstance(outs, (tuple, list)) or len(outs) != len(reduce):
+            raise TypeError(f"{operation}: out is of type {type(out).__name__}; expected {expected}")
+    for tensor in outs:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{operation}: out is of type {type(tensor).__name__}; expected {expected}")
+    return outs
+
+
 # ---- a call as an operator's arguments
 
 
@@ -133,6 +147,8 @@ def pack(
         grids = -1
     crop = options["crop"]
     scale = options.get("depth_scale")
+    if scale == 0:
+        raise ValueError(f"{operation}: depth_scale is 0; it must be positive and finite")
     numbers = [
         *grid.origin,
         *grid.voxel_size,

@@ -44,7 +44,7 @@ class Grid:
 
     @staticmethod
     def from_bounds(low: Sequence[float], high: Sequence[float], voxel_size: float | Sequence[float]) -> Grid:
-        """The smallest grid of that voxel size that begins at `low` and holds `high`."""
+        """The smallest grid of that voxel size that begins at `low` and reaches `high`, which may itself be outside."""
         grid = Grid.__new__(Grid)
         grid._set(_core.grid_from_bounds(low, high, voxel_size))
         return grid
@@ -164,7 +164,8 @@ def voxelize(
 
     The result has the same bits on every backend, on every run, and for any order of the points. lengths, offsets, into
     and pose may be lists, or NumPy arrays beside tensors of another library. Gradients flow to features, through sum,
-    mean, max and min. CUDA calls do not wait; what their checks find is raised by the next call or `rc.synchronize()`.
+    mean, max and min. CUDA calls do not wait, but to bring lists and NumPy arrays to the GPU, which keeps these out of
+    CUDA graphs. What their checks find is raised by the next call or `rc.synchronize()`.
     """
     if into is not None:
         grids = _grids(into, grids)
@@ -422,8 +423,8 @@ def _grids(into: Any, grids: int | None) -> int | None:
     """How many grids there are; None where `into` would have to come from a GPU first."""
     if grids is not None:
         return grids
-    if isinstance(into, (list, tuple)):
-        return int(max(into, default=-1)) + 1
+    if isinstance(into, (list, tuple)) and all(isinstance(k, int) for k in into):
+        return max(0, *into) + 1 if into else 0
     if _align._compiling():
         return None
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
@@ -432,4 +433,6 @@ def _grids(into: Any, grids: int | None) -> int | None:
     if cupy is not None and isinstance(into, cupy.ndarray):
         return None
     numbers = np.asarray(into)
-    return int(numbers.max()) + 1 if numbers.size else 0
+    if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
+        return 0 if numbers.size == 0 else 1  # the engine says what is wrong with it
+    return max(int(numbers.max(initial=-1)), 0 if numbers.size else -1) + 1

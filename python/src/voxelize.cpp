@@ -389,7 +389,7 @@ void bind_voxelize(nb::module_& m) {
                                           parse_voxel_size(where, voxel_size.ptr())));
       },
       nb::arg("low").none(), nb::arg("high").none(), nb::arg("voxel_size").none(),
-      "make_grid of the smallest grid that begins at `low` and holds `high`.",
+      "make_grid of the smallest grid that begins at `low` and reaches `high`.",
       nb::sig("def grid_from_bounds(low: typing.Any, high: typing.Any, voxel_size: typing.Any) -> tuple[tuple[float, "
               "float, float], tuple[float, float, float], tuple[int, int, int]]"));
   m.def("voxelize", &voxelize,

@@ -95,7 +95,8 @@ __device__ inline void let_next_begin() {
 #endif
 }
 // Waits until all earlier work of the stream is done and its writes are seen. Before it a kernel touches nothing but its
-// arguments and its shared memory.
+// arguments and its shared memory; or, where the kernel before it is ours and calls let_next_begin() only after its own
+// wait, also what that one does not write.
 __device__ inline void after_earlier_work() {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();

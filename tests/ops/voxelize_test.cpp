@@ -309,7 +309,7 @@ class Case : private Random {
     if (!chance(65)) return;
     const auto dtype = pick_of({DType::f32, DType::f32, DType::f16, DType::bf16, DType::u8});
     const bool odd = dtype != DType::u8 && chance(40);
-    channels_ = pick({0, 1, 3, 16, 21});
+    channels_ = pick({0, 1, 3, 16, 21, 40, 100});
     std::vector<std::int64_t> shape = lead_;
     shape.push_back(*channels_);
     const double scale = dtype == DType::f32 ? pick_of({1.0, 1e30, 1e-44}) : 1.0;
@@ -496,7 +496,7 @@ TEST(Voxelize, HugeCoordinatesAreOutsideAndNotFiniteOnesAreSaidSo) {
   EXPECT_EQ(answer.dropped, (std::vector<std::int64_t>{0, 2, 0, 2}));
 }
 
-TEST(Voxelize, AxesOfMoreThan2To31CellsCount) {
+TEST(Voxelize, GridsOfMoreThan2To31CellsAreCounted) {
   const Grid grid{{0, 0, 0}, {0x1p-33, 1, 1}, {std::int64_t{1} << 40, 1, 1}};
   EXPECT_EQ(cells_of(grid), std::int64_t{1} << 40);
   EXPECT_EQ(cells_of({{0, 0, 0}, {1, 1, 1}, {std::int64_t{1} << 31, std::int64_t{1} << 31, 1}}), std::int64_t{1} << 62);

@@ -114,6 +114,29 @@ def test_poses_and_boxes():
     assert voxels.values[0, 0, 0] == 4
 
 
+def test_out_of_the_torch_backend():
+    torch = pytest.importorskip("torch")
+    points, count = torch.from_numpy(POINTS), torch.zeros(2, 2, 2, dtype=torch.int32)
+    for backend in (None, "torch"):
+        parts = ["voxelize: out is of type", "expected a tuple of 2 arrays, one for each of reduce"]
+        several = {"reduce": ("count", "occupancy"), "backend": backend}
+        says(TypeError, parts, rc.voxelize, points, GRID, out=(count,), **several)
+        says(TypeError, parts, rc.voxelize, points, GRID, out=count, **several)
+        says(TypeError, ["voxelize: out is of type tuple"], rc.voxelize, points, GRID, out=(count,), backend=backend)
+
+
+def test_into_that_is_no_list_of_grids():
+    says(ValueError, ["voxelize: into[0] = -5 is outside 0..0"], rc.voxelize, BATCH, GRID, into=[-5, -6])
+    says(ValueError, ["voxelize: into has shape [2, 1]"], rc.voxelize, BATCH, GRID, into=[[0], [1]])
+    says(TypeError, ["voxelize: into"], rc.voxelize, BATCH, GRID, into=[0.5, 1.5])
+
+
+def test_intrinsics_of_any_strides():
+    rows = np.broadcast_to(np.array([2.0, 1.5, 1.0]), (3, 3))
+    expected = rc.voxelize_depth(DEPTH, rows.copy(), GRID).values
+    np.testing.assert_array_equal(rc.voxelize_depth(DEPTH, rows, GRID).values, expected)
+
+
 def test_out():
     right = np.zeros((2, 2, 2), np.int32)
     says(TypeError, ["voxelize: out is int64", "int32"], rc.voxelize, POINTS, GRID, out=right.astype(np.int64))

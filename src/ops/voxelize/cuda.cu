@@ -78,24 +78,22 @@ struct Call {
 __global__ void __launch_bounds__(tuning::threads) voxelize_fill_kernel(const __grid_constant__ Call call) {
   after_earlier_work();
   let_next_begin();  // so it may read its input at once: all that wrote it is done
-  if (blockIdx.x == 0 && call.plan.check) {
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * tuning::threads + threadIdx.x;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * tuning::threads;
+  if (call.plan.check) {
     const DataCheck check{&call.plan};
-    for (std::int64_t k = threadIdx.x; k < check.count(); k += tuning::threads) {
+    for (std::int64_t k = thread; k < check.count(); k += stride) {
       const Fault fault = check(k);
       if (fault.code != FaultCode::none) report(call.box, fault);
     }
   }
-  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * tuning::threads + threadIdx.x;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * tuning::threads;
   for (int n = 0; n < call.fill_count; ++n) {
     const Fill& fill = call.fills[n];
-    if ((reinterpret_cast<std::uintptr_t>(fill.data) | static_cast<std::uintptr_t>(fill.bytes)) % 16 == 0) {
-      const uint4 four{fill.pattern, fill.pattern, fill.pattern, fill.pattern};
-      for (std::int64_t k = thread; k < fill.bytes / 16; k += stride) static_cast<uint4*>(fill.data)[k] = four;
-    } else {
-      for (std::int64_t k = thread; k < fill.bytes; k += stride) {
-        static_cast<std::uint8_t*>(fill.data)[k] = static_cast<std::uint8_t>(fill.pattern >> k % 4 * 8);
-      }
+    const std::int64_t wide = reinterpret_cast<std::uintptr_t>(fill.data) % 16 == 0 ? fill.bytes / 16 : 0;
+    const uint4 four{fill.pattern, fill.pattern, fill.pattern, fill.pattern};
+    for (std::int64_t k = thread; k < wide; k += stride) static_cast<uint4*>(fill.data)[k] = four;
+    for (std::int64_t k = wide * 16 + thread; k < fill.bytes; k += stride) {
+      static_cast<std::uint8_t*>(fill.data)[k] = static_cast<std::uint8_t>(fill.pattern >> k % 4 * 8);
     }
   }
 }
@@ -866,9 +864,6 @@ void run_cuda(const Plan& plan, const Context& context, int device) {
   call.plan = plan;
   call.box = cuda_fault_box(device);
   const CudaDevice current(device);
-  if (plan.all_points >= std::int64_t{1} << 31) {
-    throw Error(ErrorKind::value, std::string(name_of(plan.operation)) + ": more than 2^31 - 1 points in one call");
-  }
   call.all_cells = plan.grids * plan.cells;
   call.tiles_per_cloud =
       plan.offsets.data != nullptr ? 0 : std::max<std::int64_t>(divide_up(plan.points_per_cloud, tile_points), 1);

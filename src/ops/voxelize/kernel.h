@@ -75,7 +75,7 @@ ROBOCACHE_HD Cloud<C> cloud_of(const Plan& plan, std::int64_t number) {
     }
   }
   if (plan.source == Source::pinhole) {
-    const bool matrix = plan.intrinsics.stride[0] != 0;
+    const bool matrix = plan.intrinsics_are_matrices;
     cloud.fx = static_cast<C>(entry(plan.intrinsics, number, 0, 0));
     cloud.fy = static_cast<C>(matrix ? entry(plan.intrinsics, number, 1, 1) : entry(plan.intrinsics, number, 0, 1));
     cloud.cx = static_cast<C>(entry(plan.intrinsics, number, 0, 2));

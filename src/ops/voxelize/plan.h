@@ -38,8 +38,9 @@ struct Plan {
   std::int64_t all_points = 0;        // in memory
   std::int64_t width = 0;             // of an image
   Integers lengths, offsets, into;
-  Matrices poses, intrinsics, rays;  // intrinsics: [4], or [3, 3] where stride[0] is not 0; rays: (v, u), x beside y
-  std::int64_t ray_stride = 0;       // from x to y
+  Matrices poses, intrinsics, rays;      // rays: (v, u), x beside y
+  bool intrinsics_are_matrices = false;  // [3, 3], else [4]
+  std::int64_t ray_stride = 0;           // from x to y
   double depth_scale = 1, depth_min = 0, depth_max = 0;
   double invalid[max_invalid] = {};
   std::int32_t invalid_count = 0;

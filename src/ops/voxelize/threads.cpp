@@ -174,10 +174,11 @@ class Run {
     const Entry* const entries = entries_.get() + shard_starts_[static_cast<std::size_t>(shard)];
     const std::int64_t number =
         shard_starts_[static_cast<std::size_t>(shard) + 1] - shard_starts_[static_cast<std::size_t>(shard)];
-    if (number == 0) return;
+    const bool counted = plan_.count != nullptr || plan_.occupancy != nullptr || plan_.bits != nullptr;
+    if (number == 0 || (!counted && !plan_.reduces_features())) return;
     std::vector<std::int32_t> counts(static_cast<std::size_t>(end - first) + 1);
     for (std::int64_t k = 0; k < number; ++k) ++counts[static_cast<std::size_t>(entries[k].key - first) + 1];
-    if (plan_.count != nullptr || plan_.occupancy != nullptr || plan_.bits != nullptr) {
+    if (counted) {
       for (std::int64_t key = first; key < end; ++key) {
         const std::int32_t points = counts[static_cast<std::size_t>(key - first) + 1];
         if (points > 0) write_count(plan_, key, points);

@@ -160,6 +160,9 @@ class Planner {
 
   void run(const Context& context) const {
     check_backend(speaker_, context, device_);
+    if (plan_.all_points >= std::int64_t{1} << 31) {
+      fail(ErrorKind::value, plan_.all_points, " points in one call; at most 2^31 - 1");
+    }
     if (device_.kind == DeviceKind::cuda) return run_cuda(plan_, context, device_.index);
     const FloatEnvironment exact;
     const DataCheck check{&plan_};
@@ -230,12 +233,14 @@ class Planner {
            "; expected (fx, fy, cx, cy) as [4] or [cameras, 4], or [3, 3] or [cameras, 3, 3]");
     }
     plan_.intrinsics = matrices("intrinsics", view, matrix ? 2 : 1);
+    plan_.intrinsics_are_matrices = matrix;
   }
 
   void set_rays(const TensorView& view, const TensorView& depth, std::size_t row) {
     if ((view.rank != 3 && view.rank != 4) || view.shape[static_cast<std::size_t>(view.rank - 1)] != 2 ||
         view.shape[static_cast<std::size_t>(view.rank - 3)] != depth.shape[row] ||
-        view.shape[static_cast<std::size_t>(view.rank - 2)] != depth.shape[row + 1]) {
+        view.shape[static_cast<std::size_t>(view.rank - 2)] != depth.shape[row + 1] ||
+        (view.rank == 4 && view.shape[0] != plan_.clouds)) {
       fail(ErrorKind::value, "rays have shape ", shape_text(view),
            "; expected [H, W, 2] or [cameras, H, W, 2] for depth of ", shape_text(depth));
     }
@@ -409,8 +414,9 @@ Grid grid_from_bounds(const std::array<double, 3>& low, const std::array<double,
     // A bound that is a multiple of the size but for rounding gets no cell for the rounding.
     const double size = std::ceil(extent / voxel_size[axis] * (1 - 0x1p-50));
     if (!(size >= 1 && size < 0x1p62)) {
+      const char* const what = size >= 1 ? " there are more than 2^62 cells" : " there are no cells to make";
       throw Error(ErrorKind::value, concat("Grid: from ", low[axis], " to ", high[axis], " along ", axes[axis],
-                                           " in voxels of ", voxel_size[axis], " there are no cells to make"));
+                                           " in voxels of ", voxel_size[axis], what));
     }
     grid.shape[axis] = static_cast<std::int64_t>(size);
   }
