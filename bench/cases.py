@@ -14,13 +14,11 @@ import torch
 from torch import Tensor
 
 from bench import peers
-from bench.goals import GOALS
+from bench.goals import GOALS, Row
 from bench.timing import Call
 from bench.voxels import VOXEL_CASES, VoxelCase
 
 SECOND = 1_000_000_000  # nanoseconds; every recording here lasts one
-ROTATION_BYTES = 200_000_000  # what rotating inputs must exceed to be cold: over three times an H200's L2 of 60 MB
-MOST_COPIES = 600
 
 # ‖ours - truth‖ / ‖truth‖ that one rounding to the dtype explains. Integers are copied, so they must be equal.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 4e-3}
@@ -61,7 +59,7 @@ class Inputs:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Case:
+class Case(Row):
     op: str  # the function that is called
     name: str
     rows: int
@@ -73,14 +71,6 @@ class Case:
     gradient: bool = False
     construct: bool = False  # the Streams are built inside the timed call
     inside: bool = False  # no target hits the last sample: there the peers stay on the branch of the sample before it
-
-    @property
-    def title(self) -> str:
-        return f"{self.op} {self.name}"
-
-    @property
-    def has_goal(self) -> bool:
-        return (self.op, self.name) in GOALS
 
     # ---- data
 
@@ -243,10 +233,6 @@ class Case:
         for sample in reach:
             touched[place, sample] = True
         return touched
-
-    def copies(self, floor_bytes: int) -> int:
-        """How many input sets one graph replay must go through for each to find the L2 without it."""
-        return max(2, min(MOST_COPIES, -(-ROTATION_BYTES // floor_bytes)))
 
 
 def stamps(rows: int, count: int, device: str, generator: torch.Generator) -> Tensor:

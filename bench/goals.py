@@ -16,3 +16,18 @@ GOALS: dict[tuple[str, str], tuple[float, float]] = {
     ("voxelize", "max, 8 channels, 500K->128^3"): (42, 45),
 }
 CPU_FACTOR = 4  # on a CPU the goal of these rows is to be this many times as fast as torch
+
+
+class Row:
+    """What a case is called, and whether it has a goal."""
+
+    op: str
+    name: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.op} {self.name}"
+
+    @property
+    def has_goal(self) -> bool:
+        return (self.op, self.name) in GOALS

@@ -64,7 +64,7 @@ class Bench:
         sets = [first]
         if self.device == "cuda":
             common["floor_us"] = floor_bytes / self.bandwidth * 1e6
-            common["copies"] = self.copies or case.copies(floor_bytes)
+            common["copies"] = self.copies or timing.copies(floor_bytes)
             sets += [case.make(self.device, seed) for seed in range(1, common["copies"])]
         else:
             common["floor_us"] = timing.memcpy_us(floor_bytes, self.effort)

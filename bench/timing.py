@@ -15,6 +15,9 @@ import torch
 
 Call = Callable[[], Any]
 
+ROTATION_BYTES = 200_000_000  # what rotating inputs must exceed to be cold: over three times an H200's L2 of 60 MB
+MOST_COPIES = 600
+
 
 @contextlib.contextmanager
 def quiet_collector() -> Iterator[None]:
@@ -139,6 +142,11 @@ def host(call: Call, bursts: int = 60, burst: int = 32) -> float:
                 call()
             times.append((time.perf_counter() - begin) / burst * 1e6)
     return statistics.median(times)
+
+
+def copies(floor_bytes: int) -> int:
+    """How many input sets one graph replay must go through for each to find the L2 without it."""
+    return max(2, min(MOST_COPIES, -(-ROTATION_BYTES // floor_bytes)))
 
 
 def copy_bytes_per_s() -> float:

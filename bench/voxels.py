@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.goals import GOALS
+from bench.goals import Row
 from bench.timing import Call
 
 # Metres: every grid here is this cube. Voxels are a power of two wide, so that torch finds the same cells.
 LOW, EXTENT = -8.0, 16.0
-ROTATION_BYTES = 200_000_000  # as in bench.cases
 INTRINSICS = (585.0, 585.0, 320.0, 240.0)
 
 
@@ -100,7 +99,7 @@ class Inputs:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class VoxelCase:
+class VoxelCase(Row):
     name: str
     reduce: str
     number: int
@@ -112,14 +111,6 @@ class VoxelCase:
     @property
     def op(self) -> str:
         return "voxelize_depth" if self.cameras else "voxelize"
-
-    @property
-    def title(self) -> str:
-        return f"{self.op} {self.name}"
-
-    @property
-    def has_goal(self) -> bool:
-        return (self.op, self.name) in GOALS
 
     @property
     def peer(self) -> Callable[..., Tensor]:
@@ -167,9 +158,6 @@ class VoxelCase:
         width = {"count": 4, "occupancy": 1}.get(self.reduce, 4 * self.channels)
         read = inputs.points.nbytes + (0 if inputs.features is None else inputs.features.nbytes)
         return read + width * self.side**3
-
-    def copies(self, floor_bytes: int) -> int:
-        return max(2, -(-ROTATION_BYTES // floor_bytes))
 
 
 VOXEL_CASES = (

@@ -43,7 +43,7 @@ inline Integers integers_of(const Speaker& speaker, const char* what, const Tens
 }
 
 inline void check_device(const Speaker& speaker, const char* what, const TensorView& view, Device device,
-                         const char* other = "the first stream's values") {
+                         const char* other) {
   if (!view || view.device == device) return;
   speaker.fail(ErrorKind::value, what, " is on ", describe(view.device), " and ", other, " on ", describe(device),
                "; all must be on one device");

@@ -11,7 +11,7 @@ import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -68,12 +68,15 @@ class Problem:
     fuse_dtypes: list[str] = field(default_factory=list)  # conversions to try, beyond dtype=None where that is possible
 
 
-@dataclass(frozen=True)
-class Case:
-    name: str
-    recipe: Callable[[Random], Problem]
+Built = TypeVar("Built")
 
-    def build(self) -> Problem:
+
+@dataclass(frozen=True)
+class Case(Generic[Built]):
+    name: str
+    recipe: Callable[[Random], Built]
+
+    def build(self) -> Built:
         return self.recipe(Random(self.name))
 
 

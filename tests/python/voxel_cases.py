@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from cases import BFLOAT16, Random, bits_of, dtype_of
+from cases import BFLOAT16, Case, Random, bits_of, dtype_of
 
 POINT_DTYPES = ["float16", "float32", "float64"]
 FEATURE_DTYPES = ["float16", "float32", "uint8", *(["bfloat16"] if BFLOAT16 else [])]
@@ -31,15 +31,6 @@ class Problem:
     @property
     def operation(self) -> str:
         return "voxelize_depth" if "depth" in self.arrays else "voxelize"
-
-
-@dataclass(frozen=True)
-class Case:
-    name: str
-    recipe: Callable[[Random], Problem]
-
-    def build(self) -> Problem:
-        return self.recipe(Random(self.name))
 
 
 def special(random: Random, values: np.ndarray, one_in: int) -> np.ndarray:

@@ -303,6 +303,10 @@ bool can_hold(DType to, DType from) {
   return is_signed ? size_of(to) > size_of(from) : size_of(to) >= size_of(from);
 }
 
+void check_device(const Speaker& speaker, const char* what, const TensorView& view, Device device) {
+  robocache::check_device(speaker, what, view, device, "the first stream's values");
+}
+
 // A plan with the arrays it points to. One per thread, so that a call allocates nothing once it is warm.
 struct Scratch {
   std::vector<StreamPlan> streams;

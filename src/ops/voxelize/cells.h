@@ -40,7 +40,7 @@ inline void fill_cells(const Plan& plan, std::int64_t begin, std::int64_t end) {
   fill(plan.occupancy, 1);
   fill(plan.sum, plan.channels);
   fill(plan.mean, plan.channels);
-  if (plan.bits != nullptr && plan.shape[2] > 0) {
+  if (plan.bits != nullptr) {
     const std::int64_t bytes = (plan.shape[2] + 7) / 8;
     std::fill(plan.bits + begin / plan.shape[2] * bytes, plan.bits + end / plan.shape[2] * bytes, std::uint8_t{0});
   }

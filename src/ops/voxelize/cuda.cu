@@ -413,18 +413,37 @@ __device__ void load_features(const Plan& plan, std::int64_t number, std::int64_
   }
 }
 
+// What a channel's sums are scaled by, and back.
+struct Scale {
+  double to, back;
+};
+__device__ Scale scale_of(const Call& call, std::int64_t grid, std::int64_t channel) {
+  const int exponent =
+      exponent_of(call.largest[grid * call.plan.channels + channel], static_cast<std::int64_t>(call.given[grid]));
+  return {power_of_two(exponent), power_of_two(-exponent)};
+}
+// Of one grid and not too many channels, found once for a block.
+struct Scales {
+  static constexpr int most = 64;
+  Scale channels[most];
+  __device__ static bool serve(const Plan& plan) { return plan.grids == 1 && plan.channels <= most; }
+  __device__ void find(const Call& call) {
+    if (serve(call.plan) && threadIdx.x < call.plan.channels) channels[threadIdx.x] = scale_of(call, 0, threadIdx.x);
+    __syncthreads();
+  }
+};
+
 // Every point to its place, and the largest magnitude of each channel.
 template <class F, class Index, int V>
 __global__ void __launch_bounds__(tuning::threads) voxelize_place_kernel(const __grid_constant__ Call call) {
-  constexpr int shared_channels = 64;
   const Plan& plan = call.plan;
   after_earlier_work();
   let_next_begin();
-  __shared__ std::uint32_t largest[shared_channels];
-  if (threadIdx.x < shared_channels) largest[threadIdx.x] = 0;
+  __shared__ std::uint32_t largest[Scales::most];
+  if (threadIdx.x < Scales::most) largest[threadIdx.x] = 0;
   __syncthreads();
   const bool sums = plan.sum != nullptr || plan.mean != nullptr;
-  const bool shares = plan.grids == 1 && plan.channels <= shared_channels;
+  const bool shares = Scales::serve(plan);
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   const auto vectors = static_cast<int>(plan.channels / V);
   const int lanes = lanes_of(vectors);
@@ -473,26 +492,6 @@ __device__ void store(float* to, const float (&values)[V]) {
     for (int v = 0; v < V; ++v) to[v] = values[v];
   }
 }
-
-// What a channel's sums are scaled by, and back.
-struct Scale {
-  double to, back;
-};
-__device__ Scale scale_of(const Call& call, std::int64_t grid, std::int64_t channel) {
-  const int exponent =
-      exponent_of(call.largest[grid * call.plan.channels + channel], static_cast<std::int64_t>(call.given[grid]));
-  return {power_of_two(exponent), power_of_two(-exponent)};
-}
-// Of one grid and not too many channels, found once for a block.
-struct Scales {
-  static constexpr int most = 64;
-  Scale channels[most];
-  __device__ static bool serve(const Plan& plan) { return plan.grids == 1 && plan.channels <= most; }
-  __device__ void find(const Call& call) {
-    if (serve(call.plan) && threadIdx.x < call.plan.channels) channels[threadIdx.x] = scale_of(call, 0, threadIdx.x);
-    __syncthreads();
-  }
-};
 
 // V channels of one cell, for sum and mean, for max and min, or for all.
 template <class F, int V, bool Sums, bool Extremes>
@@ -776,7 +775,8 @@ class Runner {
     fill(plan.dropped, plan.clouds * drop_reasons * 8, 0);
     std::int64_t bytes = 0;
     for (int n = 0; n < call_.fill_count; ++n) bytes = std::max(bytes, call_.fills[n].bytes);
-    launch(&voxelize_fill_kernel, std::clamp<std::int64_t>(divide_up(bytes, 64 * tuning::threads), 1, 4224));
+    launch(&voxelize_fill_kernel,
+           std::clamp<std::int64_t>(divide_up(bytes, tuning::fill_bytes * tuning::threads), 1, tuning::most_blocks));
 
     const std::int64_t tiles =
         call_.tiles_per_cloud > 0 ? plan.clouds * call_.tiles_per_cloud : divide_up(plan.points_per_cloud, tile_points);
@@ -796,7 +796,9 @@ class Runner {
       with_feature_type(plan, [&](auto type) { run_features<typename decltype(type)::type>(); });
     }
     if (plan.bits != nullptr || call_.empties_count()) {
-      launch(&voxelize_marks_kernel, std::clamp<std::int64_t>(divide_up(cells, 8 * tuning::threads), 1, 4224));
+      launch(&voxelize_marks_kernel,
+             std::clamp<std::int64_t>(divide_up(cells, tuning::marks_per_thread * tuning::threads), 1,
+                                      tuning::most_blocks));
     }
   }
 
@@ -849,7 +851,8 @@ class Runner {
     } else {
       run_features<F, 1>();
     }
-    launch(&voxelize_heavy_kernel<F>, std::min<std::int64_t>(divide_up(plan.all_points, tuning::heavy), 1056));
+    launch(&voxelize_heavy_kernel<F>,
+           std::min<std::int64_t>(divide_up(plan.all_points, tuning::heavy), tuning::most_heavy_blocks));
   }
 
   Call& call_;

@@ -17,4 +17,11 @@ inline constexpr int cells_per_thread = 8;
 inline constexpr int heavy = 128;
 inline constexpr int chunk = 2048;
 
+// Bytes that a thread fills and cells that it marks, the blocks that do either at most, and those for cells of many points:
+// a few to each multiprocessor, which loop. Not swept.
+inline constexpr int fill_bytes = 64;
+inline constexpr int marks_per_thread = 8;
+inline constexpr int most_blocks = 4224;
+inline constexpr int most_heavy_blocks = 1056;
+
 }  // namespace robocache::voxelize_op::tuning
