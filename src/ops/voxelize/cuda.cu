@@ -7,17 +7,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/cuda.h"
-#include "ops/voxelize/check.h"
-#include "ops/voxelize/tuning.h"
+#include "ops/voxelize/cuda_points.h"
 
 namespace robocache::voxelize_op {
 namespace {
-
-constexpr unsigned whole_warp = 0xffffffffu;
-constexpr int warp_size = 32;
-constexpr int warps = tuning::threads / warp_size;
-constexpr std::int64_t tile_points = std::int64_t{tuning::threads} * tuning::points_per_thread;
 
 struct Fill {
   void* data = nullptr;
@@ -98,80 +91,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_fill_kernel(const __
   }
 }
 
-// ---- tiles of points -----------------------------------------------------------------------------------------------
-
-// The cloud that a packed point is in; -1 where it is in none.
-__device__ std::int64_t cloud_at(const Plan& plan, std::int64_t point) {
-  std::int64_t low = 0;
-  std::int64_t high = plan.clouds;
-  while (low < high) {
-    const std::int64_t middle = (low + high) / 2;
-    if (integer(plan.offsets, middle + 1) <= point) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low < plan.clouds && integer(plan.offsets, low) <= point ? low : -1;
-}
-
-// What a block works on: points of one cloud, or, where packed clouds are short, of several.
-template <class C>
-struct Tile {
-  Cloud<C> cloud;  // where there is one
-  bool one = true;
-  std::int64_t first = 0;  // of the cloud's points; of all where there are several
-  std::int64_t count = 0;
-  std::int64_t stored = 0;  // of them and of the padding behind them, which gets keys too
-};
-template <class C>
-__device__ void set_tile(const Call& call, Tile<C>& tile) {
-  const Plan& plan = call.plan;
-  tile = {};  // shared memory has no initial values
-  std::int64_t cloud = 0;
-  if (call.tiles_per_cloud > 0) {
-    cloud = blockIdx.x / call.tiles_per_cloud;
-    tile.first = (blockIdx.x - cloud * call.tiles_per_cloud) * tile_points;
-  } else {
-    const std::int64_t first = blockIdx.x * tile_points;
-    const std::int64_t last = min(first + tile_points, plan.points_per_cloud) - 1;
-    cloud = cloud_at(plan, first);
-    tile.one = cloud >= 0 && cloud == cloud_at(plan, last);
-    tile.first = first;
-    tile.count = tile.stored = last + 1 - first;
-    if (!tile.one) return;
-    tile.first -= clamp_to(integer(plan.offsets, cloud), 0, plan.points_per_cloud);
-  }
-  tile.cloud = cloud_of<C>(plan, cloud);
-  tile.count = min(tile_points, tile.cloud.count - tile.first);
-  if (call.tiles_per_cloud > 0) tile.stored = min(tile_points, plan.points_per_cloud - tile.first);
-}
-
-// Point k of a tile.
-template <class T, class Index, class C>
-__device__ Index locate_in(const Call& call, const Tile<C>& tile, std::int64_t k, Drop& drop,
-                           std::int64_t& cloud_number) {
-  const Plan& plan = call.plan;
-  C p[3] = {};
-  drop = Drop::none;
-  if (k >= tile.count) return -1;
-  if (tile.one) {
-    const Place place = locate<T, Index>(plan, tile.cloud, tile.first + k, p);
-    drop = place.drop;
-    return static_cast<Index>(drop == Drop::none ? tile.cloud.grid * plan.cells + place.cell : -1);
-  }
-  cloud_number = cloud_at(plan, tile.first + k);
-  if (cloud_number < 0) return -1;
-  const auto cloud = cloud_of<C>(plan, cloud_number);
-  const Place place = locate<T, Index>(plan, cloud, tile.first + k - cloud.first, p);
-  drop = place.drop;
-  return static_cast<Index>(drop == Drop::none ? cloud.grid * plan.cells + place.cell : -1);
-}
-
-template <class C>
-__device__ std::int64_t number_in(const Plan& plan, const Tile<C>& tile, std::int64_t k) {
-  return tile.one ? point_number(plan, tile.cloud, tile.first + k) : tile.first + k;
-}
+// ---- points --------------------------------------------------------------------------------------------------------
 
 // The usual case: one cloud of dense points without a pose, a crop or lengths.
 template <class T, class Index, class C>
@@ -184,25 +104,6 @@ __device__ Index locate_plain(const Call& call, const Cloud<C>& cloud, std::int6
   drop = place.drop;
   return static_cast<Index>(place.cell);
 }
-
-// Of the lanes of a warp with a key, in lane order: the first of each run of equal keys, and the length of its run.
-struct Runs {
-  bool leads = false;
-  int length = 0;
-  int before = 0;  // how many of the run are before this lane
-  int leader = 0;
-  template <class Index>
-  __device__ explicit Runs(Index key) {
-    const auto lane = static_cast<int>(threadIdx.x % warp_size);
-    const Index previous = __shfl_up_sync(whole_warp, key, 1);
-    const unsigned heads = __ballot_sync(whole_warp, lane == 0 || key != previous);
-    leader = 31 - __clz(static_cast<int>(heads & (~0u >> (31 - lane))));
-    const unsigned later = lane == 31 ? 0u : heads >> (lane + 1);
-    length = later == 0 ? warp_size - lane : __ffs(static_cast<int>(later));
-    leads = leader == lane && key >= 0;
-    before = lane - leader;
-  }
-};
 
 template <class T, class Index, bool Plain>
 __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const __grid_constant__ Call call) {
@@ -220,7 +121,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
       tile.cloud.number = tile.cloud.grid = tile.cloud.first = 0;
       tile.cloud.count = plan.points_per_cloud;
     } else {
-      set_tile(call, tile);
+      set_tile(plan, call.tiles_per_cloud, tile);
     }
   }
   if constexpr (!Plain) __syncthreads();
@@ -244,7 +145,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
     __syncthreads();
   } else {
 #pragma unroll
-    for (int k = 0; k < n; ++k) keys[k] = locate_in<T, Index>(call, tile, base + k * warp_size, drops[k], clouds[k]);
+    for (int k = 0; k < n; ++k) keys[k] = locate_in<T, Index>(plan, tile, base + k * warp_size, drops[k], clouds[k]);
   }
 
   after_earlier_work();  // the grids are filled
@@ -778,8 +679,7 @@ class Runner {
     launch(&voxelize_fill_kernel,
            std::clamp<std::int64_t>(divide_up(bytes, tuning::fill_bytes * tuning::threads), 1, tuning::most_blocks));
 
-    const std::int64_t tiles =
-        call_.tiles_per_cloud > 0 ? plan.clouds * call_.tiles_per_cloud : divide_up(plan.points_per_cloud, tile_points);
+    const std::int64_t tiles = tiles_of(plan);
     with_point_type(plan, [&](auto type) {
       using T = typename decltype(type)::type;
       if constexpr (is_float_type<T>) {
@@ -868,8 +768,7 @@ void run_cuda(const Plan& plan, const Context& context, int device) {
   call.box = cuda_fault_box(device);
   const CudaDevice current(device);
   call.all_cells = plan.grids * plan.cells;
-  call.tiles_per_cloud =
-      plan.offsets.data != nullptr ? 0 : std::max<std::int64_t>(divide_up(plan.points_per_cloud, tile_points), 1);
+  call.tiles_per_cloud = tiles_per_cloud(plan);
   Room needed(nullptr);
   take_scratch(call, needed);
   const CudaScratch scratch(context.workspace, device,

@@ -1,0 +1,120 @@
+// What the CUDA kernels of voxelize share: the points that a block works on, the cells they fall into, and equal
+// neighbours in a warp.
+#pragma once
+
+#include <algorithm>
+
+#include "core/cuda.h"
+#include "ops/voxelize/check.h"
+#include "ops/voxelize/tuning.h"
+
+namespace robocache::voxelize_op {
+namespace {
+
+constexpr unsigned whole_warp = 0xffffffffu;
+constexpr int warp_size = 32;
+constexpr int warps = tuning::threads / warp_size;
+constexpr std::int64_t tile_points = std::int64_t{tuning::threads} * tuning::points_per_thread;
+
+// The cloud that a packed point is in; -1 where it is in none.
+__device__ std::int64_t cloud_at(const Plan& plan, std::int64_t point) {
+  std::int64_t low = 0;
+  std::int64_t high = plan.clouds;
+  while (low < high) {
+    const std::int64_t middle = (low + high) / 2;
+    if (integer(plan.offsets, middle + 1) <= point) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < plan.clouds && integer(plan.offsets, low) <= point ? low : -1;
+}
+
+// What a block works on: points of one cloud, or, where packed clouds are short, of several.
+template <class C>
+struct Tile {
+  Cloud<C> cloud;  // where there is one
+  bool one = true;
+  std::int64_t first = 0;  // of the cloud's points; of all where there are several
+  std::int64_t count = 0;
+  std::int64_t stored = 0;  // of them and of the padding behind them, which gets keys too
+};
+template <class C>
+__device__ void set_tile(const Plan& plan, std::int64_t tiles_per_cloud, Tile<C>& tile) {
+  tile = {};  // shared memory has no initial values
+  std::int64_t cloud = 0;
+  if (tiles_per_cloud > 0) {
+    cloud = blockIdx.x / tiles_per_cloud;
+    tile.first = (blockIdx.x - cloud * tiles_per_cloud) * tile_points;
+  } else {
+    const std::int64_t first = blockIdx.x * tile_points;
+    const std::int64_t last = min(first + tile_points, plan.points_per_cloud) - 1;
+    cloud = cloud_at(plan, first);
+    tile.one = cloud >= 0 && cloud == cloud_at(plan, last);
+    tile.first = first;
+    tile.count = tile.stored = last + 1 - first;
+    if (!tile.one) return;
+    tile.first -= clamp_to(integer(plan.offsets, cloud), 0, plan.points_per_cloud);
+  }
+  tile.cloud = cloud_of<C>(plan, cloud);
+  tile.count = min(tile_points, tile.cloud.count - tile.first);
+  if (tiles_per_cloud > 0) tile.stored = min(tile_points, plan.points_per_cloud - tile.first);
+}
+
+// Point k of a tile.
+template <class T, class Index, class C>
+__device__ Index locate_in(const Plan& plan, const Tile<C>& tile, std::int64_t k, Drop& drop,
+                           std::int64_t& cloud_number) {
+  C p[3] = {};
+  drop = Drop::none;
+  if (k >= tile.count) return -1;
+  if (tile.one) {
+    const Place place = locate<T, Index>(plan, tile.cloud, tile.first + k, p);
+    drop = place.drop;
+    return static_cast<Index>(drop == Drop::none ? tile.cloud.grid * plan.cells + place.cell : -1);
+  }
+  cloud_number = cloud_at(plan, tile.first + k);
+  if (cloud_number < 0) return -1;
+  const auto cloud = cloud_of<C>(plan, cloud_number);
+  const Place place = locate<T, Index>(plan, cloud, tile.first + k - cloud.first, p);
+  drop = place.drop;
+  return static_cast<Index>(drop == Drop::none ? cloud.grid * plan.cells + place.cell : -1);
+}
+
+template <class C>
+__device__ std::int64_t number_in(const Plan& plan, const Tile<C>& tile, std::int64_t k) {
+  return tile.one ? point_number(plan, tile.cloud, tile.first + k) : tile.first + k;
+}
+
+// Of the lanes of a warp with a key, in lane order: the first of each run of equal keys, and the length of its run.
+struct Runs {
+  bool leads = false;
+  int length = 0;
+  int before = 0;  // how many of the run are before this lane
+  int leader = 0;
+  template <class Index>
+  __device__ explicit Runs(Index key) {
+    const auto lane = static_cast<int>(threadIdx.x % warp_size);
+    const Index previous = __shfl_up_sync(whole_warp, key, 1);
+    const unsigned heads = __ballot_sync(whole_warp, lane == 0 || key != previous);
+    leader = 31 - __clz(static_cast<int>(heads & (~0u >> (31 - lane))));
+    const unsigned later = lane == 31 ? 0u : heads >> (lane + 1);
+    length = later == 0 ? warp_size - lane : __ffs(static_cast<int>(later));
+    leads = leader == lane && key >= 0;
+    before = lane - leader;
+  }
+};
+
+// Tiles of each cloud; 0 where clouds are packed and tiles run over their ends.
+inline std::int64_t tiles_per_cloud(const Plan& plan) {
+  if (plan.offsets.data != nullptr) return 0;
+  return std::max<std::int64_t>(divide_up(plan.points_per_cloud, tile_points), 1);
+}
+inline std::int64_t tiles_of(const Plan& plan) {
+  const std::int64_t each = tiles_per_cloud(plan);
+  return each > 0 ? plan.clouds * each : divide_up(plan.points_per_cloud, tile_points);
+}
+
+}  // namespace
+}  // namespace robocache::voxelize_op
