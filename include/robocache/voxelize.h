@@ -8,9 +8,13 @@
 // frame, and its cell is floor((p - origin) / voxel_size) on each axis. Points without a reading, not finite, cropped or
 // outside reach no cell and are counted, per cloud and reason.
 //
+// Dense grids, or the voxels that have points, sorted (voxelize_sparse), or one point for each voxel of a grid without end
+// (voxel_downsample).
+//
 // Every call here
 //   - gives the same bits on every backend and every run, and for any order of the points: sums are made of integers;
-//   - works in stream order on the caller's stream, never synchronises, and can be captured in a CUDA graph;
+//   - works in stream order on the caller's stream, never synchronises, and can be captured in a CUDA graph; only a sparse
+//     call without max_voxels waits for the GPU, once, and voxel_downsample twice: they must know how many voxels there are;
 //   - asks for scratch on CUDA: a byte a cell for occupancy_bits; where features are reduced 4 bytes a cell, and a point
 //     up to 33 bytes and one more for every four channels;
 //   - checks shapes, dtypes and devices first and throws robocache::Error before anything is written. What only the data
@@ -26,6 +30,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <span>
@@ -102,5 +107,54 @@ void voxelize(const Context& context, const Clouds& clouds, const Grid& grid, co
               std::span<const VoxelOutput> outputs, const TensorView& dropped = {});
 void voxelize_depth(const Context& context, const DepthImages& images, const Grid& grid, const VoxelizeOptions& options,
                     std::span<const VoxelOutput> outputs, const TensorView& dropped = {});
+
+// ---- sparse --------------------------------------------------------------------------------------------------------
+
+struct SparseOptions {
+  double empty = 0;              // what rows without a voxel hold
+  std::int64_t max_voxels = -1;  // rows of the result; -1: as many as there are voxels, for which a GPU is waited for
+  std::int64_t grids = -1;       // how many there are; -1: as many as clouds
+  std::int64_t first = 0;        // K: how many points of each voxel are kept as they are
+  bool check = true;
+};
+
+// A row for each voxel that has points, in the order of grid, x, y, z. Of more than max_voxels the first are kept; rows
+// that are left over have coordinates of -1. What is not given is not written.
+struct SparseOutput {
+  TensorView coordinates{};           // int64 [M, 4]: grid, x, y, z
+  TensorView counts{};                // int32 [M]: points
+  std::vector<VoxelOutput> values{};  // [M]; features [M, F]. No occupancy_bits
+  // The first K points of each voxel, in the order of the points: where they are in the grid's frame, then their features.
+  // [M, K, 3 + F], float32, or float64 where points are; 0 behind the last.
+  TensorView first{};
+  TensorView first_counts{};    // int32 [M]: min(points, K)
+  TensorView point_to_voxel{};  // int64, as points or pixels are shaped: the row of each; -1: none
+  TensorView found{};           // int64 [2]: rows that hold voxels, and voxels that got no row
+};
+// Says where to write, as soon as the number of rows is known.
+using SparseRows = std::function<SparseOutput(std::int64_t rows)>;
+
+void voxelize_sparse(const Context& context, const Clouds& clouds, const Grid& grid, const SparseOptions& options,
+                     const SparseRows& rows, const TensorView& dropped = {});
+void voxelize_depth_sparse(const Context& context, const DepthImages& images, const Grid& grid,
+                           const SparseOptions& options, const SparseRows& rows, const TensorView& dropped = {});
+
+// The mean point of each voxel, in the order of cloud, x, y, z. Voxels are whole multiples of their size from the origin,
+// to either side, without end.
+struct Lattice {
+  std::array<double, 3> voxel_size{};
+  std::array<double, 3> origin{};
+};
+struct DownsampleOutput {
+  TensorView points{};       // [M, 3] in the frame after the pose: float32, or float64 where points are
+  TensorView features{};     // [M, F] float32: their mean
+  TensorView counts{};       // int32 [M]
+  TensorView coordinates{};  // int64 [M, 4]: cloud, x, y, z; negative before the origin
+};
+using DownsampleRows = std::function<DownsampleOutput(std::int64_t rows)>;
+
+// options: only `check` and `grids` count.
+void voxel_downsample(const Context& context, const Clouds& clouds, const Lattice& lattice,
+                      const SparseOptions& options, const DownsampleRows& rows, const TensorView& dropped = {});
 
 }  // namespace robocache

@@ -32,12 +32,35 @@ from robocache._core import (
     synchronize,
     version,
 )
-from robocache._voxelize import Dropped, Grid, Voxels, camera_rays, voxelize, voxelize_depth
+from robocache._voxelize import (
+    Downsampled,
+    Dropped,
+    Grid,
+    SparseVoxels,
+    Voxels,
+    camera_rays,
+    voxel_downsample,
+    voxelize,
+    voxelize_depth,
+)
 
 __version__: str = version()
 del version
 
-for _public in (Stream, Timeline, Aligned, Fused, Cloud, Grid, Voxels, Dropped, CudaError, FileError):
+for _public in (
+    Stream,
+    Timeline,
+    Aligned,
+    Fused,
+    Cloud,
+    Grid,
+    Voxels,
+    SparseVoxels,
+    Downsampled,
+    Dropped,
+    CudaError,
+    FileError,
+):
     _public.__module__ = __name__  # where users find them
 del _public
 
@@ -45,10 +68,12 @@ __all__ = [
     "Aligned",
     "Cloud",
     "CudaError",
+    "Downsampled",
     "Dropped",
     "FileError",
     "Fused",
     "Grid",
+    "SparseVoxels",
     "Stream",
     "Timeline",
     "Voxels",
@@ -66,6 +91,7 @@ __all__ = [
     "simd_target",
     "simd_targets",
     "synchronize",
+    "voxel_downsample",
     "voxelize",
     "voxelize_depth",
 ]

@@ -1,4 +1,4 @@
-"""voxelize and voxelize_depth in torch: gradients, torch.compile, and every device that has no kernels of ours.
+"""Dense voxelize and voxelize_depth in torch: gradients, torch.compile, and every device that has no kernels of ours.
 
 The engine serves plain tensors by itself. _voxelize.py comes here where it cannot, and each call takes the first of
 these ways that fits:
@@ -25,6 +25,13 @@ from ._torch_run import uses_portable
 from ._voxelize import Grid
 
 ARRAYS = ("features", "lengths", "offsets", "into", "pose", "intrinsics", "rays")  # after points or depth
+
+
+class Sparse(NamedTuple):
+    """What a sparse call has besides."""
+
+    first: int  # 0: none
+    max_voxels: int | None
 
 
 class Call(NamedTuple):
@@ -71,7 +78,7 @@ def run(
             f"{operation}: out takes no part in gradients, and features require grad; leave out away, "
             "or call under torch.no_grad()"
         )
-    traced = torch.compiler.is_compiling() or not all(is_plain(tensor) or is_wrapped(tensor) for tensor in tensors)
+    traced = is_traced(tensors)
     if accumulate:
         if not outs:
             raise ValueError(f"{operation}: accumulate adds to what out holds; give out")
@@ -101,6 +108,10 @@ def run(
     if outs:
         values = list(outs)
     return tuple(values) if several else values[0], made[-1]
+
+
+def is_traced(tensors: Sequence[Tensor]) -> bool:
+    return torch.compiler.is_compiling() or not all(is_plain(tensor) or is_wrapped(tensor) for tensor in tensors)
 
 
 def outs_of(operation: str, reduce: str | Sequence[str], out: Any) -> Sequence[Tensor]:
@@ -198,11 +209,12 @@ def run_now(tensors: Sequence[Tensor], call: Call) -> list[Tensor]:
     if not uses_portable(call, tensors[0].device):  # type: ignore[arg-type]
         made = engine(tensors, call)
         if made is not NotImplemented:
-            return list(made)
+            return [*made[0], made[1]]
     return run_portable(tensors, call, None)
 
 
-def engine(tensors: Sequence[Tensor], call: Call) -> Any:
+def engine(tensors: Sequence[Tensor], call: Call, sparse: Sparse | None = None) -> Any:
+    """What _core gives, the values always as a tuple, or NotImplemented."""
     arrays = named(tensors, call)
     n = call.numbers
     grid = Grid(n[0:3], n[3:6], call.integers[:3])
@@ -210,7 +222,8 @@ def engine(tensors: Sequence[Tensor], call: Call) -> Any:
     crop = (tuple(call.crop[:3]), tuple(call.crop[3:]))
     frame = "sensor" if call.crop_in_sensor_frame else "grid"
     pose = arrays.get("pose")
-    scene = (arrays.get("into"), grids, pose, crop, frame, None, False, call.check, call.backend)
+    layout = (None, None, None) if sparse is None else ("sparse", sparse.first or None, sparse.max_voxels)
+    scene = (arrays.get("into"), grids, pose, crop, frame, *layout, None, False, call.check, call.backend)
     reductions = (arrays.get("features"), tuple(call.reduce), call.packed, n[6])
     function: Any = _core.voxelize if call.operation == "voxelize" else _core.voxelize_depth
     if call.operation == "voxelize":
@@ -218,14 +231,17 @@ def engine(tensors: Sequence[Tensor], call: Call) -> Any:
     else:
         camera = (arrays.get("intrinsics"), arrays.get("rays"))
         made = function(tensors[0], *camera, grid, *reductions, n[7] or None, n[8], n[9], tuple(call.invalid), *scene)
-    return made if made is NotImplemented else [*made[0], made[1]]
+    return made
 
 
 def run_portable(tensors: Sequence[Tensor], call: Call, start: Sequence[Tensor] | None) -> list[Tensor]:
     check_arguments(tensors, call)
     scene = scene_of(tensors, call)
     features = named(tensors, call).get("features")
-    values, dropped = _torch_voxels_backend.reduce(scene, features, call.reduce, call.packed, call.numbers[6], start)
+    places = _torch_voxels_backend.dense_places(scene)
+    lead = (scene.grids, *scene.shape)
+    values = _torch_voxels_backend.reduce(places, lead, features, call.reduce, call.packed, call.numbers[6], start)
+    dropped = places.located.dropped
     if not is_batched(tensors, call):
         values, dropped = [value[0] for value in values], dropped[0]
     return [*values, dropped]
@@ -242,7 +258,7 @@ def scene_of(tensors: Sequence[Tensor], call: Call) -> _torch_voxels_backend.Sce
         voxel_size=n[3:6],
         shape=call.integers[:3],
         grids=cloud_count(tensors, call) if call.integers[3] < 0 else call.integers[3],
-        **{name: tensor for name, tensor in arrays.items() if name != "features"},
+        **{name: tensor for name, tensor in arrays.items() if name != "features"},  # type: ignore[arg-type]
         crop=call.crop,
         crop_in_sensor_frame=call.crop_in_sensor_frame,
         depth_scale=scale,
@@ -252,7 +268,7 @@ def scene_of(tensors: Sequence[Tensor], call: Call) -> _torch_voxels_backend.Sce
     )
 
 
-def check_arguments(tensors: Sequence[Tensor], call: Call) -> None:
+def check_arguments(tensors: Sequence[Tensor], call: Call, sparse: Sparse | None = None) -> None:
     """The engine checks for the portable backend too, so that there is one place that writes the sentences."""
     main = tensors[0]
     for tensor in tensors:
@@ -271,7 +287,7 @@ def check_arguments(tensors: Sequence[Tensor], call: Call) -> None:
         if here and name in ("lengths", "offsets", "into", "pose"):
             zeros[k + 1] = tensors[k + 1].detach()
     integers = [1, 1, 1, call.integers[3]]
-    engine(zeros, call._replace(integers=integers, check=here, backend=None))
+    engine(zeros, call._replace(integers=integers, check=here, backend=None), sparse)
 
 
 # ---- gradients
@@ -344,8 +360,8 @@ def voxelize_backward(tensors: Sequence[Tensor], *arguments: Any) -> Tensor:
     *rest, names, gradients = arguments
     call = Call(*rest)
     features = named(tensors, call)["features"]
-    scene = scene_of([tensor.detach() for tensor in tensors], call)
-    return _torch_voxels_backend.gradient(scene, features.detach(), names, gradients)
+    places = _torch_voxels_backend.dense_places(scene_of([tensor.detach() for tensor in tensors], call))
+    return _torch_voxels_backend.gradient(places, features.detach(), names, gradients)
 
 
 def voxelize_backward_fake(tensors: Sequence[Tensor], *arguments: Any) -> Tensor:

@@ -43,6 +43,7 @@ class Scene:
     depth_min: float = 0.0
     depth_max: float = math.inf
     invalid: Sequence[float] = ()
+    lattice: bool = False  # cells without end, to either side of the origin; `shape` says nothing
 
     @property
     def clouds(self) -> int:
@@ -57,15 +58,50 @@ class Scene:
 
 
 @dataclass
-class Places:
-    """Where the points in memory fall, one after the other."""
+class Located:
+    """The points in memory, one after the other."""
 
+    points: Tensor  # [P, 3], in the grid's frame
+    cell: Tensor  # int64 [P, 3]; 0 where it is not kept
     grid: Tensor  # int64 [P]: `grids` for what belongs to no cloud
-    key: Tensor  # int64 [P]: grid * cells + cell; grids * cells where the point is dropped
+    kept: Tensor  # bool [P]
     dropped: Tensor  # int64 [C, 4]
 
 
-def locate(scene: Scene) -> Places:
+@dataclass
+class Places:
+    """Which row of the result each point goes to: a cell of all grids, or a voxel that has points."""
+
+    located: Located
+    row: Tensor  # int64 [P]; `rows` where it goes to none
+    rows: int
+    row_grid: Tensor  # int64 [rows + 1]
+    grids: int
+
+
+@dataclass
+class Voxels:
+    """Voxels that have points, sorted."""
+
+    places: Places
+    key: Tensor  # int64 [rows + 1]: grid * cells + cell; grids * cells where a row has no voxel
+    order: Tensor  # int64 [P]: points by key
+    start: Tensor  # int64 [rows + 1]: where those of a row begin in `order`
+    found: Tensor  # int64 [2]: rows that hold voxels, and voxels that got none
+    shape: Sequence[int]
+    lowest: Sequence[int]
+
+    def coordinates(self) -> Tensor:
+        """int64 [rows, 4]: grid, x, y, z; -1 where there is no voxel."""
+        x, y, z = self.shape
+        key = self.key[:-1]
+        grid, cell = key // (x * y * z), key % (x * y * z)
+        parts = [grid, cell // (y * z), cell // z % y, cell % z]
+        low = torch.tensor([0, *self.lowest], dtype=torch.int64, device=key.device)
+        return torch.where((grid < self.places.grids)[:, None], torch.stack(parts, -1) + low, -1)
+
+
+def locate(scene: Scene) -> Located:
     compute = torch.float64 if scene.main.dtype == torch.float64 else torch.float32
     device = scene.main.device
     points, reading, cloud, exists = read(scene, compute)
@@ -93,17 +129,18 @@ def locate(scene: Scene) -> Places:
         finite = finite & torch.isfinite(points).all(-1)
     if not scene.crop_in_sensor_frame:
         kept = inside(points, box)
-    cell = torch.zeros_like(cloud)
+    cells = []
     within = torch.ones_like(finite)
+    least = -(2.0**62) if scene.lattice else 0.0
     for axis in range(3):
         # A divisor that is a number, not a tensor, would become a reciprocal on CUDA.
         size = torch.full((), rounded(scene.voxel_size[axis]), dtype=compute, device=device)
         at = torch.floor((points[:, axis] - rounded(scene.origin[axis])) / size)
-        near = (at >= 0) & (at < 2.0**62)
-        index = torch.where(near, at, 0).to(torch.int64)
-        near = near & (index < scene.shape[axis])
+        near = (at >= least) & (at < 2.0**62)
+        cells.append(torch.where(near, at, 0).to(torch.int64))
         within = within & near
-        cell = torch.where(within, cell * scene.shape[axis] + index, 0)
+        if not scene.lattice:
+            within = within & (cells[axis] < scene.shape[axis])
 
     alive = exists
     clouds = scene.clouds
@@ -118,8 +155,71 @@ def locate(scene: Scene) -> Places:
         into = scene.into.to(torch.int64).clamp(0, max(scene.grids - 1, 0))
         grid = into[cloud] if clouds > 0 else cloud
     grid = torch.where(exists, grid, scene.grids)
-    key = torch.where(alive, grid * scene.cells + cell, scene.grids * scene.cells)
-    return Places(grid, key, dropped[: clouds * 4].reshape(clouds, 4))
+    cell = torch.where(alive[:, None], torch.stack(cells, -1), 0)
+    return Located(points, cell, grid, alive, dropped[: clouds * 4].reshape(clouds, 4))
+
+
+def dense_places(scene: Scene) -> Places:
+    located = locate(scene)
+    rows = scene.grids * scene.cells
+    key = keys_of(located, scene.shape, scene.grids)
+    row_grid = torch.arange(rows + 1, device=key.device) // scene.cells
+    return Places(located, key, rows, row_grid, scene.grids)
+
+
+def keys_of(located: Located, shape: Sequence[int], grids: int) -> Tensor:
+    """grid * cells + cell, and grids * cells where there is none."""
+    x, y, z = shape
+    cell = (located.cell[:, 0] * y + located.cell[:, 1]) * z + located.cell[:, 2]
+    return torch.where(located.kept, located.grid * (x * y * z) + cell, grids * (x * y * z))
+
+
+def sparse_voxels(scene: Scene, max_voxels: int | None) -> Voxels:
+    """Waits for the device where max_voxels is None, and where the grid has no end."""
+    located = locate(scene)
+    shape, lowest = scene.shape, [0, 0, 0]
+    if scene.lattice:
+        shape, lowest = lattice_of(located, scene.grids)
+        low = torch.tensor(lowest, dtype=torch.int64, device=located.cell.device)
+        located.cell = torch.where(located.kept[:, None], located.cell - low, 0)
+    none = scene.grids * math.prod(shape)
+    key, order = torch.sort(keys_of(located, shape, scene.grids), stable=True)
+    device = key.device
+    begins = key < none
+    begins[1:] &= key[1:] != key[:-1]
+    number = torch.cumsum(begins, 0) - 1  # of the voxel that a sorted point is in, where it is in one
+    voxels = begins.sum()
+    rows = int(voxels) if max_voxels is None else max_voxels
+    row_sorted = torch.where(key < none, number.clamp(max=rows), rows)
+    row = torch.empty_like(row_sorted).scatter_(0, order, row_sorted)
+    start = torch.zeros(rows + 2, dtype=torch.int64, device=device)
+    start[1:] = torch.cumsum(
+        torch.zeros(rows + 1, dtype=torch.int64, device=device).index_add_(0, row_sorted, torch.ones_like(row_sorted)),
+        0,
+    )
+    row_key = torch.full((rows + 1,), none, dtype=torch.int64, device=device)
+    row_key.scatter_reduce_(0, row_sorted, key, "amin")
+    row_key[rows] = none
+    row_grid = torch.div(row_key, math.prod(shape), rounding_mode="floor")
+    found = torch.stack([voxels.clamp(max=rows), (voxels - rows).clamp(min=0)])
+    places = Places(located, row, rows, row_grid, scene.grids)
+    return Voxels(places, row_key, order, start[:-1], found, shape, lowest)
+
+
+def lattice_of(located: Located, grids: int) -> tuple[list[int], list[int]]:
+    """How many cells there are along each axis, and the lowest."""
+    if not bool(located.kept.any()):
+        return [1, 1, 1], [0, 0, 0]
+    cells = located.cell[located.kept]
+    lowest, highest = cells.amin(0).tolist(), cells.amax(0).tolist()
+    shape = [high - low + 1 for low, high in zip(lowest, highest, strict=True)]
+    if max(grids, 1) * math.prod(shape) > 2**62:
+        each = " in each cloud" if grids > 1 else ""
+        raise ValueError(
+            f"voxel_downsample: the points span {shape} voxels{each}, more than 2^62 in all; take larger voxels, or "
+            "crop far points away"
+        )
+    return shape, lowest
 
 
 def read(scene: Scene, compute: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -232,6 +332,18 @@ def fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return torch.where(torch.isfinite(value), value, product + c)
 
 
+def narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """float64 rounded once, also to half types, which torch reaches through float32."""
+    if dtype not in (torch.float16, torch.bfloat16):
+        return x.to(dtype)
+    single = x.to(torch.float32)
+    error = x - single.to(torch.float64)
+    bits = single.view(torch.int32)
+    odd = torch.where(torch.sign(error) * torch.sign(single) < 0, bits - 1, bits + 1)
+    inexact = torch.isfinite(single) & (error != 0) & (single != 0) & (bits & 1 == 0)
+    return torch.where(inexact, odd, bits).view(torch.float32).to(dtype)
+
+
 def power_of_two(exponent: Tensor) -> Tensor:
     return ((exponent.to(torch.int64) + 1023) << 52).view(torch.float64)
 
@@ -239,35 +351,42 @@ def power_of_two(exponent: Tensor) -> Tensor:
 # ---- reductions
 
 
-def counted(scene: Scene, places: Places) -> Tensor:
-    """int64 [G * cells + 1]: the last is what was dropped."""
-    count = torch.zeros(scene.grids * scene.cells + 1, dtype=torch.int64, device=places.key.device)
-    return count.index_add_(0, places.key, torch.ones_like(places.key))
+def counted(places: Places) -> Tensor:
+    """int64 [rows + 1]: the last is what was dropped."""
+    count = torch.zeros(places.rows + 1, dtype=torch.int64, device=places.row.device)
+    return count.index_add_(0, places.row, torch.ones_like(places.row))
 
 
-def summed(scene: Scene, places: Places, features: Tensor) -> Tensor:
-    """float64 [G * cells + 1, F], not yet divided or rounded."""
+def exponents(largest: Tensor, given: Tensor, dtype: torch.dtype) -> Tensor:
+    """What sums of each grid and channel are scaled by, as a power of two."""
+    room = 61 - torch.frexp(given.to(torch.float64))[1].to(torch.int64)[:, None]
+    if dtype != torch.float64:
+        return torch.where(largest == 0, 0, room - (torch.frexp(largest)[1].to(torch.int64) - 1))
+    bits = largest.view(torch.int64)
+    return torch.where(bits >> 32 == 0, 0, (room - ((bits >> 52) - 1023)).clamp(max=1000))
+
+
+def summed(places: Places, features: Tensor) -> Tensor:
+    """float64 [rows + 1, F], not yet divided or rounded."""
     channels = features.shape[1]
     wide = features.to(torch.float64)
     finite = torch.isfinite(wide)
     real = torch.where(finite, wide, 0)
-    reached = torch.where(places.key < scene.grids * scene.cells, places.grid, scene.grids)
-    largest = torch.zeros(scene.grids + 1, channels, dtype=torch.float64, device=wide.device)
+    grid, grids = places.located.grid, places.grids
+    reached = torch.where(places.located.kept, grid, grids)
+    largest = torch.zeros(grids + 1, channels, dtype=torch.float64, device=wide.device)
     largest.scatter_reduce_(0, reached[:, None].expand(-1, channels), real.abs(), "amax")
-    given = torch.zeros(scene.grids + 1, dtype=torch.int64, device=wide.device)
-    given.index_add_(0, places.grid, torch.ones_like(places.grid))
-    width = torch.frexp(given.to(torch.float64))[1].to(torch.int64)
-    exponent = 61 - (torch.frexp(largest)[1].to(torch.int64) - 1) - width[:, None]
-    exponent = torch.where(largest == 0, 0, exponent)
+    given = torch.zeros(grids + 1, dtype=torch.int64, device=wide.device)
+    given.index_add_(0, grid, torch.ones_like(grid))
+    exponent = exponents(largest, given, features.dtype)
     fixed = torch.round(real * power_of_two(exponent)[reached]).to(torch.int64)
-    rows = scene.grids * scene.cells + 1
-    total = torch.zeros(rows, channels, dtype=torch.int64, device=wide.device).index_add_(0, places.key, fixed)
-    grid_of = torch.arange(rows, device=wide.device) // scene.cells
-    value = total.to(torch.float64) * power_of_two(-exponent)[grid_of]
+    rows = places.rows + 1
+    total = torch.zeros(rows, channels, dtype=torch.int64, device=wide.device).index_add_(0, places.row, fixed)
+    value = total.to(torch.float64) * power_of_two(-exponent)[places.row_grid]
 
     def any_of(mask: Tensor) -> Tensor:
         found = torch.zeros(rows, channels, dtype=torch.int32, device=wide.device)
-        return found.index_add_(0, places.key, mask.to(torch.int32)) > 0
+        return found.index_add_(0, places.row, mask.to(torch.int32)) > 0
 
     up, down = any_of(wide == math.inf), any_of(wide == -math.inf)
     missing = any_of(torch.isnan(wide)) | (up & down)
@@ -296,26 +415,25 @@ def value_of(order: Tensor, greatest: bool, dtype: torch.dtype) -> Tensor:
     return torch.where(order == LARGEST, torch.full((), math.nan, dtype=dtype, device=order.device), bits)
 
 
-def extremes(scene: Scene, places: Places, order: Tensor) -> Tensor:
-    """int64 [G * cells + 1, F]: the greatest order of each cell."""
+def extremes(places: Places, order: Tensor) -> Tensor:
+    """int64 [rows + 1, F]: the greatest order of each row."""
     channels = order.shape[1]
-    best = torch.full((scene.grids * scene.cells + 1, channels), SMALLEST, dtype=torch.int64, device=order.device)
-    return best.scatter_reduce_(0, places.key[:, None].expand(-1, channels), order, "amax")
+    best = torch.full((places.rows + 1, channels), SMALLEST, dtype=torch.int64, device=order.device)
+    return best.scatter_reduce_(0, places.row[:, None].expand(-1, channels), order, "amax")
 
 
 def reduce(
-    scene: Scene,
+    places: Places,
+    lead: Sequence[int],
     features: Tensor | None,
     reductions: Sequence[str],
     packed: bool,
     empty: float,
     start: Sequence[Tensor] | None,
-) -> tuple[list[Tensor], Tensor]:
-    """The values [G, X, Y, Z, ...] of each reduction, and dropped [C, 4]. `start` is what accumulate adds to."""
-    places = locate(scene)
-    count = counted(scene, places)[:-1]
+) -> list[Tensor]:
+    """The values [*lead, ...] of each reduction. `start` is what accumulate adds to."""
+    count = counted(places)[:-1]
     filled = count > 0
-    lead = (scene.grids, *scene.shape)
     flat = None if features is None else features.flatten(0, -2)
     double = None
     values = []
@@ -336,20 +454,35 @@ def reduce(
         assert flat is not None
         if reduction in ("sum", "mean"):
             if double is None:
-                double = summed(scene, places, flat)
+                double = summed(places, flat)
             value = double[:-1] if reduction == "sum" else double[:-1] / count.clamp(min=1)[:, None]
             made = torch.where(filled[:, None], value.to(torch.float32), empty)
         else:
             greatest = reduction == "max"
-            best = extremes(scene, places, order_of(flat, greatest))[:-1]
+            best = extremes(places, order_of(flat, greatest))[:-1]
             if before is None:
-                rest = torch.full((), empty, dtype=flat.dtype, device=flat.device)
+                rest = narrowed(torch.full((), empty, dtype=torch.float64, device=flat.device), flat.dtype)
             else:
                 rest = before.reshape(best.shape)
                 best = torch.maximum(best, order_of(rest, greatest))
             made = torch.where(filled[:, None], value_of(best, greatest, flat.dtype), rest)
         values.append(made.reshape(*lead, flat.shape[1]))
-    return values, places.dropped
+    return values
+
+
+def first_points(voxels: Voxels, features: Tensor | None, first: int) -> Tensor:
+    """[rows, first, 3 + F]: the first points of each voxel and their features; 0 behind the last."""
+    places = voxels.places
+    table = places.located.points
+    if features is not None:
+        table = torch.cat([table, features.flatten(0, -2).to(table.dtype)], -1)
+    rank = torch.arange(first, device=table.device)
+    count = counted(places)[:-1]
+    at = (voxels.start[:-1, None] + rank).clamp(max=max(table.shape[0] - 1, 0))
+    filled = (rank < count[:, None])[:, :, None]
+    if table.shape[0] == 0:
+        return torch.zeros(places.rows, first, table.shape[1], dtype=table.dtype, device=table.device)
+    return torch.where(filled, table[voxels.order[at]], 0)
 
 
 def pack_bits(filled: Tensor) -> Tensor:
@@ -361,30 +494,29 @@ def pack_bits(filled: Tensor) -> Tensor:
     return (eights << weights).sum(-1, dtype=torch.uint8)
 
 
-def gradient(scene: Scene, features: Tensor, reductions: Sequence[str], gradients: Sequence[Tensor | None]) -> Tensor:
-    """d loss / d features from d loss / d values: for sum and mean through the cell, for max and min to its winner."""
-    places = locate(scene)
+def gradient(places: Places, features: Tensor, reductions: Sequence[str], gradients: Sequence[Tensor | None]) -> Tensor:
+    """d loss / d features from d loss / d values: for sum and mean through the row, for max and min to its winner."""
     flat = features.flatten(0, -2)
     channels = flat.shape[1]
-    rows = scene.grids * scene.cells
+    rows, row = places.rows, places.row
     total = torch.zeros(flat.shape, dtype=torch.float64, device=flat.device)
     number = torch.arange(flat.shape[0], device=flat.device)[:, None].expand(-1, channels)
     for reduction, given in zip(reductions, gradients, strict=True):
         if given is None:
             continue
-        cells = torch.zeros(rows + 1, channels, dtype=torch.float64, device=flat.device)
-        cells[:rows] = given.reshape(rows, channels)
+        each = torch.zeros(rows + 1, channels, dtype=torch.float64, device=flat.device)
+        each[:rows] = given.reshape(rows, channels)
         if reduction == "sum":
-            total = total + cells[places.key]
+            total = total + each[row]
         elif reduction == "mean":
-            count = counted(scene, places).clamp(min=1).to(torch.float64)
-            total = total + (cells / count[:, None])[places.key]
+            count = counted(places).clamp(min=1).to(torch.float64)
+            total = total + (each / count[:, None])[row]
         else:
             order = order_of(flat, reduction == "max")
-            best = extremes(scene, places, order)
-            # The earliest of those that are the greatest of their cell.
-            candidate = torch.where(order == best[places.key], number, LARGEST)
+            best = extremes(places, order)
+            # The earliest of those that are the greatest of their row.
+            candidate = torch.where(order == best[row], number, LARGEST)
             first = torch.full((rows + 1, channels), LARGEST, dtype=torch.int64, device=flat.device)
-            first.scatter_reduce_(0, places.key[:, None].expand(-1, channels), candidate, "amin")
-            total = total + torch.where(first[places.key] == number, cells[places.key], 0)
-    return total.to(features.dtype).reshape(features.shape)
+            first.scatter_reduce_(0, row[:, None].expand(-1, channels), candidate, "amin")
+            total = total + torch.where(first[row] == number, each[row], 0)
+    return narrowed(total, features.dtype).reshape(features.shape)

@@ -1,4 +1,5 @@
-"""Clouds and depth images into grids: voxelize, voxelize_depth, and the rays of a camera whose lens distorts.
+"""Clouds and depth images into grids: voxelize, voxelize_depth, voxel_downsample, and the rays of a camera whose lens
+distorts.
 
 Nothing of a call is computed here. The engine (robocache._core) serves arrays that have memory; robocache._torch_voxels
 serves what it hands back with NotImplemented (gradients, tensors without memory, other devices), and everything while
@@ -116,6 +117,44 @@ class Voxels(NamedTuple, Generic[Array]):
         return f"Voxels(values {', '.join(_shape(array) for array in values)}, {self.dropped!r})"
 
 
+class SparseVoxels(NamedTuple, Generic[Array]):
+    """The voxels that have points, in the order of grid, x, y, z: a row for each."""
+
+    coordinates: Array  # int64 [M, 4]: grid, x, y, z
+    values: Array  # [M], features [M, F]; a tuple where `reduce` is one
+    counts: Array  # int32 [M]: points
+    point_to_voxel: Array  # int64, as points or pixels are shaped: the row of each; -1: dropped
+    dropped: Dropped
+    found: Array  # int64 [2]: rows that hold voxels, and voxels that got no row, because of max_voxels
+    first: Array | None  # [M, first, 3 + F]: the first points of each voxel, in the grid's frame, and their features
+    number: Array | None  # int32 [M]: how many of these there are
+
+    @property
+    def overflow(self) -> Any:
+        """Voxels that have points and no row, because of max_voxels."""
+        return self.found[1]  # type: ignore[index]
+
+    def __repr__(self) -> str:
+        values = self.values if isinstance(self.values, tuple) else (self.values,)
+        first = "" if self.first is None else f", first {_shape(self.first)}"
+        shapes = ", ".join(_shape(array) for array in values)
+        return f"SparseVoxels(coordinates {_shape(self.coordinates)}, values {shapes}{first}, {self.dropped!r})"
+
+
+class Downsampled(NamedTuple, Generic[Array]):
+    """One point for each voxel that has some, in the order of cloud, x, y, z."""
+
+    points: Array  # [M, 3]: their mean; float32, or float64 where the points are
+    features: Array | None  # float32 [M, F]: their mean
+    counts: Array  # int32 [M]: how many
+    coordinates: Array  # int64 [M, 4]: cloud, and the voxel's number along x, y and z from the origin
+    dropped: Dropped
+
+    def __repr__(self) -> str:
+        features = "" if self.features is None else f", features {_shape(self.features)}"
+        return f"Downsampled(points {_shape(self.points)}{features}, {self.dropped!r})"
+
+
 def voxelize(
     points: Array,
     grid: Grid,
@@ -131,17 +170,22 @@ def voxelize(
     pose: Any = None,
     crop: Any = None,
     crop_frame: str = "grid",
+    layout: str | None = None,
+    first: int | None = None,
+    max_voxels: int | None = None,
     out: Any = None,
     accumulate: bool = False,
     check: bool = True,
     backend: str | None = None,
-) -> Voxels[Any]:
-    """Point clouds into dense grids, in one pass.
+) -> Any:
+    """Point clouds into grids, in one pass: Voxels, or SparseVoxels.
 
         rc.voxelize(points, grid).values                                   # [N, 3] -> int32 [X, Y, Z]
         rc.voxelize(points, grid, features=rgb, reduce="mean")             # [N, 3] -> float32 [X, Y, Z, 3]
         rc.voxelize(points, grid, offsets=[0, 900, 2000], pose=poses)      # two clouds -> [2, X, Y, Z]
         rc.voxelize(points, grid, into=[0, 0, 1])                          # three clouds into two grids
+        rc.voxelize(points, grid, features=f, reduce="mean", layout="sparse")   # coordinates [M, 4], values [M, F], ...
+        rc.voxelize(points, grid, first=32, max_voxels=20000)              # the first 32 points of each voxel
 
     points    [N, 3 or more] (further columns are not read), batched [C, N, ...], or packed [N, ...] with `offsets`:
               float16, float32 or float64, any strides. A point's cell is floor((p - origin) / voxel_size).
@@ -156,16 +200,21 @@ def voxelize(
     grids     how many there are; needed where `into` is on a GPU. Default: max(into) + 1.
     pose      [4, 4] or [C, 4, 4]: sensor to grid, rigid.
     crop      (low, high): points outside that box are dropped, in the "grid" or "sensor" frame (`crop_frame`).
+    layout    "dense" or "sparse", which has a row for each voxel that has points; default: dense, sparse with `first`.
+    first     sparse: how many points of each voxel are kept as they are, in the order of the points.
+    max_voxels  sparse: how many rows the result has, whatever the data; of more voxels the lowest are kept. Without it
+              a GPU must be waited for, because nobody else knows how many there are.
     out       an array, or a tuple of them, to write into: contiguous, and what would be returned. Not for JAX.
     accumulate  add to what `out` holds: count, occupancy, max and min. Its cells count as they are: where a max is
               streamed, the first call takes empty=-inf.
     check     False leaves out what only the data can tell: that lengths, offsets and into fit, that poses are rigid.
     backend   "reference", "cpu", "cuda" or "torch"; default: by the device of the arrays.
 
-    The result has the same bits on every backend, on every run, and for any order of the points. lengths, offsets, into
-    and pose may be lists, or NumPy arrays beside tensors of another library. Gradients flow to features, through sum,
-    mean, max and min. CUDA calls do not wait, but to bring lists and NumPy arrays to the GPU, which keeps these out of
-    CUDA graphs. What their checks find is raised by the next call or `rc.synchronize()`.
+    The result has the same bits on every backend, on every run, and but for `first` for any order of the points.
+    lengths, offsets, into and pose may be lists, or NumPy arrays beside tensors of another library. Gradients flow to
+    features, through sum, mean, max and min. CUDA calls do not wait, but for sparse results without max_voxels, and to
+    bring lists and NumPy arrays to the GPU, which keeps both out of CUDA graphs. What their checks find is raised by
+    the next call or `rc.synchronize()`.
     """
     if into is not None:
         grids = _grids(into, grids)
@@ -191,15 +240,16 @@ def voxelize(
             pose,
             crop,
             crop_frame,
+            layout,
+            first,
+            max_voxels,
             out,
             accumulate,
             check,
             backend,
         )
         if made is not NotImplemented:
-            return Voxels(made[0], Dropped(made[1]))
-    from robocache import _torch_voxels
-
+            return _result(made)
     arrays = {
         "points": points,
         "features": features,
@@ -217,8 +267,7 @@ def voxelize(
         "check": check,
         "backend": backend,
     }
-    values, counts = _torch_voxels.run("voxelize", arrays, grid, reduce, options, out, accumulate)
-    return Voxels(values, Dropped(counts))
+    return _in_torch("voxelize", arrays, grid, reduce, options, (layout, first, max_voxels), out, accumulate)
 
 
 def voxelize_depth(
@@ -240,12 +289,15 @@ def voxelize_depth(
     pose: Any = None,
     crop: Any = None,
     crop_frame: str = "grid",
+    layout: str | None = None,
+    first: int | None = None,
+    max_voxels: int | None = None,
     out: Any = None,
     accumulate: bool = False,
     check: bool = True,
     backend: str | None = None,
-) -> Voxels[Any]:
-    """Depth images into dense grids, in one pass: no cloud is written.
+) -> Any:
+    """Depth images into grids, in one pass: no cloud is written. Voxels, or SparseVoxels.
 
         rc.voxelize_depth(depth, (fx, fy, cx, cy), grid, pose=camera_to_grid).values     # [H, W] -> [X, Y, Z]
         rc.voxelize_depth(depth, K, grid, pose=poses, features=rgb, reduce="mean", into=[0, 0, 1, 1])  # 4 cameras
@@ -287,15 +339,16 @@ def voxelize_depth(
             pose,
             crop,
             crop_frame,
+            layout,
+            first,
+            max_voxels,
             out,
             accumulate,
             check,
             backend,
         )
         if made is not NotImplemented:
-            return Voxels(made[0], Dropped(made[1]))
-    from robocache import _torch_voxels
-
+            return _result(made)
     arrays = {
         "depth": depth,
         "features": features,
@@ -317,8 +370,83 @@ def voxelize_depth(
         "check": check,
         "backend": backend,
     }
-    values, counts = _torch_voxels.run("voxelize_depth", arrays, grid, reduce, options, out, accumulate)
-    return Voxels(values, Dropped(counts))
+    return _in_torch("voxelize_depth", arrays, grid, reduce, options, (layout, first, max_voxels), out, accumulate)
+
+
+def voxel_downsample(
+    points: Array,
+    voxel_size: float | Sequence[float],
+    *,
+    features: Array | None = None,
+    origin: Sequence[float] = (0, 0, 0),
+    lengths: Any = None,
+    offsets: Any = None,
+    pose: Any = None,
+    crop: Any = None,
+    crop_frame: str = "grid",
+    check: bool = True,
+    backend: str | None = None,
+) -> Downsampled[Any]:
+    """A thinner cloud: the mean point of each voxel of a grid without end, and the mean of its features.
+
+        small = rc.voxel_downsample(points, 0.05, features=rgb)       # small.points, small.features, small.counts
+        rc.voxel_downsample(points, 0.05, offsets=[0, 900, 2000])     # clouds apart; coordinates[:, 0] is the cloud
+
+    points      as in `voxelize`: [N, 3 or more], [C, N, ...] with `lengths`, or packed with `offsets`.
+    voxel_size  one number, or three.
+    origin      where a voxel begins; voxels are whole multiples of their size from there, to either side.
+    pose, crop, crop_frame, check, backend   as in `voxelize`; the mean is taken after the pose.
+
+    The same bits on every backend and for any order of the points. Gradients flow to features. A GPU is waited for: the
+    result is as long as there are voxels.
+    """
+    if lengths is not None:
+        lengths = _beside(points, lengths)
+    if offsets is not None:
+        offsets = _beside(points, offsets)
+    if pose is not None:
+        pose = _beside(points, pose, np.float64)
+    made: Any = NotImplemented
+    if not _align._compiling():
+        made = _core.voxel_downsample(
+            points, voxel_size, origin, features, lengths, offsets, pose, crop, crop_frame, check, backend
+        )
+    if made is NotImplemented:
+        from robocache import _torch_sparse
+
+        arrays = {"points": points, "features": features, "lengths": lengths, "offsets": offsets, "pose": pose}
+        options = {"crop": crop, "crop_frame": crop_frame, "check": check, "backend": backend}
+        made = _torch_sparse.downsample(arrays, voxel_size, origin, options)
+    means, mean_features, counts, coordinates, dropped = made
+    return Downsampled(means, mean_features, counts, coordinates, Dropped(dropped))
+
+
+def _in_torch(
+    operation: str,
+    arrays: dict[str, Any],
+    grid: Grid,
+    reduce: str | Sequence[str],
+    options: dict[str, Any],
+    layout: tuple[str | None, int | None, int | None],
+    out: Any,
+    accumulate: bool,
+) -> Any:
+    """A call that the engine has looked at, or that is traced."""
+    name, first, max_voxels = layout
+    if name == "sparse" or (name is None and first is not None):
+        from robocache import _torch_sparse
+
+        return _result(_torch_sparse.run(operation, arrays, grid, reduce, options, first, max_voxels))
+    from robocache import _torch_voxels
+
+    return _result(_torch_voxels.run(operation, arrays, grid, reduce, options, out, accumulate))
+
+
+def _result(made: Any) -> Any:
+    if len(made) == 2:
+        return Voxels(made[0], Dropped(made[1]))
+    coordinates, values, counts, point_to_voxel, found, first, number, dropped = made
+    return SparseVoxels(coordinates, values, counts, point_to_voxel, Dropped(dropped), found, first, number)
 
 
 def camera_rays(

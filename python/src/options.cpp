@@ -78,6 +78,7 @@ std::array<Word<Reduction>, 6> reductions{{{"count", Reduction::count},
                                            {"max", Reduction::max},
                                            {"min", Reduction::min}}};
 std::array<Word<bool>, 2> frames{{{"grid", false}, {"sensor", true}}};
+std::array<Word<bool>, 2> layouts{{{"dense", false}, {"sparse", true}}};
 std::array<Word<BackendChoice>, 4> backend_names{{{"reference", {Backend::reference}},
                                                   {"cpu", {Backend::cpu}},
                                                   {"cuda", {Backend::cuda}},
@@ -175,6 +176,8 @@ OnNan parse_on_nan(const Where& where, PyObject* object) { return parse_word(on_
 Reduction parse_reduction(const Where& where, PyObject* object) {
   return parse_word(reductions, where, "reduce", object);
 }
+
+bool parse_sparse(const Where& where, PyObject* object) { return parse_word(layouts, where, "layout", object); }
 
 bool parse_in_sensor_frame(const Where& where, PyObject* object) {
   return parse_word(frames, where, "crop_frame", object);

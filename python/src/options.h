@@ -16,6 +16,7 @@ namespace robocache::python {
 Edge parse_edge(const Where& where, PyObject* object);
 OnNan parse_on_nan(const Where& where, PyObject* object);
 Reduction parse_reduction(const Where& where, PyObject* object);   // "occupancy" is the one of bytes
+bool parse_sparse(const Where& where, PyObject* object);           // "dense" or "sparse"
 bool parse_in_sensor_frame(const Where& where, PyObject* object);  // "sensor", else "grid"
 bool parse_flag(const Where& where, const char* argument, PyObject* object);
 

@@ -131,6 +131,9 @@ struct SceneCall : Call {
     options.empty = parse_number(where, "empty", empty.ptr());
     options.accumulate = parse_flag(where, "accumulate", accumulate.ptr());
     options.check = parse_flag(where, "check", check.ptr());
+    parse_crop(given_crop, crop_frame);
+  }
+  void parse_crop(nb::handle given_crop, nb::handle crop_frame) {
     const bool in_sensor_frame = parse_in_sensor_frame(where, crop_frame.ptr());
     if (!given_crop.is_none()) {
       const nb::object corners =
@@ -194,8 +197,7 @@ struct SceneCall : Call {
         described.dtype = scene.features.dtype;
         [[fallthrough]];
       default:
-        const TensorView& features = scene.features;
-        described.shape.push_back(features.rank > 0 ? features.shape[static_cast<std::size_t>(features.rank - 1)] : 0);
+        described.shape.push_back(channels_of(scene));
         return described;
     }
   }
@@ -274,7 +276,8 @@ struct SceneCall : Call {
   [[noreturn]] void fail_size(double bytes, std::int64_t grids, const std::string& why) const {
     const auto& [x, y, z] = grid.shape;
     fail(ErrorKind::value, where, grids, " dense ", grids == 1 ? "grid" : "grids", " of [", x, ", ", y, ", ", z,
-         "] would take ", gibibytes(bytes), ", and ", why, "; take a smaller grid or larger voxels");
+         "] would take ", gibibytes(bytes), ", and ", why,
+         "; take larger voxels, or layout=\"sparse\", which holds only the voxels that have points");
   }
   double bytes_of(const Scene& scene, bool batched, std::int64_t grids) const {
     double bytes = 0;
@@ -299,7 +302,112 @@ struct SceneCall : Call {
     return outs;
   }
 
+  // ---- sparse
+
+  // layout, first and max_voxels. True where the result is sparse.
+  bool parse_layout(nb::handle layout, nb::handle first, nb::handle max_voxels, nb::handle out) {
+    const bool is_sparse = layout.is_none() ? !first.is_none() : parse_sparse(where, layout.ptr());
+    if (!is_sparse && (!first.is_none() || !max_voxels.is_none())) {
+      fail(ErrorKind::value, where, first.is_none() ? "max_voxels" : "first", " is for layout=\"sparse\"");
+    }
+    if (is_sparse && (!out.is_none() || options.accumulate)) {
+      fail(ErrorKind::value, where, "out and accumulate are for dense grids; a sparse result is new each time");
+    }
+    if (!first.is_none()) {
+      sparse.first = parse_integer(where, "first", first.ptr());
+      if (sparse.first < 1) fail(ErrorKind::value, where, "first is ", sparse.first, "; it must be positive");
+    }
+    if (!max_voxels.is_none()) {
+      sparse.max_voxels = parse_integer(where, "max_voxels", max_voxels.ptr());
+      if (sparse.max_voxels < 0) {
+        fail(ErrorKind::value, where, "max_voxels is ", sparse.max_voxels, "; it must not be negative");
+      }
+    }
+    sparse.empty = options.empty;
+    sparse.check = options.check;
+    return is_sparse;
+  }
+
+  static void add(Outputs& outputs, DType dtype, std::initializer_list<std::int64_t> shape) {
+    outputs.add(dtype, {shape.begin(), shape.size()});
+  }
+  static std::int64_t channels_of(const Scene& scene) {
+    const TensorView& features = scene.features;
+    return features.rank > 0 ? features.shape[static_cast<std::size_t>(features.rank - 1)] : 0;
+  }
+  static DType computed(const TensorView& main) { return main.dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+  // finish_sparse() takes them in the order in which they are added here.
+  SparseOutput add_rows(Outputs& outputs, const Scene& scene, const TensorView& main,
+                        std::span<const std::int64_t> lead, std::int64_t rows) const {
+    add(outputs, DType::i64, {rows, 4});
+    add(outputs, DType::i32, {rows});
+    outputs.add(DType::i64, lead);
+    add(outputs, DType::i64, {2});
+    for (const Reduction reduction : reductions) {
+      Described described = describe_output(reduction, scene, false, 0);
+      described.shape.erase(described.shape.begin(), described.shape.begin() + 3);
+      described.shape.insert(described.shape.begin(), rows);
+      outputs.add(described.dtype, described.shape);
+    }
+    if (sparse.first > 0) {
+      add(outputs, computed(main), {rows, sparse.first, 3 + channels_of(scene)});
+      add(outputs, DType::i32, {rows});
+    }
+    outputs.allocate();
+    SparseOutput views;
+    std::size_t next = 0;
+    for (TensorView* const view : {&views.coordinates, &views.counts, &views.point_to_voxel, &views.found}) {
+      *view = outputs[next++];
+    }
+    for (const Reduction reduction : reductions) views.values.push_back({reduction, outputs[next++]});
+    if (sparse.first > 0) {
+      views.first = outputs[next++];
+      views.first_counts = outputs[next++];
+    }
+    return views;
+  }
+
+  // (coordinates, values, counts, point_to_voxel, found, first, number, dropped)
+  template <class F>
+  nb::object finish_sparse(const Scene& scene, const TensorView& main, std::size_t lead, bool batched,
+                           std::int64_t clouds, nb::handle given_grids, const F& call) {
+    sparse.grids = parse_grids(given_grids, scene, clouds);
+    Dropped dropped(*this, batched, clouds);
+    Outputs outputs(where, arrays, reductions.size() + 6);
+    const SparseRows rows = [&](std::int64_t count) {
+      const nb::gil_scoped_acquire held;
+      return add_rows(outputs, scene, main, {main.shape.data(), lead}, count);
+    };
+    run(main.size(), workspace(dropped.outputs),
+        [&](const Context& context) { call(context, rows, dropped.view(clouds)); });
+    const nb::object coordinates = outputs.take();
+    const nb::object counts = outputs.take();
+    const nb::object point_to_voxel = outputs.take();
+    const nb::object found = outputs.take();
+    nb::list values;
+    for (std::size_t k = 0; k < reductions.size(); ++k) values.append(outputs.take());
+    const nb::object first = sparse.first > 0 ? outputs.take() : nb::object(nb::none());
+    const nb::object number = sparse.first > 0 ? outputs.take() : nb::object(nb::none());
+    return nb::make_tuple(coordinates, several ? nb::object(nb::tuple(values)) : nb::object(values[0]), counts,
+                          point_to_voxel, found, first, number, dropped.outputs.take());
+  }
+
+  // The counts of what was dropped, [C, 4] or [4], where they are an array of their own.
+  struct Dropped {
+    Dropped(const SceneCall& call, bool batched, std::int64_t clouds) : outputs(call.where, call.arrays, 1) {
+      add_dropped(outputs, batched, clouds);
+      outputs.allocate();
+    }
+    TensorView view(std::int64_t clouds) const {
+      const std::int64_t shape[] = {clouds, drop_reasons};
+      return TensorView::contiguous(outputs[0].data, DType::i64, shape, outputs[0].device);
+    }
+    Outputs outputs;
+  };
+
   Grid grid;
+  SparseOptions sparse;
   std::vector<Reduction> reductions;
   bool several = false;  // reduce is a tuple, and so are the values
   VoxelizeOptions options;
@@ -311,21 +419,38 @@ struct SceneCall : Call {
   std::vector<Input> inputs;
 };
 
+// How many clouds there are, and whether there is a batch dimension for them.
+struct Batch {
+  bool batched;
+  std::int64_t clouds;
+};
+Batch batch_of(const Clouds& clouds) {
+  if (clouds.offsets.rank == 1) return {true, std::max<std::int64_t>(clouds.offsets.shape[0] - 1, 0)};
+  if (clouds.points.rank == 3) return {true, clouds.points.shape[0]};
+  return {false, 1};
+}
+
 nb::object voxelize(Argument points, Argument grid, Argument features, Argument reduce, Argument packed, Argument empty,
                     Argument lengths, Argument offsets, Argument into, Argument grids, Argument pose, Argument crop,
-                    Argument crop_frame, Argument out, Argument accumulate, Argument check, Argument backend) {
+                    Argument crop_frame, Argument layout, Argument first, Argument max_voxels, Argument out,
+                    Argument accumulate, Argument check, Argument backend) {
   SceneCall call("voxelize", backend);
   call.parse(grid, reduce, packed, empty, crop, crop_frame, accumulate, check);
+  const bool sparse = call.parse_layout(layout, first, max_voxels, out);
   Clouds clouds;
   bool served = call.view_input("points", points, Role::integers, clouds.points);
   served &= call.view_input("lengths", lengths, Role::integers, clouds.lengths);
   served &= call.view_input("offsets", offsets, Role::integers, clouds.offsets);
   served &= call.view_scene(clouds, features, into, pose);
   if (!served) return not_implemented();
-  const bool batched = clouds.points.rank == 3 || clouds.offsets.rank == 1;
-  std::int64_t number = 1;
-  if (clouds.points.rank == 3) number = clouds.points.shape[0];
-  if (clouds.offsets.rank == 1) number = std::max<std::int64_t>(clouds.offsets.shape[0] - 1, 0);
+  const auto [batched, number] = batch_of(clouds);
+  if (sparse) {
+    const auto lead = static_cast<std::size_t>(std::max(clouds.points.rank - 1, 0));
+    return call.finish_sparse(clouds, clouds.points, lead, batched, number, grids,
+                              [&](const Context& context, const SparseRows& rows, const TensorView& dropped) {
+                                voxelize_sparse(context, clouds, call.grid, call.sparse, rows, dropped);
+                              });
+  }
   return call.finish(clouds, batched, number, grids, out, clouds.points.size(),
                      [&](const Context& context, const std::vector<VoxelOutput>& outputs, const TensorView& dropped) {
                        robocache::voxelize(context, clouds, call.grid, call.options, outputs, dropped);
@@ -335,11 +460,12 @@ nb::object voxelize(Argument points, Argument grid, Argument features, Argument 
 nb::object voxelize_depth(Argument depth, Argument intrinsics, Argument rays, Argument grid, Argument features,
                           Argument reduce, Argument packed, Argument empty, Argument depth_scale, Argument depth_min,
                           Argument depth_max, Argument invalid, Argument into, Argument grids, Argument pose,
-                          Argument crop, Argument crop_frame, Argument out, Argument accumulate, Argument check,
-                          Argument backend) {
+                          Argument crop, Argument crop_frame, Argument layout, Argument first, Argument max_voxels,
+                          Argument out, Argument accumulate, Argument check, Argument backend) {
   SceneCall call("voxelize_depth", backend);
   const Where& where = call.where;
   call.parse(grid, reduce, packed, empty, crop, crop_frame, accumulate, check);
+  const bool sparse = call.parse_layout(layout, first, max_voxels, out);
   DepthImages images;
   if (!depth_scale.is_none()) {
     images.depth_scale = parse_number(where, "depth_scale", depth_scale.ptr());
@@ -358,10 +484,60 @@ nb::object voxelize_depth(Argument depth, Argument intrinsics, Argument rays, Ar
   served &= call.view_scene(images, features, into, pose);
   if (!served) return not_implemented();
   const bool batched = images.depth.rank == 3;
-  return call.finish(images, batched, batched ? images.depth.shape[0] : 1, grids, out, images.depth.size(),
+  const std::int64_t cameras = batched ? images.depth.shape[0] : 1;
+  if (sparse) {
+    const auto lead = static_cast<std::size_t>(std::max(images.depth.rank, 0));
+    return call.finish_sparse(images, images.depth, lead, batched, cameras, grids,
+                              [&](const Context& context, const SparseRows& rows, const TensorView& dropped) {
+                                voxelize_depth_sparse(context, images, call.grid, call.sparse, rows, dropped);
+                              });
+  }
+  return call.finish(images, batched, cameras, grids, out, images.depth.size(),
                      [&](const Context& context, const std::vector<VoxelOutput>& outputs, const TensorView& dropped) {
                        robocache::voxelize_depth(context, images, call.grid, call.options, outputs, dropped);
                      });
+}
+
+// (points, features, counts, coordinates, dropped)
+nb::object voxel_downsample(Argument points, Argument voxel_size, Argument origin, Argument features, Argument lengths,
+                            Argument offsets, Argument pose, Argument crop, Argument crop_frame, Argument check,
+                            Argument backend) {
+  SceneCall call("voxel_downsample", backend);
+  const Lattice lattice{parse_voxel_size(call.where, voxel_size.ptr()),
+                        parse_three(call.where, "origin", origin.ptr())};
+  call.parse_crop(crop, crop_frame);
+  const SparseOptions options{.check = parse_flag(call.where, "check", check.ptr())};
+  Clouds clouds;
+  bool served = call.view_input("points", points, Role::integers, clouds.points);
+  served &= call.view_input("lengths", lengths, Role::integers, clouds.lengths);
+  served &= call.view_input("offsets", offsets, Role::integers, clouds.offsets);
+  served &= call.view_scene(clouds, features, nb::none(), pose);
+  if (!served) return not_implemented();
+  const auto [batched, number] = batch_of(clouds);
+  const std::int64_t clouds_number = number;
+  SceneCall::Dropped dropped(call, batched, number);
+  Outputs outputs(call.where, call.arrays, 4);
+  const bool has_features = static_cast<bool>(clouds.features);
+  const DownsampleRows rows = [&](std::int64_t count) {
+    const nb::gil_scoped_acquire held;
+    SceneCall::add(outputs, SceneCall::computed(clouds.points), {count, 3});
+    SceneCall::add(outputs, DType::i32, {count});
+    SceneCall::add(outputs, DType::i64, {count, 4});
+    if (has_features) SceneCall::add(outputs, DType::f32, {count, SceneCall::channels_of(clouds)});
+    outputs.allocate();
+    return DownsampleOutput{.points = outputs[0],
+                            .features = has_features ? outputs[3] : TensorView{},
+                            .counts = outputs[1],
+                            .coordinates = outputs[2]};
+  };
+  call.run(clouds.points.size(), call.workspace(dropped.outputs), [&](const Context& context) {
+    robocache::voxel_downsample(context, clouds, lattice, options, rows, dropped.view(clouds_number));
+  });
+  const nb::object means = outputs.take();
+  const nb::object counts = outputs.take();
+  const nb::object coordinates = outputs.take();
+  return nb::make_tuple(means, has_features ? outputs.take() : nb::object(nb::none()), counts, coordinates,
+                        dropped.outputs.take());
 }
 
 }  // namespace
@@ -392,19 +568,27 @@ void bind_voxelize(nb::module_& m) {
       "make_grid of the smallest grid that begins at `low` and reaches `high`.",
       nb::sig("def grid_from_bounds(low: typing.Any, high: typing.Any, voxel_size: typing.Any) -> tuple[tuple[float, "
               "float, float], tuple[float, float, float], tuple[int, int, int]]"));
-  m.def("voxelize", &voxelize,
-        nb::sig("def voxelize(points: typing.Any, grid: typing.Any, features: typing.Any, reduce: typing.Any, packed: "
-                "bool, empty: float, lengths: typing.Any, offsets: typing.Any, into: typing.Any, grids: int | None, "
-                "pose: typing.Any, crop: typing.Any, crop_frame: str, out: typing.Any, accumulate: bool, check: bool, "
-                "backend: str | None, /) -> typing.Any"),
-        "(values, dropped [C, 4]) of robocache.voxelize, or NotImplemented where it is no call for the engine.");
-  m.def("voxelize_depth", &voxelize_depth,
-        nb::sig("def voxelize_depth(depth: typing.Any, intrinsics: typing.Any, rays: typing.Any, grid: typing.Any, "
-                "features: typing.Any, reduce: typing.Any, packed: bool, empty: float, depth_scale: float | None, "
-                "depth_min: float, depth_max: float, invalid: typing.Any, into: typing.Any, grids: int | None, pose: "
-                "typing.Any, crop: typing.Any, crop_frame: str, out: typing.Any, accumulate: bool, check: bool, "
-                "backend: str | None, /) -> typing.Any"),
-        "(values, dropped [C, 4]) of robocache.voxelize_depth, or NotImplemented as voxelize.");
+  m.def(
+      "voxelize", &voxelize,
+      nb::sig("def voxelize(points: typing.Any, grid: typing.Any, features: typing.Any, reduce: typing.Any, packed: "
+              "bool, empty: float, lengths: typing.Any, offsets: typing.Any, into: typing.Any, grids: int | None, "
+              "pose: typing.Any, crop: typing.Any, crop_frame: str, layout: str | None, first: int | None, max_voxels: "
+              "int | None, out: typing.Any, accumulate: bool, check: bool, backend: str | None, /) -> typing.Any"),
+      "(values, dropped [C, 4]) of robocache.voxelize, or (coordinates, values, counts, point_to_voxel, found, first, "
+      "number, dropped) where sparse, or NotImplemented where it is no call for the engine.");
+  m.def(
+      "voxelize_depth", &voxelize_depth,
+      nb::sig("def voxelize_depth(depth: typing.Any, intrinsics: typing.Any, rays: typing.Any, grid: typing.Any, "
+              "features: typing.Any, reduce: typing.Any, packed: bool, empty: float, depth_scale: float | None, "
+              "depth_min: float, depth_max: float, invalid: typing.Any, into: typing.Any, grids: int | None, pose: "
+              "typing.Any, crop: typing.Any, crop_frame: str, layout: str | None, first: int | None, max_voxels: int | "
+              "None, out: typing.Any, accumulate: bool, check: bool, backend: str | None, /) -> typing.Any"),
+      "As voxelize, of robocache.voxelize_depth.");
+  m.def("voxel_downsample", &voxel_downsample,
+        nb::sig("def voxel_downsample(points: typing.Any, voxel_size: typing.Any, origin: typing.Any, features: "
+                "typing.Any, lengths: typing.Any, offsets: typing.Any, pose: typing.Any, crop: typing.Any, crop_frame: "
+                "str, check: bool, backend: str | None, /) -> typing.Any"),
+        "(points, features, counts, coordinates, dropped [C, 4]), or NotImplemented as voxelize.");
 }
 
 }  // namespace robocache::python

@@ -75,6 +75,8 @@ const char* name_of(Operation operation) noexcept {
       return "voxelize";
     case Operation::voxelize_depth:
       return "voxelize_depth";
+    case Operation::voxel_downsample:
+      return "voxel_downsample";
   }
   return "";
 }
@@ -95,7 +97,7 @@ std::string describe(const Fault& fault) {
   const std::string value = number(fault.dtype, fault.value);
   const std::string other = number(fault.dtype, fault.other);
   const auto assigned = [&](const char* array) { return element(array, fault.index) + " = " + value; };
-  const bool of_clouds = fault.operation == Operation::voxelize || fault.operation == Operation::voxelize_depth;
+  const bool of_clouds = fault.operation >= Operation::voxelize;
   const std::string usable = std::string(" is not a time: it must be a number below 2^62 ns (146 years)") +
                              (looks_like_nanoseconds(fault) ? "; these look like nanoseconds: make them int64" : "");
   const char* const precise =

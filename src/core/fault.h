@@ -29,7 +29,15 @@ enum class FaultCode : std::uint8_t {
   pose_not_rigid,
 };
 
-enum class Operation : std::uint8_t { resample, align, fuse, align_backward, voxelize, voxelize_depth };
+enum class Operation : std::uint8_t {
+  resample,
+  align,
+  fuse,
+  align_backward,
+  voxelize,
+  voxelize_depth,
+  voxel_downsample
+};
 
 struct Fault {
   FaultCode code = FaultCode::none;

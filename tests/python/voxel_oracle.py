@@ -140,8 +140,8 @@ def inside(points: np.ndarray, box) -> np.ndarray:
     return np.all((points >= low) & (points < high), axis=1)
 
 
-def located(problem, cloud: int) -> tuple[np.ndarray, np.ndarray]:
-    """The flat cell of each point, -1 where it is dropped, and the four counts."""
+def located(problem, cloud: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The flat cell of each point, -1 where it is dropped, the four counts, and the points in the grid's frame."""
     options, arrays = problem.options, problem.arrays
     origin, size, shape = problem.grid
     with np.errstate(all="ignore"):
@@ -169,7 +169,7 @@ def located(problem, cloud: int) -> tuple[np.ndarray, np.ndarray]:
     for stage in stages:
         counts.append(int(np.sum(alive & ~stage)))
         alive &= stage
-    return np.where(alive, flat, -1), np.array(counts, np.int64)
+    return np.where(alive, flat, -1), np.array(counts, np.int64), points
 
 
 def scale_exponent(features: np.ndarray, points: int) -> int:
@@ -220,7 +220,7 @@ def voxelize(problem) -> Result:
     reached: list[list[np.ndarray]] = [[] for _ in range(grids)]
     for cloud in range(clouds):
         grid = cloud if into is None else int(into[cloud])
-        flat, dropped[cloud] = located(problem, cloud)
+        flat, dropped[cloud], _ = located(problem, cloud)
         places.append((grid, flat))
         given[grid] += len(flat)
         rows = cloud_features(problem, cloud, cloud_points(problem, cloud)[2])
@@ -273,3 +273,75 @@ def voxelize(problem) -> Result:
             out = np.packbits(out, axis=-1, bitorder="little")
         values.append(out)
     return Result(values, dropped if batched else dropped[0], places)
+
+
+@dataclass
+class SparseResult:
+    coordinates: np.ndarray
+    values: list[np.ndarray]
+    counts: np.ndarray
+    point_to_voxel: np.ndarray
+    found: np.ndarray
+    first: np.ndarray
+    number: np.ndarray
+    dropped: np.ndarray
+
+    def arrays(self) -> list[np.ndarray]:
+        rest = (self.counts, self.point_to_voxel, self.found, self.first, self.number, self.dropped)
+        return [self.coordinates, *self.values, *rest]
+
+
+def sparse(problem, first: int, max_voxels: int | None = None) -> SparseResult:
+    """The rows of the dense result that have points, and who they are."""
+    dense = voxelize(problem)
+    shape = problem.grid[2]
+    cells = math.prod(shape)
+    members: dict[int, list[tuple[int, int]]] = {}  # key: cloud and number of each point there, in order
+    for cloud, (grid, flat) in enumerate(dense.cells):
+        for k in np.flatnonzero(flat >= 0):
+            members.setdefault(grid * cells + int(flat[k]), []).append((cloud, int(k)))
+    keys = sorted(members)
+    kept = keys if max_voxels is None else keys[:max_voxels]
+    rows = len(kept) if max_voxels is None else max_voxels
+
+    def filled(tail, dtype, rest) -> np.ndarray:
+        out = np.empty((rows, *tail), dtype)
+        out[...] = np.array(rest, np.float64).astype(dtype)
+        return out
+
+    coordinates = filled((4,), np.int64, -1)
+    for row, key in enumerate(kept):
+        coordinates[row] = (key // cells, *np.unravel_index(key % cells, shape))
+    values = []
+    for value in dense.values:
+        tail = value.shape[value.ndim - 1 :] if value.ndim > (4 if is_batched(problem) else 3) else ()
+        out = filled(tail, value.dtype, problem.options.get("empty", 0))
+        flat_value = value.reshape(math.prod(value.shape[: value.ndim - len(tail)]), *tail)
+        for row, key in enumerate(kept):
+            out[row] = flat_value[key]
+        values.append(out)
+    main = problem.arrays["depth" if problem.operation == "voxelize_depth" else "points"]
+    lead = main.shape if problem.operation == "voxelize_depth" else main.shape[:-1]
+    point_to_voxel = np.full(math.prod(lead), -1, np.int64)
+    each = math.prod(lead[1:]) if is_batched(problem) else 0
+    features = problem.arrays.get("features")
+    channels = 0 if features is None else features.shape[-1]
+    compute = np.float64 if main.dtype == np.float64 else np.float32
+    points = filled((first, 3 + channels), compute, 0)
+    for row, key in enumerate(kept):
+        for rank, (cloud, k) in enumerate(members[key]):
+            part = cloud_points(problem, cloud)[2]
+            start = part.start if "offsets" in problem.arrays else cloud * each
+            point_to_voxel[start + k] = row
+            if rank < first:
+                points[row, rank, :3] = located(problem, cloud)[2][k]
+                if features is not None:
+                    points[row, rank, 3:] = cloud_features(problem, cloud, part)[k].astype(compute)
+    counts = np.array([len(members[key]) for key in kept] + [0] * (rows - len(kept)), np.int32)
+    found = np.array([len(kept), len(keys) - len(kept)], np.int64)
+    number = np.minimum(counts, first).astype(np.int32)
+    return SparseResult(coordinates, values, counts, point_to_voxel.reshape(lead), found, points, number, dense.dropped)
+
+
+def is_batched(problem) -> bool:
+    return number_of_clouds(problem) is not None

@@ -1,4 +1,5 @@
-// What the host backends share: cells by their key (grid * cells + cell), filled, and written from the points in them.
+// What the host backends share: cells by their key (grid * cells + cell), or by their row in a sparse result, filled, and
+// written from the points in them.
 #pragma once
 
 #include <algorithm>
@@ -51,25 +52,26 @@ inline void fill_cells(const Plan& plan, std::int64_t begin, std::int64_t end) {
   });
 }
 
-inline void write_count(const Plan& plan, std::int64_t key, std::int64_t points) {
+inline void write_count(const Plan& plan, std::int64_t row, std::int64_t points) {
   if (plan.count != nullptr) {
-    plan.count[key] = static_cast<std::int32_t>((plan.accumulate ? plan.count[key] : 0) + points);
+    plan.count[row] = static_cast<std::int32_t>((plan.accumulate ? plan.count[row] : 0) + points);
   }
-  if (plan.occupancy != nullptr) plan.occupancy[key] = 1;
+  if (plan.occupancy != nullptr) plan.occupancy[row] = 1;
   if (plan.bits != nullptr) {
-    const Bit bit = bit_of(plan, key);
+    const Bit bit = bit_of(plan, row);
     plan.bits[bit.byte] = static_cast<std::uint8_t>(plan.bits[bit.byte] | bit.mask);
   }
 }
 
 // The features of one cell, from the numbers of its points. `exponents` are those of its grid.
 template <class F>
-void write_features(const Plan& plan, std::int64_t key, std::span<const std::int64_t> points, const int* exponents) {
+void write_features(const Plan& plan, std::int64_t row, std::span<const std::int64_t> points, const int* exponents) {
   constexpr std::int64_t block = 16;
+  using R = feature_t<F>;  // of sums and means
   const auto* const features = static_cast<const F*>(plan.features);
   for (std::int64_t first = 0; first < plan.channels; first += block) {
     const std::int64_t width = std::min(block, plan.channels - first);
-    const std::int64_t out = key * plan.channels + first;
+    const std::int64_t out = row * plan.channels + first;
     if (plan.sum != nullptr || plan.mean != nullptr) {
       Sum sums[block];
       double scales[block];
@@ -80,8 +82,9 @@ void write_features(const Plan& plan, std::int64_t key, std::span<const std::int
       }
       for (std::int64_t c = 0; c < width; ++c) {
         const double scale = power_of_two(-exponents[first + c]);
-        if (plan.sum != nullptr) plan.sum[out + c] = sums[c].value(scale, 1);
-        if (plan.mean != nullptr) plan.mean[out + c] = sums[c].value(scale, static_cast<std::int64_t>(points.size()));
+        const auto count = static_cast<std::int64_t>(points.size());
+        if (plan.sum != nullptr) reinterpret_cast<R*>(plan.sum)[out + c] = sums[c].template value<R>(scale, 1);
+        if (plan.mean != nullptr) reinterpret_cast<R*>(plan.mean)[out + c] = sums[c].template value<R>(scale, count);
       }
     }
     for (const bool greatest : {true, false}) {
@@ -110,11 +113,12 @@ inline std::vector<std::int64_t> points_of_grids(const Plan& plan) {
 }
 
 // The exponents of every grid and channel, from the largest magnitudes there.
-inline std::vector<int> exponents_of(const Plan& plan, std::span<const std::uint32_t> largest) {
+template <class F>
+std::vector<int> exponents_of(const Plan& plan, std::span<const std::uint32_t> largest) {
   const std::vector<std::int64_t> points = points_of_grids(plan);
   std::vector<int> exponents(largest.size());
   for (std::size_t k = 0; k < largest.size(); ++k) {
-    exponents[k] = exponent_of(largest[k], points[k / static_cast<std::size_t>(plan.channels)]);
+    exponents[k] = exponent_of<F>(largest[k], points[k / static_cast<std::size_t>(plan.channels)]);
   }
   return exponents;
 }

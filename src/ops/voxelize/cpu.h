@@ -9,6 +9,14 @@ namespace robocache::voxelize_op {
 struct Piece {
   std::int64_t cloud, begin, end;
 };
-using LocatePiece = void (*)(const Plan&, const Piece&, std::int64_t* keys, std::int64_t (&dropped)[drop_reasons]);
+// `located`, where given: the piece's points in the grid's frame.
+using LocatePiece = void (*)(const Plan&, const Piece&, std::int64_t* keys, void* located,
+                             std::int64_t (&dropped)[drop_reasons]);
+// Widens low .. high to the cells that the piece's points have in a grid without end.
+using BoundPiece = void (*)(const Plan&, const Piece&, std::int64_t (&low)[3], std::int64_t (&high)[3]);
+struct PieceFunctions {
+  LocatePiece locate;
+  BoundPiece bound;
+};
 
 }  // namespace robocache::voxelize_op

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "ops/voxelize/cuda_points.h"
+#include "ops/voxelize/room.h"
 
 namespace robocache::voxelize_op {
 namespace {
@@ -145,7 +146,10 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
     __syncthreads();
   } else {
 #pragma unroll
-    for (int k = 0; k < n; ++k) keys[k] = locate_in<T, Index>(plan, tile, base + k * warp_size, drops[k], clouds[k]);
+    for (int k = 0; k < n; ++k) {
+      C p[3] = {};
+      keys[k] = locate_in<T, Index>(plan, tile, base + k * warp_size, drops[k], clouds[k], p);
+    }
   }
 
   after_earlier_work();  // the grids are filled
@@ -583,22 +587,6 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_marks_kernel(const _
 }
 
 // ---- planning ------------------------------------------------------------------------------------------------------
-
-// Hands out parts of one block of scratch.
-class Room {
- public:
-  explicit Room(char* data) : data_(data) {}
-  template <class T>
-  void take(T*& place, std::int64_t count) {
-    if (data_ != nullptr) place = reinterpret_cast<T*>(data_ + used_);
-    used_ += divide_up(count * static_cast<std::int64_t>(sizeof(T)), 256) * 256;
-  }
-  std::int64_t used() const { return used_; }
-
- private:
-  char* data_;
-  std::int64_t used_ = 0;
-};
 
 void take_scratch(Call& call, Room& room) {
   const Plan& plan = call.plan;

@@ -62,11 +62,10 @@ __device__ void set_tile(const Plan& plan, std::int64_t tiles_per_cloud, Tile<C>
   if (tiles_per_cloud > 0) tile.stored = min(tile_points, plan.points_per_cloud - tile.first);
 }
 
-// Point k of a tile.
+// The key of point k of a tile, -1 where it has none, and the point in the grid's frame.
 template <class T, class Index, class C>
 __device__ Index locate_in(const Plan& plan, const Tile<C>& tile, std::int64_t k, Drop& drop,
-                           std::int64_t& cloud_number) {
-  C p[3] = {};
+                           std::int64_t& cloud_number, C (&p)[3]) {
   drop = Drop::none;
   if (k >= tile.count) return -1;
   if (tile.one) {

@@ -168,9 +168,28 @@ ROBOCACHE_HD Place cell_of(const Plan& plan, const Cloud<C>& cloud, const C (&p)
   return place;
 }
 
-// Point k of a cloud, in the grid's frame where it is not dropped.
-template <class T, class Index = std::int64_t, class C = compute_t<T>>
-ROBOCACHE_HD Place locate(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, C (&p)[3]) {
+// The cell of a point in a grid without end. False where no integer counts that far.
+template <class C>
+ROBOCACHE_HD bool lattice_cell(const Cloud<C>& cloud, const C (&p)[3], std::int64_t (&cell)[3]) {
+  bool near = true;
+  for (int axis = 0; axis < 3; ++axis) {
+    const C at = floor_of((p[axis] - cloud.origin[axis]) / cloud.voxel_size[axis]);
+    near = near && at >= C(-0x1p62) && at < C(0x1p62);
+    cell[axis] = near ? static_cast<std::int64_t>(at) : 0;
+  }
+  return near;
+}
+template <class C>
+ROBOCACHE_HD Place lattice_place(const Plan& plan, const Cloud<C>& cloud, const C (&p)[3]) {
+  std::int64_t cell[3];
+  if (!lattice_cell(cloud, p, cell)) return {Drop::outside, -1};
+  for (int axis = 0; axis < 3; ++axis) cell[axis] -= plan.lowest[axis];
+  return {Drop::none, (cell[0] * plan.shape[1] + cell[1]) * plan.shape[2] + cell[2]};
+}
+
+// Point k of a cloud in the grid's frame, and why it is dropped where it is.
+template <class T, class C = compute_t<T>>
+ROBOCACHE_HD Drop bring(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, C (&p)[3]) {
   if (plan.source == Source::points) {
     if constexpr (is_float_type<T>) {
       const T* const point =
@@ -178,9 +197,9 @@ ROBOCACHE_HD Place locate(const Plan& plan, const Cloud<C>& cloud, std::int64_t 
       for (int axis = 0; axis < 3; ++axis) p[axis] = widen(point[axis * plan.axis_stride]);
     }
   } else if (!unproject<T>(plan, cloud, k, p)) {
-    return {Drop::no_reading, -1};
+    return Drop::no_reading;
   }
-  if (!all_finite(p)) return {Drop::not_finite, -1};
+  if (!all_finite(p)) return Drop::not_finite;
   const bool cropped_before = plan.crops && plan.crop_in_sensor_frame && is_cropped(plan, p);
   if (plan.poses.data != nullptr) {
     const C x = p[0], y = p[1], z = p[2];
@@ -188,10 +207,27 @@ ROBOCACHE_HD Place locate(const Plan& plan, const Cloud<C>& cloud, std::int64_t 
       const C(&r)[3] = cloud.rotation[axis];
       p[axis] = fused(r[0], x, fused(r[1], y, fused(r[2], z, cloud.shift[axis])));
     }
-    if (!all_finite(p)) return {Drop::not_finite, -1};
+    if (!all_finite(p)) return Drop::not_finite;
   }
-  if (cropped_before || (plan.crops && !plan.crop_in_sensor_frame && is_cropped(plan, p))) return {Drop::cropped, -1};
-  return cell_of<Index>(plan, cloud, p);
+  if (cropped_before || (plan.crops && !plan.crop_in_sensor_frame && is_cropped(plan, p))) return Drop::cropped;
+  return Drop::none;
+}
+template <class T, class Index = std::int64_t, class C = compute_t<T>>
+ROBOCACHE_HD Place locate(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, C (&p)[3]) {
+  const Drop drop = bring<T>(plan, cloud, k, p);
+  if (drop != Drop::none) return {drop, -1};
+  return plan.lattice ? lattice_place(plan, cloud, p) : cell_of<Index>(plan, cloud, p);
+}
+
+// Grid, x, y and z of a key.
+ROBOCACHE_HD void write_coordinates(const Plan& plan, std::int64_t key, std::int64_t* to) {
+  to[0] = key / plan.cells;
+  std::int64_t cell = key - to[0] * plan.cells;
+  for (int axis = 2; axis >= 0; --axis) {
+    const std::int64_t rest = cell / plan.shape[axis];
+    to[1 + axis] = cell - rest * plan.shape[axis] + plan.lowest[axis];
+    cell = rest;
+  }
 }
 
 // ---- features ------------------------------------------------------------------------------------------------------
@@ -206,8 +242,12 @@ ROBOCACHE_HD std::int64_t feature_offset(const Plan& plan, std::int64_t number) 
   return cloud * plan.feature_cloud_stride + v * plan.feature_stride[0] + (k - v * plan.width) * plan.feature_stride[1];
 }
 
+// What a feature is computed in: double only for points of that type, whose mean voxel_downsample takes.
 template <class F>
-ROBOCACHE_HD float feature_value(F x) {
+using feature_t = std::conditional_t<std::is_same_v<F, double>, double, float>;
+
+template <class F>
+ROBOCACHE_HD feature_t<F> feature_value(F x) {
   if constexpr (std::is_integral_v<F>) {
     return static_cast<float>(x);
   } else {
@@ -215,10 +255,13 @@ ROBOCACHE_HD float feature_value(F x) {
   }
 }
 
-// The magnitude of a feature as an integer that has the same order; 0 where it is not finite, since that is no magnitude
-// to scale by.
+// The magnitude of a feature as an integer that has the same order, of a double only its upper half; 0 where it is not
+// finite, since that is no magnitude to scale by.
 ROBOCACHE_HD std::uint32_t magnitude_of(float x) {
   return is_finite(x) ? bit_copy<std::uint32_t>(x) & 0x7fffffffu : 0u;
+}
+ROBOCACHE_HD std::uint32_t magnitude_of(double x) {
+  return is_finite(x) ? static_cast<std::uint32_t>(bit_copy<std::uint64_t>(x) >> 32) & 0x7fffffffu : 0u;
 }
 
 ROBOCACHE_HD int bit_width(std::uint64_t x) {
@@ -230,13 +273,20 @@ ROBOCACHE_HD int bit_width(std::uint64_t x) {
 }
 
 // Sums are integers times 2^-exponent: with this exponent, `points` features of at most that magnitude fit 62 bits.
+template <class F = float>
 ROBOCACHE_HD int exponent_of(std::uint32_t largest, std::int64_t points) {
   if (largest == 0) return 0;
-  const int normal = static_cast<int>(largest >> 23) - 127;
-  return 61 - (largest >> 23 != 0 ? normal : bit_width(largest) - 150) - bit_width(static_cast<std::uint64_t>(points));
+  const int room = 61 - bit_width(static_cast<std::uint64_t>(points));
+  if constexpr (std::is_same_v<F, double>) {
+    const int exponent = room - (static_cast<int>(largest >> 20) - 1023);
+    return exponent < 1000 ? exponent : 1000;  // 2^exponent and 2^-exponent are doubles
+  } else {
+    const int normal = static_cast<int>(largest >> 23) - 127;
+    return room - (largest >> 23 != 0 ? normal : bit_width(largest) - 150);
+  }
 }
 
-// 2^k as a double; |k| is at most about 220 here.
+// 2^k as a double; |k| is at most 1022.
 ROBOCACHE_HD double power_of_two(int k) { return bit_copy<double>(static_cast<std::int64_t>(k + 1023) << 52); }
 
 ROBOCACHE_HD std::int64_t nearest_integer(double x) {
@@ -252,7 +302,8 @@ struct Sum {
   std::int64_t fixed = 0;
   bool is_nan = false, is_up = false, is_down = false;
 
-  ROBOCACHE_HD void add(float x, double scale) {
+  template <class T>
+  ROBOCACHE_HD void add(T x, double scale) {
     if (is_finite(x)) {
       fixed += nearest_integer(static_cast<double>(x) * scale);
     } else if (robocache::is_nan(x)) {
@@ -268,11 +319,12 @@ struct Sum {
     is_down = is_down || other.is_down;
   }
   // Divided by 1 for a sum, by the number of points for a mean; `scale` is 2^-exponent.
-  ROBOCACHE_HD float value(double scale, std::int64_t divisor) const {
-    if (is_nan || (is_up && is_down)) return quiet_nan<float>();
-    if (is_up || is_down) return bit_copy<float>(is_up ? 0x7f800000u : 0xff800000u);
+  template <class R = float>
+  ROBOCACHE_HD R value(double scale, std::int64_t divisor) const {
+    if (is_nan || (is_up && is_down)) return quiet_nan<R>();
+    if (is_up || is_down) return static_cast<R>(bit_copy<float>(is_up ? 0x7f800000u : 0xff800000u));
     const double sum = static_cast<double>(fixed) * scale;
-    return narrow<float>(divisor == 1 ? sum : sum / static_cast<double>(divisor));
+    return narrow<R>(divisor == 1 ? sum : sum / static_cast<double>(divisor));
   }
 };
 

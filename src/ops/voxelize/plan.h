@@ -56,7 +56,11 @@ struct Plan {
   std::int64_t cells = 0;  // of one grid
   std::int64_t grids = 1;
 
-  // Outputs; nullptr where not wanted.
+  // A grid without end: cells are counted from `lowest`, which is found from the points, and so is the shape.
+  bool lattice = false;
+  std::int64_t lowest[3] = {};
+
+  // Outputs; nullptr where not wanted. Those of cells are indexed by key, or, where the result is sparse, by row.
   double empty = 0;
   std::int32_t* count = nullptr;
   std::uint8_t* occupancy = nullptr;
@@ -67,17 +71,59 @@ struct Plan {
   void* min = nullptr;
   std::int64_t* dropped = nullptr;
 
+  // Only of a sparse result.
+  std::int64_t max_voxels = -1;
+  std::int64_t rows = 0;
+  std::int64_t* coordinates = nullptr;
+  std::int32_t* counts = nullptr;  // beside `count`, which is a reduction that was asked for
+  void* first = nullptr;           // of the type that points are computed in, as the next
+  std::int64_t first_points = 0;   // K
+  std::int32_t* first_counts = nullptr;
+  void* point_means = nullptr;
+  std::int64_t* point_to_voxel = nullptr;
+  std::int64_t* found = nullptr;
+
   // Whether cells of all grids, and each axis alone as a float, are 32-bit integers.
   bool is_small() const { return grids * cells < std::int64_t{1} << 30; }
+  constexpr bool sums() const { return sum != nullptr || mean != nullptr; }
+  // Whether the points' places in the grid's frame are wanted.
+  bool locates() const { return lattice || first_points > 0; }
   bool reduces_features() const {
     return channels > 0 && (sum != nullptr || mean != nullptr || max != nullptr || min != nullptr);
   }
 };
+
+// The same points with their place in the grid's frame as features ([N, 3], of the type that points are computed in),
+// whose mean is wanted.
+inline Plan with_point_means(const Plan& plan, const void* located) {
+  Plan means = plan;
+  means.features = located;
+  means.feature_dtype = plan.dtype == DType::f64 ? DType::f64 : DType::f32;
+  means.channels = 3;
+  means.channel_stride = 1;
+  means.flat_feature_stride = 3;
+  means.count = nullptr;
+  means.occupancy = nullptr;
+  means.sum = nullptr;
+  means.mean = static_cast<float*>(plan.point_means);
+  means.max = means.min = nullptr;
+  return means;
+}
+
+// Sets where a sparse plan writes, once the number of its voxels is known.
+using SetRows = std::function<void(Plan& plan, std::int64_t voxels)>;
+// Sets the shape of a lattice from its lowest and highest cells, which are farthest and -farthest where there are none;
+// throws where there are too many cells.
+inline constexpr std::int64_t farthest = std::numeric_limits<std::int64_t>::max();
+void set_lattice(Plan& plan, const std::int64_t (&low)[3], const std::int64_t (&high)[3]);
 
 // The backends. Each computes the whole plan. reference and cpu have checked the data before (voxelize.cpp does that);
 // cuda checks inside its launch where plan.check is set.
 void run_reference(const Plan& plan);
 void run_cpu(const Plan& plan);
 void run_cuda(const Plan& plan, const Context& context, int device);
+void run_sparse_reference(Plan plan, const SetRows& set_rows);
+void run_sparse_cpu(Plan plan, const SetRows& set_rows);
+void run_sparse_cuda(const Plan& plan, const SetRows& set_rows, const Context& context, int device);
 
 }  // namespace robocache::voxelize_op

@@ -1,17 +1,18 @@
 // The truth: every point one after the other, then every cell that has some.
 #include <cstddef>
 
-#include "ops/voxelize/cells.h"
+#include "ops/voxelize/rows.h"
 
 namespace robocache::voxelize_op {
 namespace {
 
-struct Entry {
-  std::int64_t key, point;
+const Loop one_after_the_other = [](std::int64_t count, std::int64_t, const auto& piece) {
+  if (count > 0) piece(0, count);
 };
 
+// `located`, where given: each point in the grid's frame.
 template <class T>
-std::vector<Entry> locate_all(const Plan& plan) {
+std::vector<Entry> locate_all(const Plan& plan, compute_t<T>* located = nullptr) {
   std::vector<Entry> entries;
   for (std::int64_t c = 0; c < plan.clouds; ++c) {
     const auto cloud = cloud_of<compute_t<T>>(plan, c);
@@ -22,7 +23,9 @@ std::vector<Entry> locate_all(const Plan& plan) {
       if (place.drop != Drop::none) {
         ++dropped[static_cast<int>(place.drop)];
       } else {
-        entries.push_back({cloud.grid * plan.cells + place.cell, point_number(plan, cloud, k)});
+        const std::int64_t number = point_number(plan, cloud, k);
+        entries.push_back({cloud.grid * plan.cells + place.cell, number});
+        if (located != nullptr) std::copy_n(p, 3, located + number * 3);
       }
     }
     if (plan.dropped != nullptr) std::copy_n(dropped, drop_reasons, plan.dropped + c * drop_reasons);
@@ -32,23 +35,9 @@ std::vector<Entry> locate_all(const Plan& plan) {
 }
 
 template <class F>
-std::vector<int> exponents_for(const Plan& plan, const std::vector<Entry>& entries) {
-  std::vector<std::uint32_t> largest(static_cast<std::size_t>(plan.grids * plan.channels));
-  const auto* const features = static_cast<const F*>(plan.features);
-  for (const Entry& entry : entries) {
-    std::uint32_t* const here = largest.data() + entry.key / plan.cells * plan.channels;
-    const std::int64_t offset = feature_offset(plan, entry.point);
-    for (std::int64_t c = 0; c < plan.channels; ++c) {
-      here[c] = std::max(here[c], magnitude_of(feature_value(features[offset + c * plan.channel_stride])));
-    }
-  }
-  return exponents_of(plan, largest);
-}
-
-template <class F>
 void reduce(const Plan& plan, const std::vector<Entry>& entries) {
   std::vector<int> exponents;
-  if (plan.reduces_features()) exponents = exponents_for<F>(plan, entries);
+  if (plan.reduces_features()) exponents = exponents_for<F>(plan, entries, one_after_the_other);
   std::vector<std::int64_t> points;
   for (std::size_t begin = 0; begin < entries.size(); begin += points.size()) {
     const std::int64_t key = entries[begin].key;
@@ -61,6 +50,25 @@ void reduce(const Plan& plan, const std::vector<Entry>& entries) {
   }
 }
 
+template <class T>
+void find_lattice(Plan& plan) {
+  std::int64_t low[3] = {farthest, farthest, farthest};
+  std::int64_t high[3] = {-farthest, -farthest, -farthest};
+  for (std::int64_t c = 0; c < plan.clouds; ++c) {
+    const auto cloud = cloud_of<compute_t<T>>(plan, c);
+    for (std::int64_t k = 0; k < cloud.count; ++k) {
+      compute_t<T> p[3] = {};
+      std::int64_t cell[3];
+      if (bring<T>(plan, cloud, k, p) != Drop::none || !lattice_cell(cloud, p, cell)) continue;
+      for (int axis = 0; axis < 3; ++axis) {
+        low[axis] = std::min(low[axis], cell[axis]);
+        high[axis] = std::max(high[axis], cell[axis]);
+      }
+    }
+  }
+  set_lattice(plan, low, high);
+}
+
 }  // namespace
 
 void run_reference(const Plan& plan) {
@@ -68,6 +76,16 @@ void run_reference(const Plan& plan) {
   with_point_type(plan, [&](auto type) {
     const std::vector<Entry> entries = locate_all<typename decltype(type)::type>(plan);
     with_feature_type(plan, [&](auto feature) { reduce<typename decltype(feature)::type>(plan, entries); });
+  });
+}
+
+void run_sparse_reference(Plan plan, const SetRows& set_rows) {
+  with_point_type(plan, [&](auto type) {
+    using T = typename decltype(type)::type;
+    if (plan.lattice) find_lattice<T>(plan);
+    std::vector<compute_t<T>> located(static_cast<std::size_t>(plan.locates() ? plan.all_points * 3 : 0));
+    const std::vector<Entry> entries = locate_all<T>(plan, plan.locates() ? located.data() : nullptr);
+    Rows(plan, entries, located.data(), set_rows, one_after_the_other).write();
   });
 }
 

@@ -24,4 +24,9 @@ inline constexpr int marks_per_thread = 8;
 inline constexpr int most_blocks = 4224;
 inline constexpr int most_heavy_blocks = 1056;
 
+// Sparse: points of a row over which warps add them instead of a thread, and values of which a thread finds the largest.
+// Not swept.
+inline constexpr int long_row = 128;
+inline constexpr int magnitudes_per_thread = 16;
+
 }  // namespace robocache::voxelize_op::tuning

@@ -13,6 +13,7 @@ namespace robocache {
 
 #if !ROBOCACHE_WITH_CUDA
 void voxelize_op::run_cuda(const Plan&, const Context&, int) { refuse_cuda(); }
+void voxelize_op::run_sparse_cuda(const Plan&, const SetRows&, const Context&, int) { refuse_cuda(); }
 #endif
 
 using namespace voxelize_op;
@@ -36,8 +37,7 @@ bool is_one_of(DType dtype, std::initializer_list<DType> accepted) {
 
 class Planner {
  public:
-  Planner(Operation operation, const TensorView& main, const char* what, const Grid& grid,
-          const VoxelizeOptions& options)
+  Planner(Operation operation, const TensorView& main, const char* what, const Grid& grid)
       : speaker_{operation}, what_(what), device_(main.device) {
     plan_.operation = operation;
     plan_.cells = cells_of(grid);
@@ -47,11 +47,14 @@ class Planner {
       plan_.voxel_size[axis] = grid.voxel_size[k];
       plan_.shape[axis] = grid.shape[k];
     }
+    plan_.points = main.data;
+    plan_.dtype = main.dtype;
+  }
+
+  void set_options(const VoxelizeOptions& options) {
     plan_.check = options.check;
     plan_.accumulate = options.accumulate;
     plan_.empty = options.empty;
-    plan_.points = main.data;
-    plan_.dtype = main.dtype;
   }
 
   void set_clouds(const Clouds& clouds) {
@@ -145,11 +148,34 @@ class Planner {
         fail(ErrorKind::value, "there are ", plan_.clouds, " clouds and no grid for them to go into");
       }
     }
-    if (plan_.grids > most_cells / plan_.cells) {
-      fail(ErrorKind::value, plan_.grids, " grids of ", plan_.cells, " cells are more than 2^62");
-    }
-    for (const VoxelOutput& output : outputs) set_output(output);
+    check_cells();
+    std::int64_t shape[4];
+    std::size_t rank = 0;
+    if (batched_) shape[rank++] = plan_.grids;
+    for (const std::int64_t size : plan_.shape) shape[rank++] = size;
+    for (const VoxelOutput& output : outputs) set_output(output, {shape, rank});
   }
+
+  void set_sparse(const SparseOptions& options) {
+    plan_.check = options.check;
+    plan_.empty = options.empty;
+    plan_.max_voxels = options.max_voxels;
+    plan_.first_points = options.first;
+    if (options.max_voxels < -1) {
+      fail(ErrorKind::value, "max_voxels is ", options.max_voxels, "; it must not be negative");
+    }
+    if (options.first < 0) fail(ErrorKind::value, "first is ", options.first, "; it must not be negative");
+    plan_.grids = options.grids < 0 ? plan_.clouds : options.grids;
+    if (plan_.into.data == nullptr && plan_.grids != plan_.clouds) {
+      fail(ErrorKind::value, "there are ", plan_.grids, " grids and ", plan_.clouds,
+           " clouds; into says which goes where");
+    }
+    if (plan_.grids < 1 && plan_.clouds > 0) {
+      fail(ErrorKind::value, "there are ", plan_.clouds, " clouds and no grid for them to go into");
+    }
+    check_cells();
+  }
+  void set_lattice() { plan_.lattice = true; }
 
   void set_dropped(const TensorView& dropped) {
     if (!dropped) return;
@@ -159,17 +185,10 @@ class Planner {
   }
 
   void run(const Context& context) const {
-    check_backend(speaker_, context, device_);
-    if (plan_.all_points >= std::int64_t{1} << 31) {
-      fail(ErrorKind::value, plan_.all_points, " points in one call; at most 2^31 - 1");
-    }
+    check_call(context);
     if (device_.kind == DeviceKind::cuda) return run_cuda(plan_, context, device_.index);
     const FloatEnvironment exact;
-    const DataCheck check{&plan_};
-    for (std::int64_t k = 0; plan_.check && k < check.count(); ++k) {
-      const Fault fault = check(k);
-      if (fault.code != FaultCode::none) throw Error(ErrorKind::value, describe(fault));
-    }
+    check_data();
     if (context.backend == Backend::reference) {
       run_reference(plan_);
     } else {
@@ -177,7 +196,90 @@ class Planner {
     }
   }
 
+  void run(const Context& context, const SparseRows& rows) {
+    run_rows(context, [&](std::int64_t count) { set_rows(rows(count)); });
+  }
+  void run(const Context& context, const DownsampleRows& rows) {
+    run_rows(context, [&](std::int64_t count) { set_rows(rows(count)); });
+  }
+
  private:
+  void check_call(const Context& context) const {
+    check_backend(speaker_, context, device_);
+    if (plan_.all_points >= std::int64_t{1} << 31) {
+      fail(ErrorKind::value, plan_.all_points, " points in one call; at most 2^31 - 1");
+    }
+  }
+  void check_data() const {
+    const DataCheck check{&plan_};
+    for (std::int64_t k = 0; plan_.check && k < check.count(); ++k) {
+      const Fault fault = check(k);
+      if (fault.code != FaultCode::none) throw Error(ErrorKind::value, describe(fault));
+    }
+  }
+  void check_cells() const {
+    if (plan_.grids > most_cells / plan_.cells) {
+      fail(ErrorKind::value, plan_.grids, " grids of ", plan_.cells, " cells are more than 2^62");
+    }
+  }
+
+  // `set` fills in the outputs of that many rows.
+  template <class Set>
+  void run_rows(const Context& context, const Set& set) {
+    check_call(context);
+    const SetRows set_rows = [&](Plan& plan, std::int64_t voxels) {
+      plan_ = plan;
+      plan_.rows = plan_.max_voxels < 0 ? voxels : plan_.max_voxels;
+      set(plan_.rows);
+      plan = plan_;
+    };
+    if (device_.kind == DeviceKind::cuda) return run_sparse_cuda(plan_, set_rows, context, device_.index);
+    const FloatEnvironment exact;
+    check_data();
+    if (context.backend == Backend::reference) {
+      run_sparse_reference(plan_, set_rows);
+    } else {
+      run_sparse_cpu(plan_, set_rows);
+    }
+  }
+
+  // An output that need not be there.
+  template <class T>
+  void set_part(T*& place, const char* what, const TensorView& view, DType dtype,
+                std::initializer_list<std::int64_t> shape) const {
+    if (!view) return;
+    check_output(what, view, dtype, {shape.begin(), shape.size()});
+    place = static_cast<T*>(view.data);
+  }
+  DType computed() const { return plan_.dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+  void set_rows(const SparseOutput& output) {
+    const std::int64_t rows = plan_.rows;
+    set_part(plan_.coordinates, "coordinates", output.coordinates, DType::i64, {rows, 4});
+    set_part(plan_.counts, "counts", output.counts, DType::i32, {rows});
+    set_part(plan_.first, "first", output.first, computed(), {rows, plan_.first_points, 3 + plan_.channels});
+    set_part(plan_.first_counts, "first_counts", output.first_counts, DType::i32, {rows});
+    set_part(plan_.found, "found", output.found, DType::i64, {2});
+    if (output.point_to_voxel) {
+      check_output("point_to_voxel", output.point_to_voxel, DType::i64,
+                   {leading_.data(), static_cast<std::size_t>(lead_)});
+      plan_.point_to_voxel = static_cast<std::int64_t*>(output.point_to_voxel.data);
+    }
+    for (const VoxelOutput& values : output.values) {
+      if (values.reduction == Reduction::occupancy_bits) {
+        fail(ErrorKind::value, "occupancy as bits is for dense grids; a sparse result lists its voxels");
+      }
+      set_output(values, {&rows, 1});
+    }
+  }
+  void set_rows(const DownsampleOutput& output) {
+    const std::int64_t rows = plan_.rows;
+    set_part(plan_.point_means, "points", output.points, computed(), {rows, 3});
+    set_part(plan_.counts, "counts", output.counts, DType::i32, {rows});
+    set_part(plan_.coordinates, "coordinates", output.coordinates, DType::i64, {rows, 4});
+    if (output.features) set_output({Reduction::mean, output.features}, {&rows, 1});
+  }
+
   template <class... Parts>
   [[noreturn]] void fail(ErrorKind kind, const Parts&... parts) const {
     speaker_.fail(kind, parts...);
@@ -251,6 +353,7 @@ class Planner {
   }
 
   void set_scene(const Scene& scene, std::span<const std::int64_t> leading) {
+    std::copy(leading.begin(), leading.end(), leading_.begin());
     plan_.into = integers("into", scene.into);
     if (scene.into) {
       if (!batched_) fail(ErrorKind::value, "into is for several clouds; there is one, without a batch dimension");
@@ -330,7 +433,8 @@ class Planner {
     }
   }
 
-  void set_output(const VoxelOutput& output) {
+  // `leading`: the dimensions before the channels.
+  void set_output(const VoxelOutput& output, std::span<const std::int64_t> leading) {
     const Reduction reduction = output.reduction;
     const char* const name = name_of(reduction);
     if (takes_features(reduction) && !has_features_) {
@@ -342,9 +446,8 @@ class Planner {
            "clouds to one call, with into");
     }
     std::int64_t shape[max_rank];
-    std::size_t rank = 0;
-    if (batched_) shape[rank++] = plan_.grids;
-    for (const std::int64_t size : plan_.shape) shape[rank++] = size;
+    std::copy(leading.begin(), leading.end(), shape);
+    std::size_t rank = leading.size();
     DType dtype = DType::f32;
     if (reduction == Reduction::count) dtype = DType::i32;
     if (reduction == Reduction::occupancy || reduction == Reduction::occupancy_bits) dtype = DType::u8;
@@ -382,6 +485,7 @@ class Planner {
   Device device_;
   bool batched_ = false, has_features_ = false;
   int lead_ = 1;  // dimensions of points or pixels
+  std::array<std::int64_t, 3> leading_{};
   Plan plan_;
 };
 
@@ -424,24 +528,78 @@ Grid grid_from_bounds(const std::array<double, 3>& low, const std::array<double,
   return grid;
 }
 
-void voxelize(const Context& context, const Clouds& clouds, const Grid& grid, const VoxelizeOptions& options,
-              std::span<const VoxelOutput> outputs, const TensorView& dropped) {
-  if (!clouds.points) throw Error(ErrorKind::value, "voxelize: points are missing");
-  Planner planner(Operation::voxelize, clouds.points, "points", grid, options);
+namespace {
+
+Planner plan_of(const Clouds& clouds, const Grid& grid, Operation operation = Operation::voxelize) {
+  if (!clouds.points) throw Error(ErrorKind::value, concat(name_of(operation), ": points are missing"));
+  Planner planner(operation, clouds.points, "points", grid);
   planner.set_clouds(clouds);
+  return planner;
+}
+Planner plan_of(const DepthImages& images, const Grid& grid) {
+  if (!images.depth) throw Error(ErrorKind::value, "voxelize_depth: depth is missing");
+  Planner planner(Operation::voxelize_depth, images.depth, "depth", grid);
+  planner.set_images(images);
+  return planner;
+}
+
+void run_dense(Planner planner, const Context& context, const VoxelizeOptions& options,
+               std::span<const VoxelOutput> outputs, const TensorView& dropped) {
+  planner.set_options(options);
   planner.set_outputs(outputs);
   planner.set_dropped(dropped);
   planner.run(context);
 }
+template <class Rows>
+void run_sparse(Planner planner, const Context& context, const SparseOptions& options, const Rows& rows,
+                const TensorView& dropped) {
+  planner.set_sparse(options);
+  planner.set_dropped(dropped);
+  planner.run(context, rows);
+}
 
+}  // namespace
+
+void voxelize_op::set_lattice(Plan& plan, const std::int64_t (&low)[3], const std::int64_t (&high)[3]) {
+  plan.cells = 1;
+  for (int axis = 0; axis < 3; ++axis) {
+    const bool any = low[axis] <= high[axis];
+    plan.lowest[axis] = any ? low[axis] : 0;
+    plan.shape[axis] = any ? high[axis] - low[axis] + 1 : 1;
+  }
+  for (const std::int64_t size : plan.shape) {
+    if (size > most_cells / std::max<std::int64_t>(plan.grids, 1) / plan.cells) {
+      Speaker{plan.operation}.fail(ErrorKind::value, "the points span ", shape_text(plan.shape), " voxels",
+                                   plan.grids > 1 ? " in each cloud" : "",
+                                   ", more than 2^62 in all; take larger voxels, or crop far points away");
+    }
+    plan.cells *= size;
+  }
+}
+
+void voxelize(const Context& context, const Clouds& clouds, const Grid& grid, const VoxelizeOptions& options,
+              std::span<const VoxelOutput> outputs, const TensorView& dropped) {
+  run_dense(plan_of(clouds, grid), context, options, outputs, dropped);
+}
 void voxelize_depth(const Context& context, const DepthImages& images, const Grid& grid, const VoxelizeOptions& options,
                     std::span<const VoxelOutput> outputs, const TensorView& dropped) {
-  if (!images.depth) throw Error(ErrorKind::value, "voxelize_depth: depth is missing");
-  Planner planner(Operation::voxelize_depth, images.depth, "depth", grid, options);
-  planner.set_images(images);
-  planner.set_outputs(outputs);
-  planner.set_dropped(dropped);
-  planner.run(context);
+  run_dense(plan_of(images, grid), context, options, outputs, dropped);
+}
+
+void voxelize_sparse(const Context& context, const Clouds& clouds, const Grid& grid, const SparseOptions& options,
+                     const SparseRows& rows, const TensorView& dropped) {
+  run_sparse(plan_of(clouds, grid), context, options, rows, dropped);
+}
+void voxelize_depth_sparse(const Context& context, const DepthImages& images, const Grid& grid,
+                           const SparseOptions& options, const SparseRows& rows, const TensorView& dropped) {
+  run_sparse(plan_of(images, grid), context, options, rows, dropped);
+}
+
+void voxel_downsample(const Context& context, const Clouds& clouds, const Lattice& lattice,
+                      const SparseOptions& options, const DownsampleRows& rows, const TensorView& dropped) {
+  Planner planner = plan_of(clouds, {lattice.origin, lattice.voxel_size, {1, 1, 1}}, Operation::voxel_downsample);
+  planner.set_lattice();
+  run_sparse(planner, context, {.grids = options.grids, .check = options.check}, rows, dropped);
 }
 
 }  // namespace robocache

@@ -1,0 +1,130 @@
+// Features of a cell on a GPU: their sums and extremes, in a thread or from several.
+#pragma once
+
+#include <limits>
+
+#include "ops/voxelize/cuda_points.h"
+
+namespace robocache::voxelize_op {
+namespace {
+
+// What sums are scaled by: the largest magnitude of each grid and channel, and the points given to each grid.
+struct Magnitudes {
+  std::uint32_t* largest = nullptr;
+  unsigned long long* given = nullptr;
+};
+
+struct Scale {
+  double to, back;
+};
+template <class F>
+__device__ Scale scale_of(const Plan& plan, const Magnitudes& magnitudes, std::int64_t grid, std::int64_t channel) {
+  const int exponent = exponent_of<F>(magnitudes.largest[grid * plan.channels + channel],
+                                      static_cast<std::int64_t>(magnitudes.given[grid]));
+  return {power_of_two(exponent), power_of_two(-exponent)};
+}
+
+template <class F, int V>
+__device__ void load_features(const Plan& plan, std::int64_t number, std::int64_t channel, F (&x)[V]) {
+  const F* const from =
+      static_cast<const F*>(plan.features) + feature_offset(plan, number) + channel * plan.channel_stride;
+  if constexpr (V == 1) {
+    x[0] = from[0];
+  } else {
+    struct alignas(sizeof(F) * V) Pack {
+      F x[V];
+    };
+    const Pack pack = *reinterpret_cast<const Pack*>(from);
+#pragma unroll
+    for (int v = 0; v < V; ++v) x[v] = pack.x[v];
+  }
+}
+
+// The value that has an order_of().
+template <class F>
+__device__ F value_of(bool greatest, long long order) {
+  constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
+  if constexpr (std::is_integral_v<F>) {
+    return static_cast<F>(greatest ? order : ~order);
+  } else {
+    if (order == largest) return narrow<F>(quiet_nan<float>());
+    const std::int64_t key = greatest ? order : ~order;
+    return narrow<F>(bit_copy<double>(key < 0 ? key ^ largest : key));
+  }
+}
+
+// One channel of a cell that several warps add up, in memory.
+struct Partial {
+  long long fixed, most, least;  // order_of() of max and min
+  int flags;                     // of a Sum
+  int unused;
+
+  __device__ static Partial none() {
+    constexpr long long lowest = std::numeric_limits<std::int64_t>::min();  // below every order_of()
+    return {0, lowest, lowest, 0, 0};
+  }
+};
+
+// One channel of a cell.
+template <class F>
+struct Channel {
+  Sum sum;
+  Extreme<F> most, least;
+
+  __device__ void add(const Plan& plan, F x, double scale) {
+    if (plan.sums()) sum.add(feature_value(x), scale);
+    if (plan.max != nullptr) most.add(true, x);
+    if (plan.min != nullptr) least.add(false, x);
+  }
+  __device__ void write(const Plan& plan, std::int64_t out, double scale, std::int64_t points) {
+    using R = feature_t<F>;
+    if (plan.sum != nullptr) reinterpret_cast<R*>(plan.sum)[out] = sum.template value<R>(scale, 1);
+    if (plan.mean != nullptr) reinterpret_cast<R*>(plan.mean)[out] = sum.template value<R>(scale, points);
+    if (plan.max != nullptr) static_cast<F*>(plan.max)[out] = most.best;
+    if (plan.min != nullptr) static_cast<F*>(plan.min)[out] = least.best;
+  }
+
+  __device__ static Channel of(const Plan& plan, const Partial& partial) {
+    Channel channel;
+    channel.sum = {partial.fixed, (partial.flags & 1) != 0, (partial.flags & 2) != 0, (partial.flags & 4) != 0};
+    if (plan.max != nullptr) channel.most.add(true, value_of<F>(true, partial.most));
+    if (plan.min != nullptr) channel.least.add(false, value_of<F>(false, partial.least));
+    return channel;
+  }
+  __device__ Partial partial() const {
+    Partial made = Partial::none();
+    made.fixed = sum.fixed;
+    made.flags = (sum.is_nan ? 1 : 0) | (sum.is_up ? 2 : 0) | (sum.is_down ? 4 : 0);
+    if (most.any) made.most = most.order;
+    if (least.any) made.least = least.order;
+    return made;
+  }
+};
+
+// Adds up lanes that are `lanes`, 2 * lanes, ... apart.
+__device__ inline Partial over_lanes(Partial partial, int lanes) {
+  for (int step = lanes; step < warp_size; step *= 2) {
+    partial.fixed += __shfl_xor_sync(whole_warp, partial.fixed, step);
+    partial.most = max(partial.most, __shfl_xor_sync(whole_warp, partial.most, step));
+    partial.least = max(partial.least, __shfl_xor_sync(whole_warp, partial.least, step));
+    partial.flags |= __shfl_xor_sync(whole_warp, partial.flags, step);
+  }
+  return partial;
+}
+__device__ inline void add_to(Partial& all, const Partial& here) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(&all.fixed), static_cast<unsigned long long>(here.fixed));
+  if (here.flags != 0) atomicOr(&all.flags, here.flags);
+  const Partial none = Partial::none();
+  if (here.most != none.most) atomicMax(&all.most, here.most);
+  if (here.least != none.least) atomicMax(&all.least, here.least);
+}
+
+// Lanes that share a point: as many as it has channels, up to a warp, a power of two.
+__host__ __device__ inline int lanes_of(std::int64_t channels) {
+  int lanes = 1;
+  while (lanes < warp_size && lanes < channels) lanes *= 2;
+  return lanes;
+}
+
+}  // namespace
+}  // namespace robocache::voxelize_op
