@@ -17,6 +17,7 @@ from ._torch_run import uses_portable
 from ._torch_voxels import (
     SCHEMA,
     Call,
+    Lattice,
     Sparse,
     check_arguments,
     cloud_count,
@@ -139,7 +140,8 @@ def downsample(
     arrays: dict[str, Any], voxel_size: Any, origin: Any, options: dict[str, Any]
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
     """(points, features, counts, coordinates, dropped)."""
-    grid = Grid(origin, voxel_size, (1, 1, 1))
+    sizes = [float(size) for size in (voxel_size if hasattr(voxel_size, "__len__") else [voxel_size] * 3)]
+    grid = Lattice([float(x) for x in origin], sizes)
     options = {**options, "packed": False, "empty": 0.0, "grids": None}
     features = arrays.get("features")
     reduce = "count" if features is None else "mean"

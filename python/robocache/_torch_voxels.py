@@ -27,6 +27,14 @@ from ._voxelize import Grid
 ARRAYS = ("features", "lengths", "offsets", "into", "pose", "intrinsics", "rays")  # after points or depth
 
 
+class Lattice(NamedTuple):
+    """A grid without end, where a Grid is expected: torch.compile can make it, and nothing of it is checked here."""
+
+    origin: Sequence[float]
+    voxel_size: Sequence[float]
+    shape: Sequence[int] = (1, 1, 1)
+
+
 class Sparse(NamedTuple):
     """What a sparse call has besides."""
 
@@ -132,9 +140,9 @@ def outs_of(operation: str, reduce: str | Sequence[str], out: Any) -> Sequence[T
 
 
 def pack(
-    operation: str, arrays: dict[str, Any], grid: Grid, reduce: str | Sequence[str], options: dict[str, Any]
+    operation: str, arrays: dict[str, Any], grid: Grid | Lattice, reduce: str | Sequence[str], options: dict[str, Any]
 ) -> tuple[list[Tensor], Call]:
-    if not isinstance(grid, Grid):
+    if not isinstance(grid, (Grid, Lattice)):
         raise TypeError(f"{operation}: grid is of type {type(grid).__name__}; expected a robocache.Grid")
     main = arrays["depth" if operation == "voxelize_depth" else "points"]
     tensors = [main]

@@ -42,6 +42,7 @@ using Bytes = std::vector<std::vector<unsigned char>>;
 
 // Where two runs differ first; "" where they are equal.
 inline std::string difference(const Bytes& a, const Bytes& b) {
+  if (a.size() != b.size()) return std::to_string(a.size()) + " arrays and " + std::to_string(b.size());
   for (std::size_t k = 0; k < a.size(); ++k) {
     const auto [x, y] = std::mismatch(a[k].begin(), a[k].end(), b[k].begin(), b[k].end());
     if (x == a[k].end() && y == b[k].end()) continue;

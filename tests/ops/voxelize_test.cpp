@@ -136,20 +136,91 @@ class Case : private Random {
     }
     const TensorView dropped = arrays.back().view(where);
     if (depth_) {
-      DepthImages images = images_;
-      fill(images, where);
-      images.depth = points_.view(where);
-      images.intrinsics = intrinsics_.view(where);
-      images.rays = rays_.view(where);
-      voxelize_depth({.backend = backend}, images, grid_, options_, outputs, dropped);
+      voxelize_depth({.backend = backend}, images(where), grid_, options_, outputs, dropped);
     } else {
-      Clouds clouds;
-      fill(clouds, where);
-      clouds.points = points_.view(where);
-      clouds.lengths = lengths_.view(where);
-      clouds.offsets = offsets_.view(where);
-      voxelize({.backend = backend}, clouds, grid_, options_, outputs, dropped);
+      voxelize({.backend = backend}, clouds(where), grid_, options_, outputs, dropped);
     }
+    return fetched(arrays);
+  }
+
+  Bytes run_sparse(Backend backend, DeviceKind where, std::int64_t max_voxels) {
+    const SparseOptions options{.empty = options_.empty, .max_voxels = max_voxels, .grids = grids_, .first = first_};
+    std::vector<Array> arrays{dropped_.fresh()};
+    const TensorView dropped = arrays[0].view(where);
+    const SparseRows rows = [&](std::int64_t count) {
+      SparseOutput output;
+      const auto add = [&](DType dtype, std::vector<std::int64_t> shape) {
+        arrays.push_back(poisoned(dtype, shape));
+        return arrays.back().view(where);
+      };
+      output.coordinates = add(DType::i64, {count, 4});
+      output.counts = add(DType::i32, {count});
+      output.point_to_voxel = add(DType::i64, lead_);
+      output.found = add(DType::i64, {2});
+      if (first_ > 0) {
+        output.first = add(computed(), {count, first_, 3 + channels_.value_or(0)});
+        output.first_counts = add(DType::i32, {count});
+      }
+      for (const WantedOutput& wanted : outputs_) {
+        if (wanted.reduction == Reduction::occupancy_bits) continue;
+        std::vector<std::int64_t> shape{count};
+        if (wanted.reduction >= Reduction::sum) shape.push_back(*channels_);
+        output.values.push_back({wanted.reduction, add(type_of(wanted.reduction), shape)});
+      }
+      return output;
+    };
+    if (depth_) {
+      voxelize_depth_sparse({.backend = backend}, images(where), grid_, options, rows, dropped);
+    } else {
+      voxelize_sparse({.backend = backend}, clouds(where), grid_, options, rows, dropped);
+    }
+    return fetched(arrays);
+  }
+
+  // The cloud's points; nothing where the case is one of depth, or where the points span too many voxels.
+  Bytes run_downsample(Backend backend, DeviceKind where) {
+    if (depth_) return {};
+    std::vector<Array> arrays{dropped_.fresh()};
+    const TensorView dropped = arrays[0].view(where);
+    const DownsampleRows rows = [&](std::int64_t count) {
+      const auto add = [&](DType dtype, std::vector<std::int64_t> shape) {
+        arrays.push_back(poisoned(dtype, shape));
+        return arrays.back().view(where);
+      };
+      return DownsampleOutput{.points = add(computed(), {count, 3}),
+                              .features = channels_ ? add(DType::f32, {count, *channels_}) : TensorView{},
+                              .counts = add(DType::i32, {count}),
+                              .coordinates = add(DType::i64, {count, 4})};
+    };
+    try {
+      voxel_downsample({.backend = backend}, clouds(where), {grid_.voxel_size, grid_.origin}, {.grids = grids_}, rows,
+                       dropped);
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("more than 2^62 in all"), std::string::npos) << text;
+      return {{text.begin(), text.end()}};
+    }
+    return fetched(arrays);
+  }
+
+ private:
+  DepthImages images(DeviceKind where) {
+    DepthImages images = images_;
+    fill(images, where);
+    images.depth = points_.view(where);
+    images.intrinsics = intrinsics_.view(where);
+    images.rays = rays_.view(where);
+    return images;
+  }
+  Clouds clouds(DeviceKind where) {
+    Clouds clouds;
+    fill(clouds, where);
+    clouds.points = points_.view(where);
+    clouds.lengths = lengths_.view(where);
+    clouds.offsets = offsets_.view(where);
+    return clouds;
+  }
+  static Bytes fetched(std::vector<Array>& arrays) {
     synchronize();
     Bytes bytes;
     for (Array& array : arrays) {
@@ -158,8 +229,14 @@ class Case : private Random {
     }
     return bytes;
   }
+  DType computed() { return points_.base.view(DeviceKind::cpu).dtype == DType::f64 ? DType::f64 : DType::f32; }
+  DType type_of(Reduction reduction) {
+    if (reduction == Reduction::count) return DType::i32;
+    if (reduction < Reduction::sum) return DType::u8;
+    if (reduction == Reduction::sum || reduction == Reduction::mean) return DType::f32;
+    return features_.base.view(DeviceKind::cpu).dtype;
+  }
 
- private:
   void make_grid() {
     for (std::size_t axis = 0; axis < 3; ++axis) {
       grid_.shape[axis] = pick({1, 3, 8, 17, 40});
@@ -344,19 +421,15 @@ class Case : private Random {
     }
     for (const Reduction reduction : wanted) outputs_.push_back({reduction, output(reduction)});
     dropped_ = poisoned(DType::i64, {clouds_, drop_reasons});
+    first_ = pick({0, 0, 1, 5});
   }
 
   Array output(Reduction reduction) {
     std::vector<std::int64_t> shape(grid_.shape.begin(), grid_.shape.end());
     if (batched_) shape.insert(shape.begin(), grids_);
     if (reduction == Reduction::occupancy_bits) shape.back() = (shape.back() + 7) / 8;
-    DType dtype = DType::u8;
-    if (reduction == Reduction::count) dtype = DType::i32;
-    if (reduction >= Reduction::sum) {
-      shape.push_back(*channels_);
-      dtype = reduction == Reduction::sum || reduction == Reduction::mean ? DType::f32
-                                                                          : features_.base.view(DeviceKind::cpu).dtype;
-    }
+    const DType dtype = type_of(reduction);
+    if (reduction >= Reduction::sum) shape.push_back(*channels_);
     if (!options_.accumulate) return poisoned(dtype, shape);
     return numbers(dtype, shape, [&]() -> double {
       if (reduction == Reduction::max || reduction == Reduction::min) {
@@ -389,6 +462,7 @@ class Case : private Random {
   std::optional<Box> crop_;
   std::optional<std::int64_t> channels_;
   VoxelizeOptions options_;
+  std::int64_t first_ = 0;
   std::vector<WantedOutput> outputs_;
   Array dropped_;
 };
@@ -405,6 +479,40 @@ TEST(Voxelize, CpuEqualsReferenceAtEverySimdTarget) {
       EXPECT_EQ(difference(one.run(Backend::cpu, DeviceKind::cpu), expected), "") << "seed " << seed << ", " << target;
     }
     set_simd_target(before);
+  }
+}
+
+// Everything that a sparse case is run for.
+Bytes sparse(Case& one, Backend backend, DeviceKind where) {
+  Bytes all;
+  for (const Bytes& part :
+       {one.run_sparse(backend, where, -1), one.run_sparse(backend, where, 40), one.run_downsample(backend, where)}) {
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
+TEST(Voxelize, SparseOnTheCpuEqualsReferenceAtEverySimdTarget) {
+  const std::string before = simd_target();
+  for (unsigned seed = 0; seed < cases / 3; ++seed) {
+    Case one(seed);
+    const auto expected = sparse(one, Backend::reference, DeviceKind::cpu);
+    for (const std::string& target : simd_targets()) {
+      set_simd_target(target);
+      EXPECT_EQ(difference(sparse(one, Backend::cpu, DeviceKind::cpu), expected), "")
+          << "seed " << seed << ", " << target;
+    }
+    set_simd_target(before);
+  }
+}
+
+TEST(Voxelize, SparseOnCudaEqualsReference) {
+  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  for (unsigned seed = 0; seed < 2 * cuda_cases(); ++seed) {
+    Case one(seed);
+    EXPECT_EQ(
+        difference(sparse(one, Backend::cuda, DeviceKind::cuda), sparse(one, Backend::reference, DeviceKind::cpu)), "")
+        << "seed " << seed;
   }
 }
 
