@@ -59,24 +59,23 @@ def truncated(recording: Recording) -> int:
     return int((inside[0] & ~inside[1]).sum())
 
 
+def counts_of(pixels: int, dropped: Array) -> dict[str, int]:
+    """Where a camera's pixels went, in the order of the table."""
+    reasons = dict(zip(("no_reading", "not_finite", "cropped", "outside"), map(int, dropped), strict=True))
+    return {"pixels": pixels, **reasons, "in_the_grid": pixels - int(dropped.sum())}
+
+
 def run() -> Outcome:
     recording = record()
     voxels = voxelize(recording)
     count, colour = (values[0] for values in voxels.values)
     occupied = np.argwhere(count > 0)
     centres = np.array(GRID.origin) + VOXEL * (occupied + 0.5)
-    dropped = voxels.dropped
     report: dict[str, Any] = {
         "voxel_size": VOXEL,
         "shape": list(GRID.shape),
         "cameras": {
-            camera.name: {
-                "pixels": recording.depth[number].size,
-                "no_reading": int(dropped.no_reading[number]),
-                "not_finite": int(dropped.not_finite[number]),
-                "cropped": int(dropped.cropped[number]),
-                "outside": int(dropped.outside[number]),
-            }
+            camera.name: counts_of(recording.depth[number].size, voxels.dropped.counts[number])
             for number, camera in enumerate(CAMERAS)
         },
         "points": int(count.sum()),
@@ -93,12 +92,10 @@ def run() -> Outcome:
 def tell(outcome: Outcome) -> None:
     report = outcome.report
     height, width = outcome.recording.depth.shape[1:]
-    rows = []
-    for camera in CAMERAS:
-        counts = report["cameras"][camera.name]
-        lost = [counts[reason] for reason in ("no_reading", "not_finite", "cropped", "outside")]
-        kept = counts["pixels"] - sum(lost)
-        rows.append([f"{camera.name}, {camera.none} for none", *(f"{n:,}" for n in (counts["pixels"], *lost, kept))])
+    rows = [
+        [f"{camera.name}, {camera.none} for none", *(f"{n:,}" for n in report["cameras"][camera.name].values())]
+        for camera in CAMERAS
+    ]
     headers = ("camera", "pixels", "no reading", "not finite", "cropped", "outside", "in the grid")
     _report.table(
         f"Seen: the arm's table by {len(CAMERAS)} depth cameras, {width} x {height}, in one grid", headers, rows

@@ -52,8 +52,8 @@ def draw_camera(colour: Axes, depth: Axes, outcome: _demo_voxels.Outcome, number
     for axes in (colour, depth):
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
-    kept = counts["pixels"] - counts["no_reading"] - counts["outside"]
-    told = f"{counts['no_reading']:,} without a reading, {counts['outside']:,} outside, {kept:,} in the grid"
+    lost = f"{counts['no_reading']:,} without a reading, {counts['outside']:,} outside"
+    told = f"{lost}, {counts['in_the_grid']:,} in the grid"
     below: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "top", "fontsize": 8.5}
     colour.annotate(name, (0, 0), (0, -4), color=INK, weight="bold", **below)
     depth.annotate(told, (1, 0), (0, -4), color=FAINT, ha="right", **below)

@@ -149,11 +149,23 @@ def test_voxels_lie_on_the_true_surfaces(voxels):
     assert not voxels.colour[count == 0].any()
 
 
+def test_only_faces_that_can_be_seen_are_drawn_the_nearest_last():
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    from robocache import _demo_voxels_figure
+
+    count, colour = np.zeros((4, 4, 4), np.int32), np.zeros((4, 4, 4, 3), np.float32)
+    count[1:3, 1:3, 1:3] = 1
+    colour[2, 1, 2] = 255  # the corner that is nearest
+    corners, colours = _demo_voxels_figure.visible_faces(count, colour)
+    assert corners.shape == (3 * 4, 4, 2)
+    assert (colours[-3:] > 0.8).all()
+    assert not colours[:-3].any()
+
+
 def test_every_pixel_is_accounted_for(voxels):
     cameras = voxels.report["cameras"].values()
-    lost = sum(camera["no_reading"] + camera["outside"] for camera in cameras)
     assert all(camera["not_finite"] == camera["cropped"] == 0 for camera in cameras)
-    assert voxels.count.sum() == voxels.report["points"] == voxels.recording.depth.size - lost
+    assert voxels.count.sum() == voxels.report["points"] == sum(camera["in_the_grid"] for camera in cameras)
     for number, camera in enumerate(cameras):
         assert camera["no_reading"] == np.isin(voxels.recording.depth[number], (0, 65535)).sum()
     assert voxels.report["let_in_by_truncation"] > 100
