@@ -14,7 +14,7 @@ CPP = $(SOURCES) '*.h' '*.cpp' '*.cu' '*.cuh'
 help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: build ## a simulated arm, aligned: tables and a figure; the first time it builds, for minutes
+demo: build ## a simulated arm, aligned, and its table, voxelized: tables and figures; the first time it builds, for minutes
 	@$(VENV)/bin/robocache demo --output build
 
 build: build/dev/.installed ## the package, editable in .venv, and the C++ tests, in build/dev

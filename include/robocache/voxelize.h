@@ -1,8 +1,10 @@
 // Voxelize: point clouds and depth images into grids, in one pass.
 //
 //   const robocache::Grid grid{.origin = {-3, -3, 0}, .voxel_size = {0.05, 0.05, 0.05}, .shape = {120, 120, 40}};
-//   robocache::voxelize(context, {.points = points, .features = colours}, grid, {},
-//                       {{Reduction::count, counts}, {Reduction::mean, means}});
+//   robocache::Clouds clouds;
+//   clouds.points = points, clouds.features = colours;
+//   const robocache::VoxelOutput outputs[] = {{Reduction::count, counts}, {Reduction::mean, means}};
+//   robocache::voxelize(context, clouds, grid, {}, outputs);
 //
 // What is computed, to the bit, is in docs/semantics.md. In short: a point goes through its cloud's pose into the grid's
 // frame, and its cell is floor((p - origin) / voxel_size) on each axis. Points without a reading, not finite, cropped or

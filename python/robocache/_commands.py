@@ -49,11 +49,11 @@ def doctor(as_json: AsJson = False) -> None:
 
 @application.command()
 def demo(
-    output: Annotated[Path, typer.Option(help="The folder that demo.png is written to.", file_okay=False)] = Path(),
+    output: Annotated[Path, typer.Option(help="The folder for demo.png and scene.png.", file_okay=False)] = Path(),
     rate: Annotated[float, typer.Option(help="Rate of the timeline, hertz.", min=1.0, max=1000.0)] = 50.0,
     as_json: AsJson = False,
 ) -> None:
-    """A simulated arm, aligned, beside what people do by hand: tables and a figure."""
+    """A simulated arm, aligned, beside what people do by hand, and its table, voxelized: tables and figures."""
     from robocache import _demo
 
     _demo.main(output, rate, as_json)

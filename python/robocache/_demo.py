@@ -1,13 +1,13 @@
-"""`robocache demo`: a simulated arm whose truth is known, aligned, beside what people do by hand today.
+"""`robocache demo`: a simulated arm whose truth is known, aligned, beside what people do by hand today; then its table,
+voxelized (`_demo_voxels.py`).
 
-Needs NumPy only. Rich makes the tables nicer and matplotlib draws the figure, where they are installed.
+Needs NumPy only. Rich makes the tables nicer and matplotlib draws the figures, where they are installed.
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 import robocache as rc
-from robocache import _report
+from robocache import _demo_voxels, _report
 from robocache._demo_arm import DURATION, EPOCH, Array, Sensor, nanoseconds, record, seconds
+from robocache._demo_timing import host_backend, median_microseconds
 
 MARGIN = 0.2  # seconds left out at both ends, so that every sensor has begun and none has ended
 
@@ -126,15 +127,6 @@ def compare(sensor: Sensor, targets: Array, aligned: Any) -> dict[str, Any]:
     return found
 
 
-def median_microseconds(call: Callable[[], object], runs: int = 25) -> float:
-    taken = []
-    for _ in range(runs):
-        begin = time.perf_counter_ns()
-        call()
-        taken.append(time.perf_counter_ns() - begin)
-    return float(np.median(taken)) / 1e3
-
-
 def same_bits(some: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     fields = ("values", "valid", "age", "index")
     return all(
@@ -164,8 +156,8 @@ def run(rate: float = 50.0) -> Outcome:
             "equal_to_live_robot": int((np.asarray(causal["camera"].index) == live).sum()),
             "from_the_future": int((by_stamp > live).sum()),
         },
-        "align_us": round(median_microseconds(lambda: rc.align(streams, timeline)), 1),
-        "backend": "cpu: " + next(text for name, _, text in rc.backends() if name == "cpu"),
+        "align_us": median_microseconds(lambda: rc.align(streams, timeline)),
+        "backend": host_backend(),
         "equal_to_reference": same_bits(aligned, rc.align(streams, timeline, backend="reference")),
     }
     for name, sensor in sensors.items():
@@ -246,29 +238,35 @@ def lessons(report: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def draw(outcome: Outcome, folder: Path) -> Path | None:
-    """Writes demo.png into the folder, where matplotlib is installed."""
+def draw(outcome: Outcome, voxels: _demo_voxels.Outcome, folder: Path) -> list[Path]:
+    """Writes demo.png and scene.png into the folder, where matplotlib is installed."""
     try:
-        from robocache import _demo_figure
+        from robocache import _demo_figure, _demo_voxels_figure
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.split(".")[0] != "matplotlib":
             raise
-        return None
+        return []
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "demo.png"
-    _demo_figure.draw(outcome, path)
-    return path
+    paths = [folder / "demo.png", folder / "scene.png"]
+    _demo_figure.draw(outcome, paths[0])
+    _demo_voxels_figure.draw(voxels, paths[1])
+    return paths
 
 
 def main(output: Path, rate: float = 50.0, as_json: bool = False) -> None:
-    outcome = run(rate)
-    path = draw(outcome, output)
+    outcome, voxels = run(rate), _demo_voxels.run()
+    paths = draw(outcome, voxels, output)
     if as_json:
-        print(json.dumps(outcome.report | {"figure": None if path is None else str(path)}, indent=2))
+        parts = {"voxels": voxels.report, "figures": [str(path) for path in paths]}
+        print(json.dumps(outcome.report | parts, indent=2))
         return
     tell(outcome)
+    print()
+    _demo_voxels.tell(voxels)
     _report.paragraph(
-        "No figure: pip install 'robocache[demo]' brings matplotlib." if path is None else f"Figure: {path}"
+        f"Figures: {', '.join(map(str, paths))}"
+        if paths
+        else "No figures: pip install 'robocache[demo]' brings matplotlib."
     )
     _report.paragraph(
         "Next: robocache doctor (what runs on this machine), robocache bench (how fast, beside the peers)."

@@ -38,7 +38,6 @@ ZOOM = 0.075  # seconds to each side
 
 def draw(outcome: _demo.Outcome, path: Path) -> None:
     figure = Figure(figsize=(11, 8.8), dpi=120, facecolor="white")
-    canvas = FigureCanvasAgg(figure)  # no window and no pyplot: nothing of the caller's matplotlib is touched
     raster, wrist, age = figure.subplots(3, 1, sharex=True, height_ratios=[1, 1.05, 1])
     figure.subplots_adjust(left=0.125, right=0.86, top=0.955, bottom=0.058, hspace=0.23)
     for axes in (raster, wrist, age):
@@ -50,6 +49,11 @@ def draw(outcome: _demo.Outcome, path: Path) -> None:
     draw_wrist(wrist, outcome)
     draw_age(age, outcome)
     age.set_xlabel("seconds since the recording began", fontsize=9.5, color=INK)
+    save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> None:
+    canvas = FigureCanvasAgg(figure)  # no window and no pyplot: nothing of the caller's matplotlib is touched
     canvas.draw()
     picture = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
     picture.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)  # a third of the bytes, the same picture

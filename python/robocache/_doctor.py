@@ -11,6 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import robocache as rc
 from robocache import _core
 from robocache._backends import package_version
@@ -22,7 +24,7 @@ GPU_FIELDS = ("name", "compute_cap", "memory.total", "driver_version")
 
 
 def examine() -> dict[str, Any]:
-    """The whole report. Reads files and versions only, imports no framework, and needs no GPU."""
+    """The whole report. Reads files and versions, runs each op once; imports no framework, and needs no GPU."""
     return {
         "robocache": _core.build_info(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -36,6 +38,7 @@ def examine() -> dict[str, Any]:
         "gpus": graphics_cards(),
         "packages": {name: found for name in PACKAGES if (found := package_version(*DISTRIBUTIONS.get(name, (name,))))},
         "backends": {name: {"works": works, "detail": detail} for name, works, detail in rc.backends()},
+        "equal_to_reference": {name: bits("cpu") == bits("reference") for name, bits in OPS.items()},
         "environment": {name: value for name, value in sorted(os.environ.items()) if relevant(name)},
     }
 
@@ -77,6 +80,25 @@ def graphics_cards() -> list[dict[str, str]]:
     return [dict(zip(GPU_FIELDS, card, strict=True)) for card in cards if len(card) == len(GPU_FIELDS)]
 
 
+def align_bits(backend: str) -> bytes:
+    """Of a small call whose channels fill every SIMD width and leave a rest."""
+    values = np.sin(np.arange(100 * 37, dtype=np.float32)).reshape(100, 37)
+    return rc.resample(
+        values, np.arange(100) * 10_000_000, rc.Timeline(0, rate=333, count=300), backend=backend
+    ).tobytes()
+
+
+def voxelize_bits(backend: str) -> bytes:
+    """Of a small call with points inside and outside, and many to a cell: means must not depend on their order."""
+    points = np.sin(np.arange(3 * 10_001, dtype=np.float32)).reshape(-1, 3)
+    grid = rc.Grid(origin=(-1, -1, -0.5), voxel_size=0.1, shape=(20, 20, 10))
+    values, dropped = rc.voxelize(points, grid, features=points, reduce="mean", backend=backend)
+    return bytes(values.tobytes() + dropped.counts.tobytes())
+
+
+OPS = {"align": align_bits, "voxelize": voxelize_bits}
+
+
 def relevant(variable: str) -> bool:
     return variable.startswith("ROBOCACHE_") or variable == "CUDA_VISIBLE_DEVICES"
 
@@ -102,6 +124,10 @@ def lines(report: dict[str, Any]) -> list[str]:
     found.extend(
         (f"backend {name}", f"{'works' if backend['works'] else 'not here'}: {backend['detail']}")
         for name, backend in report["backends"].items()
+    )
+    found.extend(
+        (f"op {name}", f"cpu gives {'the same bits as' if equal else 'OTHER BITS THAN'} reference")
+        for name, equal in report["equal_to_reference"].items()
     )
     width = max(len(name) for name, _ in found)
     return [f"{name.ljust(width)}  {text}" for name, text in found]

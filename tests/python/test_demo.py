@@ -1,4 +1,4 @@
-"""The demo does what it says: deterministic, a figure, and errors well below those of the ways it is compared with."""
+"""The demo does what it says: deterministic, figures, and errors well below those of the ways it is compared with."""
 
 import json
 import subprocess
@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 
 import robocache as rc
-from robocache import _demo, _demo_arm
+from robocache import _demo, _demo_arm, _demo_scene, _demo_voxels
 
 
 @pytest.fixture(scope="module")
 def outcome():
     return _demo.run()
+
+
+@pytest.fixture(scope="module")
+def voxels():
+    return _demo_voxels.run()
 
 
 def test_the_recording_is_what_the_demo_says(outcome):
@@ -93,11 +98,84 @@ def test_it_is_deterministic(outcome):
 
 
 @pytest.mark.parametrize("rate", [1.0, 33.3, 1000.0])
-def test_any_rate_works(rate, tmp_path):
+def test_any_rate_works(rate, voxels, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     outcome = _demo.run(rate)
     assert len(outcome.aligned["pose"].values) == outcome.report["targets"]
-    assert _demo.draw(outcome, tmp_path).stat().st_size > 10_000
+    assert all(path.stat().st_size > 10_000 for path in _demo.draw(outcome, voxels, tmp_path))
+
+
+def test_the_cameras_are_as_they_say(voxels):
+    recording = voxels.recording
+    cameras, height, width = len(_demo_scene.CAMERAS), _demo_scene.HEIGHT, _demo_scene.WIDTH
+    assert (recording.depth.shape, recording.depth.dtype) == ((cameras, height, width), np.uint16)
+    assert (recording.colour.shape, recording.colour.dtype) == ((cameras, height, width, 3), np.uint8)
+    for camera, depth, pose in zip(_demo_scene.CAMERAS, recording.depth, recording.poses, strict=True):
+        assert set(depth[(depth == 0) | (depth == 65535)]) == {camera.none}
+        assert 0.05 < (depth == camera.none).mean() < 0.4
+        assert pose[:3, :3].T @ pose[:3, :3] == pytest.approx(np.eye(3), abs=1e-12)
+        assert np.linalg.det(pose) == pytest.approx(1)
+        assert (np.array([*(np.subtract(camera.target, camera.place)), 0]) @ pose)[:2] == pytest.approx(0, abs=1e-12)
+
+
+def test_rays_end_on_the_surfaces_that_they_meet():
+    """Two ways to the same geometry: where a ray meets a shape, and how far a point is from it."""
+    rays = np.random.default_rng(0).normal((0, 0, -2), 0.1, (4000, 3))
+    for shape in _demo_scene.surfaces():
+        middle = np.array(shape.centre) if isinstance(shape, _demo_scene.Box) else shape.begin
+        origin = middle + np.array([0, 0, 2])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            met = shape.meet(origin, rays)
+        hit = met < np.inf
+        assert hit.sum() > 20
+        points = origin + met[hit, None] * rays[hit]
+        assert shape.distance(points) == pytest.approx(0, abs=1e-9)
+        assert (shape.normal(points) * rays[hit]).sum(axis=1).max() < 1e-9  # it is met from outside
+        assert shape.distance(points + 0.01 * shape.normal(points)) == pytest.approx(0.01, abs=1e-9)
+        along = origin + np.linspace(0, 1, 50)[:, None, None] * np.where(hit, met, 3)[:, None] * rays
+        assert shape.distance(along).min() > -1e-9  # and nowhere before
+
+
+def test_voxels_lie_on_the_true_surfaces(voxels):
+    count, voxel = voxels.count, _demo_voxels.VOXEL
+    assert voxels.report["voxels_from_a_surface"] < 1.2  # half a diagonal, 0.87, and noise
+    x, y = (np.array([0.75, -0.45]) - _demo_voxels.GRID.origin[:2]) // voxel  # a bare place of the table
+    assert count[int(x), int(y)].argmax() == 0
+    ball = next(shape for shape in _demo_scene.surfaces() if shape.colour == (0.85, 0.2, 0.16))
+    top = ball.begin + np.array([0, 0, ball.radius - voxel / 4])
+    red, green, blue = voxels.colour[tuple(((top - _demo_voxels.GRID.origin) // voxel).astype(int))]
+    assert red > 180
+    assert max(green, blue) < 60
+    assert not voxels.colour[count == 0].any()
+
+
+def test_only_faces_that_can_be_seen_are_drawn_the_nearest_last():
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    from robocache import _demo_voxels_figure
+
+    count, colour = np.zeros((4, 4, 4), np.int32), np.zeros((4, 4, 4, 3), np.float32)
+    count[1:3, 1:3, 1:3] = 1
+    colour[2, 1, 2] = 255  # the corner that is nearest
+    corners, colours = _demo_voxels_figure.visible_faces(count, colour)
+    assert corners.shape == (3 * 4, 4, 2)
+    assert (colours[-3:] > 0.8).all()
+    assert not colours[:-3].any()
+
+
+def test_every_pixel_is_accounted_for(voxels):
+    cameras = voxels.report["cameras"].values()
+    assert all(camera["not_finite"] == camera["cropped"] == 0 for camera in cameras)
+    assert voxels.count.sum() == voxels.report["points"] == sum(camera["in_the_grid"] for camera in cameras)
+    for number, camera in enumerate(cameras):
+        assert camera["no_reading"] == np.isin(voxels.recording.depth[number], (0, 65535)).sum()
+    assert voxels.report["let_in_by_truncation"] > 100
+
+
+def test_the_voxels_have_the_same_bits_each_time_and_from_the_reference(voxels):
+    assert voxels.report["equal_to_reference"] is True
+    again = _demo_voxels.run()
+    assert again.count.tobytes() == voxels.count.tobytes()
+    assert again.colour.tobytes() == voxels.colour.tobytes()
 
 
 def command(*arguments: str) -> list[str]:
@@ -111,10 +189,14 @@ def test_the_command_tells_and_draws(tmp_path):
     assert answer.returncode == 0, answer.stderr
     for word in ("joints", "camera", "imu", "pose", "wrist", "gripper", "nearest index", "How to read it", "Next:"):
         assert word in answer.stdout
-    figure = tmp_path / "new" / "demo.png"
-    assert str(figure) in answer.stdout.replace("\n", "")
-    assert figure.read_bytes().startswith(b"\x89PNG")
-    assert 20_000 < figure.stat().st_size < 200 * 1024
+    for word in ("no reading", "outside", "in the grid", "left, 0 for none", "back, 65535 for none", "voxelize_depth"):
+        assert word in answer.stdout
+    assert " ".join(answer.stdout.split()).count("the same bits as the reference") == 2
+    for name in ("demo.png", "scene.png"):
+        figure = tmp_path / "new" / name
+        assert str(figure) in answer.stdout.replace("\n", "")
+        assert figure.read_bytes().startswith(b"\x89PNG")
+        assert 20_000 < figure.stat().st_size < 200 * 1024
 
 
 def test_the_command_speaks_json(tmp_path):
@@ -127,10 +209,12 @@ def test_the_command_speaks_json(tmp_path):
     assert report["rate_hz"] == 20
     assert report["align_us"] > 0
     assert report["backend"].startswith("cpu: ")
+    assert report["voxels"]["voxelize_us"] > 0
+    assert set(report["voxels"]["cameras"]) == {"left", "right", "back"}
 
 
 def test_with_numpy_alone_it_prints_plain_tables(tmp_path):
-    """No torch, no Rich, no matplotlib: the numbers are the same, and it says what brings the figure."""
+    """No torch, no Rich, no matplotlib: the numbers are the same, and it says what brings the figures."""
     code = (
         "import sys\n"
         "for name in ('torch', 'rich', 'matplotlib', 'PIL'): sys.modules[name] = None\n"
@@ -142,6 +226,7 @@ def test_with_numpy_alone_it_prints_plain_tables(tmp_path):
     assert answer.returncode == 0, answer.stderr
     assert "robocache[demo]" in answer.stdout
     assert "wrist angle" in answer.stdout
+    assert "no reading" in answer.stdout
     assert list(tmp_path.iterdir()) == []
 
 
@@ -157,8 +242,9 @@ def test_torch_is_not_imported(tmp_path):
     assert answer.returncode == 0, answer.stderr
 
 
-def test_the_figure_in_the_readme_is_small():
-    figure = Path(__file__).parents[2] / "docs" / "demo.png"
+@pytest.mark.parametrize("name", ["demo.png", "scene.png"])
+def test_the_figures_in_the_readme_are_small(name):
+    figure = Path(__file__).parents[2] / "docs" / name
     assert figure.stat().st_size < 200 * 1024
 
 

@@ -30,6 +30,14 @@ def test_train_windows():
     assert re.search(r"loss \d+\.\d+", said)
 
 
+def test_voxelize_depth():
+    pytest.importorskip("torch", reason="torch is not installed")
+    said = run("examples/voxelize_depth.py")
+    assert "(32, 120, 160) torch.uint16 -> (16, 25, 25, 8, 3) torch.float32" in said
+    assert re.search(r"of 614400 pixels \d{5} had no reading and \d{6} lay outside", said)
+    assert re.search(r"loss \d+\.\d+", said)
+
+
 def readme(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.+?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 

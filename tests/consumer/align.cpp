@@ -1,6 +1,8 @@
 // RoboCache from somebody else's project: a pose that turns and a gripper that switches, on one 50 Hz timeline.
 #include <robocache/robocache.h>
 
+#include "expect.h"
+
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -8,18 +10,6 @@
 #include <vector>
 
 namespace rc = robocache;
-
-namespace {
-
-int mismatches = 0;
-
-void expect(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "consumer: %s\n", what);
-  ++mismatches;
-}
-
-}  // namespace
 
 int main() {
   constexpr std::int64_t start = 1'700'000'000'000'000'000;  // nanoseconds since the epoch
