@@ -55,8 +55,9 @@ def run(
         made = list(SparseVoxelization.apply(call, sparse, *tensors))
     else:
         made = run_now(tensors, call, sparse)
-    coordinates, counts, point_to_voxel, found, dropped, *values = made
-    kept = (values.pop(-2), values.pop()) if sparse.first else (None, None)
+    coordinates, counts, point_to_voxel, found, dropped = made[:5]
+    values = made[5 : 5 + len(call.reduce)]
+    kept = made[5 + len(call.reduce) :] if sparse.first else (None, None)
     return (
         coordinates,
         values[0] if isinstance(reduce, str) else tuple(values),

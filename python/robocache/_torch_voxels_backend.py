@@ -475,7 +475,8 @@ def first_points(voxels: Voxels, features: Tensor | None, first: int) -> Tensor:
     places = voxels.places
     table = places.located.points
     if features is not None:
-        table = torch.cat([table, features.flatten(0, -2).to(table.dtype)], -1)
+        flat = features.flatten(0, -2).to(table.dtype)
+        table = torch.cat([table, torch.where(torch.isnan(flat), math.nan, flat)], -1)
     rank = torch.arange(first, device=table.device)
     count = counted(places)[:-1]
     at = (voxels.start[:-1, None] + rank).clamp(max=max(table.shape[0] - 1, 0))

@@ -336,7 +336,8 @@ def sparse(problem, first: int, max_voxels: int | None = None) -> SparseResult:
             if rank < first:
                 points[row, rank, :3] = located(problem, cloud)[2][k]
                 if features is not None:
-                    points[row, rank, 3:] = cloud_features(problem, cloud, part)[k].astype(compute)
+                    theirs = cloud_features(problem, cloud, part)[k].astype(compute)
+                    points[row, rank, 3:] = np.where(np.isnan(theirs), np.nan, theirs)
     counts = np.array([len(members[key]) for key in kept] + [0] * (rows - len(kept)), np.int32)
     found = np.array([len(kept), len(keys) - len(kept)], np.int64)
     number = np.minimum(counts, first).astype(np.int32)

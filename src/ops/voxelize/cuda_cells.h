@@ -40,6 +40,17 @@ __device__ void load_features(const Plan& plan, std::int64_t number, std::int64_
   }
 }
 
+// Whether load_features() can take V channels at once.
+template <class F, int V>
+bool is_wide(const Plan& plan) {
+  std::uint64_t bits = reinterpret_cast<std::uintptr_t>(plan.features);
+  for (const std::int64_t stride :
+       {plan.feature_cloud_stride, plan.feature_stride[0], plan.feature_stride[1], plan.flat_feature_stride}) {
+    bits |= static_cast<std::uint64_t>(stride) * sizeof(F);
+  }
+  return bits % (V * sizeof(F)) == 0 && plan.channel_stride == 1 && plan.channels % V == 0;
+}
+
 // The value that has an order_of().
 template <class F>
 __device__ F value_of(bool greatest, long long order) {

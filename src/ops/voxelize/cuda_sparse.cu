@@ -185,7 +185,12 @@ __device__ void write_rest(const Plan& plan, std::int64_t row) {
     if (plan.sum != nullptr) plan.sum[k] = narrow<float>(plan.empty);
     if (plan.mean != nullptr) plan.mean[k] = narrow<float>(plan.empty);
     for (void* const values : {plan.max, plan.min}) {
-      if (values != nullptr) store_as(plan.feature_dtype, values, k, plan.empty);
+      if (values == nullptr) continue;
+      if (plan.feature_dtype == DType::u8) {
+        static_cast<std::uint8_t*>(values)[k] = static_cast<std::uint8_t>(plan.empty);
+      } else {
+        store_as(plan.feature_dtype, values, k, plan.empty);
+      }
     }
   }
 }
@@ -200,7 +205,7 @@ __device__ void write_first(const SparseCall& call, std::int64_t row, std::int64
   const auto copy = [&](auto type) {
     using F = typename decltype(type)::type;
     const F* const from = static_cast<const F*>(plan.features) + offset;
-    for (std::int64_t c = 0; c < plan.channels; ++c) to[3 + c] = feature_value(from[c * plan.channel_stride]);
+    for (std::int64_t c = 0; c < plan.channels; ++c) to[3 + c] = feature_as<C>(from[c * plan.channel_stride]);
   };
   switch (plan.feature_dtype) {
     case DType::f16:
@@ -237,7 +242,9 @@ __global__ void __launch_bounds__(threads) voxelize_rows_kernel(const __grid_con
   if (k != start) return;
   const std::int32_t count = call.starts[row + 1] - start;
   if (plan.coordinates != nullptr) {
-    write_coordinates(plan, call.key_at(call.sorted, k), plan.coordinates + row * 4);
+    std::int64_t* const to = plan.coordinates + row * 4;
+    const std::int64_t key = call.key_at(call.sorted, k);
+    call.small ? write_coordinates<std::uint32_t>(plan, key, to) : write_coordinates(plan, key, to);
   }
   if (plan.counts != nullptr) plan.counts[row] = count;
   if (plan.first_counts != nullptr)
@@ -248,23 +255,38 @@ __global__ void __launch_bounds__(threads) voxelize_rows_kernel(const __grid_con
 
 // ---- features ------------------------------------------------------------------------------------------------------
 
+// Which of `each` things that follow one another a thread has to do, and of which owner.
+struct Share {
+  std::int64_t owner, part;
+  __device__ explicit Share(std::int64_t each) {
+    const std::int64_t number = thread_number();
+    owner = number >> 32 == 0 && each >> 32 == 0 ? static_cast<std::uint32_t>(number) / static_cast<std::uint32_t>(each)
+                                                 : number / each;
+    part = number - owner * each;
+  }
+};
+
 // The largest magnitude of each grid and channel. A thread stays with its channel.
 template <class F>
 __global__ void __launch_bounds__(threads) voxelize_magnitudes_kernel(const __grid_constant__ SparseCall call) {
+  constexpr int most = 128;
   const Plan& plan = call.plan;
+  __shared__ std::uint32_t of_block[most];
+  if (threadIdx.x < most) of_block[threadIdx.x] = 0;
+  __syncthreads();
   after_earlier_work();
   let_next_begin();
+  const bool shares = plan.grids == 1 && plan.channels <= most;
   const std::int64_t stride = thread_count() / plan.channels;  // points
-  const std::int64_t first = thread_number() / plan.channels;
-  const std::int64_t channel = thread_number() - first * plan.channels;
-  if (first >= stride) return;
+  const auto [first, channel] = Share(plan.channels);
   std::uint32_t largest = 0;
   std::int64_t grid = 0;
   const auto flush = [&] {
-    if (largest > 0) atomicMax(call.magnitudes.largest + grid * plan.channels + channel, largest);
+    std::uint32_t* const to = shares ? of_block + channel : call.magnitudes.largest + grid * plan.channels + channel;
+    if (largest > 0) atomicMax(to, largest);
     largest = 0;
   };
-  for (std::int64_t number = first; number < plan.all_points; number += stride) {
+  for (std::int64_t number = first; first < stride && number < plan.all_points; number += stride) {
     const std::int64_t key = call.key_at(call.keys, number);
     if (key == call.all_cells) continue;
     F x[1];
@@ -276,33 +298,44 @@ __global__ void __launch_bounds__(threads) voxelize_magnitudes_kernel(const __gr
     largest = max(largest, magnitude_of(feature_value(x[0])));
   }
   flush();
+  if (!shares) return;
+  __syncthreads();
+  if (threadIdx.x < plan.channels && of_block[threadIdx.x] > 0) {
+    atomicMax(call.magnitudes.largest + threadIdx.x, of_block[threadIdx.x]);
+  }
 }
 
-// A thread for each row and channel. Where a row is long, it only makes ready what others add to.
-template <class F>
+// A thread for each row and V channels. Where a row is long, it only makes ready what others add to.
+template <class F, int V>
 __global__ void __launch_bounds__(threads) voxelize_reduce_kernel(const __grid_constant__ SparseCall call) {
   const Plan& plan = call.plan;
   after_earlier_work();
   let_next_begin();
-  const std::int64_t row = thread_number() / plan.channels;
+  const auto [row, vector] = Share(plan.channels / V);
   if (row >= call.kept()) return;
-  const std::int64_t channel = thread_number() - row * plan.channels;
+  const std::int64_t channel = vector * V;
   const std::int32_t start = call.starts[row];
   const std::int32_t end = call.starts[row + 1];
   if (end - start > tuning::long_row) {
-    call.partials[start / tuning::long_row * plan.channels + channel] = Partial::none();
+    Partial* const partials = call.partials + start / tuning::long_row * plan.channels + channel;
+    for (int v = 0; v < V; ++v) partials[v] = Partial::none();
     return;
   }
+  Scale scales[V] = {};
   const std::int64_t grid = call.grid_of(start);
-  const Scale scale = plan.sums() ? scale_of<F>(plan, call.magnitudes, grid, channel) : Scale{};
-  Channel<F> sum;
-#pragma unroll 4
-  for (std::int32_t k = start; k < end; ++k) {
-    F x[1];
-    load_features(plan, call.order[k], channel, x);
-    sum.add(plan, x[0], scale.to);
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    if (plan.sums()) scales[v] = scale_of<F>(plan, call.magnitudes, grid, channel + v);
   }
-  sum.write(plan, row * plan.channels + channel, scale.back, end - start);
+  Channel<F> sums[V];
+  for (std::int32_t k = start; k < end; ++k) {
+    F x[V];
+    load_features(plan, call.order[k], channel, x);
+#pragma unroll
+    for (int v = 0; v < V; ++v) sums[v].add(plan, x[v], scales[v].to);
+  }
+#pragma unroll
+  for (int v = 0; v < V; ++v) sums[v].write(plan, row * plan.channels + channel + v, scales[v].back, end - start);
 }
 
 // Long rows: a warp for as many points as a long row has at least, in which at most two of them lie; channels across
@@ -351,7 +384,7 @@ __global__ void __launch_bounds__(threads) voxelize_write_long_kernel(const __gr
   const Plan& plan = call.plan;
   after_earlier_work();
   let_next_begin();
-  const std::int64_t slot = thread_number() / plan.channels;
+  const auto [slot, channel] = Share(plan.channels);
   const std::int64_t last = min((slot + 1) * tuning::long_row, call.totals[1]) - 1;
   if (slot * tuning::long_row > last) return;
   const std::int64_t row = call.row_ends[last] - 1;  // the one that reaches into the next slot
@@ -359,7 +392,6 @@ __global__ void __launch_bounds__(threads) voxelize_write_long_kernel(const __gr
   const std::int32_t start = call.starts[row];
   const std::int32_t end = call.starts[row + 1];
   if (end - start <= tuning::long_row || start / tuning::long_row != slot) return;
-  const std::int64_t channel = thread_number() - slot * plan.channels;
   const std::int64_t grid = call.grid_of(start);
   const Scale scale = plan.sums() ? scale_of<F>(plan, call.magnitudes, grid, channel) : Scale{};
   Channel<F>::of(plan, call.partials[slot * plan.channels + channel])
@@ -532,9 +564,15 @@ class SparseRunner {
     if (plan.all_points == 0) return;
     if (plan.sums()) {
       const std::int64_t blocks = divide_up(plan.all_points * plan.channels, threads * tuning::magnitudes_per_thread);
-      launch(&voxelize_magnitudes_kernel<F>, std::max(blocks, divide_up(plan.channels, threads)));
+      launch(&voxelize_magnitudes_kernel<F>,
+             std::max(std::min<std::int64_t>(blocks, tuning::most_heavy_blocks), divide_up(plan.channels, threads)));
     }
-    launch_for(&voxelize_reduce_kernel<F>, std::min(plan.rows, plan.all_points) * plan.channels);
+    const std::int64_t rows = std::min(plan.rows, plan.all_points);
+    if (is_wide<F, 4>(plan)) {
+      launch_for(&voxelize_reduce_kernel<F, 4>, rows * plan.channels / 4);
+    } else {
+      launch_for(&voxelize_reduce_kernel<F, 1>, rows * plan.channels);
+    }
     const std::int64_t slots = divide_up(plan.all_points, tuning::long_row);
     launch_for(&voxelize_long_kernel<F>, slots * warp_size);
     launch_for(&voxelize_write_long_kernel<F>, slots * plan.channels);

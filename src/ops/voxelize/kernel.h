@@ -219,15 +219,17 @@ ROBOCACHE_HD Place locate(const Plan& plan, const Cloud<C>& cloud, std::int64_t 
   return plan.lattice ? lattice_place(plan, cloud, p) : cell_of<Index>(plan, cloud, p);
 }
 
-// Grid, x, y and z of a key.
+// Grid, x, y and z of a key. Index is int32 only where plan.is_small().
+template <class Index = std::int64_t>
 ROBOCACHE_HD void write_coordinates(const Plan& plan, std::int64_t key, std::int64_t* to) {
-  to[0] = key / plan.cells;
-  std::int64_t cell = key - to[0] * plan.cells;
+  auto rest = static_cast<Index>(key);
   for (int axis = 2; axis >= 0; --axis) {
-    const std::int64_t rest = cell / plan.shape[axis];
-    to[1 + axis] = cell - rest * plan.shape[axis] + plan.lowest[axis];
-    cell = rest;
+    const auto size = static_cast<Index>(plan.shape[axis]);
+    const Index before = rest / size;
+    to[1 + axis] = rest - before * size + plan.lowest[axis];
+    rest = before;
   }
+  to[0] = rest;
 }
 
 // ---- features ------------------------------------------------------------------------------------------------------
@@ -253,6 +255,12 @@ ROBOCACHE_HD feature_t<F> feature_value(F x) {
   } else {
     return widen(x);
   }
+}
+
+// A feature beside the coordinates of its point.
+template <class C, class F>
+ROBOCACHE_HD C feature_as(F x) {
+  return canonical(static_cast<C>(feature_value(x)));
 }
 
 // The magnitude of a feature as an integer that has the same order, of a double only its upper half; 0 where it is not

@@ -136,7 +136,7 @@ class Rows {
       with_feature_type(plan_, [&](auto type) {
         const auto* const from =
             static_cast<const typename decltype(type)::type*>(plan_.features) + feature_offset(plan_, point);
-        for (std::int64_t c = 0; c < plan_.channels; ++c) to[3 + c] = feature_value(from[c * plan_.channel_stride]);
+        for (std::int64_t c = 0; c < plan_.channels; ++c) to[3 + c] = feature_as<C>(from[c * plan_.channel_stride]);
       });
     }
   }
