@@ -10,12 +10,14 @@ namespace robocache::voxelize_op::tuning {
 inline constexpr int threads = 128;
 inline constexpr int points_per_thread = 2;
 
-// Cells of which a thread finds those that have points.
-inline constexpr int cells_per_thread = 8;
+// With features, cells of which a thread finds those that have points, and of these how many it has under way. Not swept.
+inline constexpr int cells_per_thread = 4;
+inline constexpr int cells_in_flight = 2;
 
-// Points of a cell over which blocks add them instead of a thread, and how many a block takes. Not swept.
-inline constexpr int heavy = 128;
-inline constexpr int chunk = 2048;
+// Steps along a cell's chain of points, of up to four points each, over which the cell is left to all warps, and the points
+// of a cloud that a warp looks through then. Not swept.
+inline constexpr int longest_chain = 64;
+inline constexpr int heavy_span = 256;
 
 // Bytes that a thread fills and cells that it marks, the blocks that do either at most, and those for cells of many points:
 // a few to each multiprocessor, which loop. Not swept.
