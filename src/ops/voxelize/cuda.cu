@@ -1,9 +1,11 @@
 // voxelize on a GPU.
 //
 // One kernel fills, the next puts the points in; neighbours that share a cell are counted in the warp first. That is all
-// for counts and occupancy. Where features are reduced the points form chains, which cuda_features.h makes cells of.
+// for counts and occupancy, but for those of many points, which cuda_bins.cu finds in its own way. Where features are reduced
+// the points form chains, which cuda_features.h makes cells of.
 #include <algorithm>
 
+#include "ops/voxelize/cuda_bins.h"
 #include "ops/voxelize/cuda_features.h"
 
 namespace robocache::voxelize_op {
@@ -36,14 +38,13 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_fill_kernel(const __
 
 // ---- points --------------------------------------------------------------------------------------------------------
 
-// The usual case: one cloud of dense points without a pose, a crop or lengths.
 template <class T, class Index, class C>
-__device__ Index locate_plain(const Call& call, const Cloud<C>& cloud, std::int64_t k, Drop& drop) {
+__device__ Index locate_plain(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, Drop& drop) {
   drop = Drop::none;
   if (k >= cloud.count) return -1;
-  const T* const point = static_cast<const T*>(call.plan.points) + k * call.plan.point_stride;
-  const C p[3] = {widen(point[0]), widen(point[1]), widen(point[2])};
-  const Place place = all_finite(p) ? cell_of<Index>(call.plan, cloud, p) : Place{Drop::not_finite, -1};
+  const T* const from = static_cast<const T*>(plan.points) + k * plan.point_stride;
+  const T point[3] = {from[0], from[1], from[2]};
+  const Place place = place_plain<Index>(plan, cloud, point);
   drop = place.drop;
   return static_cast<Index>(place.cell);
 }
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
     }
 #pragma unroll
     for (int k = 0; k < n; ++k) {
-      keys[k] = locate_plain<T, Index>(call, cloud, blockIdx.x * tile_points + base + k * warp_size, drops[k]);
+      keys[k] = locate_plain<T, Index>(plan, cloud, blockIdx.x * tile_points + base + k * warp_size, drops[k]);
     }
     __syncthreads();
   } else {
@@ -93,7 +94,9 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
     for (int k = 0; k < n; ++k) keys[k] = locate_in<T, Index>(plan, tile, base + k * warp_size, drops[k], clouds[k]);
   }
   const bool shares_largest = Features && call.sums && (tile.one || plan.grids == 1);
-  if (Features && call.sums) find_largest(call, tile, base, keys, largest);
+  if constexpr (Features) {
+    if (call.sums) find_largest(call, tile, base, keys, largest);
+  }
 
   after_earlier_work();  // the grids, or the heads, are filled
   if constexpr (Features) {
@@ -169,7 +172,8 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
 
 // A count that went from 0 gets its empty cells last.
 __host__ __device__ bool empties_count(const Call& call) {
-  return call.plan.count != nullptr && call.heads == nullptr && call.plan.empty != 0 && !call.plan.accumulate;
+  return call.plan.count != nullptr && call.heads == nullptr && !call.bins && call.plan.empty != 0 &&
+         !call.plan.accumulate;
 }
 
 // Cells without points where they hold another number than 0, and occupancy as bits.
@@ -221,6 +225,7 @@ std::int64_t most_heavy(const Plan& plan) { return plan.all_points / (tuning::lo
 void take_scratch(Call& call, Room& room) {
   const Plan& plan = call.plan;
   if (plan.bits != nullptr) room.take(call.occupied, call.all_cells);
+  if (call.bins) room.take(call.bin_scratch, bins_scratch(plan));
   if (!plan.reduces_features()) return;
   room.take(call.heads, call.all_cells);
   room.take(call.nodes, plan.all_points);
@@ -246,12 +251,6 @@ std::uint32_t pattern_of(DType dtype, double empty) {
     default:
       return four_times(empty);
   }
-}
-
-bool is_plain(const Plan& plan) {
-  return plan.is_small() && plan.source == Source::points && plan.clouds == 1 && plan.axis_stride == 1 && !plan.crops &&
-         plan.poses.data == nullptr && plan.into.data == nullptr && plan.lengths.data == nullptr &&
-         plan.offsets.data == nullptr;
 }
 
 class Runner {
@@ -281,7 +280,7 @@ class Runner {
       fill(call_.largest, plan.grids * plan.channels * 4, 0);
       fill(call_.given, plan.grids * 8, 0);
       fill(call_.heavy_count, 4, 0);
-    } else {
+    } else if (!call_.bins) {
       fill(call_.occupied, cells, 0);
       if (!plan.accumulate) {
         fill(plan.count, cells * 4, 0);
@@ -291,9 +290,13 @@ class Runner {
     fill(plan.dropped, plan.clouds * drop_reasons * 8, 0);
     std::int64_t bytes = 0;
     for (int n = 0; n < call_.fill_count; ++n) bytes = std::max(bytes, call_.fills[n].bytes);
-    launch(&voxelize_fill_kernel,
-           std::clamp<std::int64_t>(divide_up(bytes, tuning::fill_bytes * tuning::threads), 1, tuning::most_blocks));
-    if (features) {
+    if (!call_.bins || bytes > 0) {  // what it checks, points that go by bins do not have
+      launch(&voxelize_fill_kernel,
+             std::clamp<std::int64_t>(divide_up(bytes, tuning::fill_bytes * tuning::threads), 1, tuning::most_blocks));
+    }
+    if (call_.bins) {
+      run_bins(plan, call_.bin_scratch, call_.occupied, device_, stream_);
+    } else if (features) {
       with_feature_type(plan, [&](auto type) { run_features<typename decltype(type)::type>(); });
     } else {
       run_points<false>();
@@ -384,6 +387,7 @@ void run_cuda(const Plan& plan, const Context& context, int device) {
   const CudaDevice current(device);
   call.all_cells = plan.grids * plan.cells;
   call.tiles_per_cloud = tiles_per_cloud(plan);
+  call.bins = is_plain(plan) && bins_serve(plan, device);
   Room needed(nullptr);
   take_scratch(call, needed);
   const CudaScratch scratch(context.workspace, device,

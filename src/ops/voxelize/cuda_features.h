@@ -262,7 +262,7 @@ __device__ bool add_chain(const Plan& plan, const Node* nodes, std::int64_t chan
 
 constexpr long long below_all = std::numeric_limits<long long>::min();  // every order_of()
 
-// A cell with a long chain: all its points go into it, and it is written, by the next two kernels.
+// A cell with a long chain: the next kernel adds all its points, and the one after it writes the cell.
 __device__ void add_heavy(const Call& call, std::int64_t key) {
   const std::int64_t channels = call.plan.channels;
   const std::int32_t number = atomicAdd(call.heavy_count, 1);
