@@ -18,7 +18,7 @@
 //   - works in stream order on the caller's stream, never synchronises, and can be captured in a CUDA graph; only a sparse
 //     call without max_voxels waits for the GPU, once, and voxel_downsample twice: they must know how many voxels there are;
 //   - asks for scratch on CUDA: a byte a cell for occupancy_bits; where features are reduced 4 bytes a cell, and a point
-//     up to 33 bytes and one more for every four channels;
+//     up to 17 bytes and one more for every two channels; for counts of over 2 million points in one cloud 5 bytes a point;
 //   - checks shapes, dtypes and devices first and throws robocache::Error before anything is written. What only the data
 //     can tell (lengths, offsets, into, whether a pose is rigid) is checked on the CPU before anything is written too; on
 //     CUDA inside the launch, the result is then unspecified but never out of bounds, and the sentence is thrown by the

@@ -525,6 +525,159 @@ TEST(Voxelize, CudaEqualsReference) {
   }
 }
 
+// A call whose points are laid out on purpose: how many share a cell and in which order they come is what the kernels
+// differ by.
+struct Layout {
+  Grid grid{{0, 0, 0}, {1, 1, 1}, {64, 1, 1}};
+  VoxelizeOptions options;
+  Array points = absent(), features = absent(), offsets = absent(), into = absent();
+  std::vector<WantedOutput> outputs;
+
+  // Cells along x, one a point.
+  void set_points(const std::vector<std::int64_t>& cells) {
+    std::size_t k = 0;
+    points = numbers(DType::f32, {static_cast<std::int64_t>(cells.size()), 3}, [&] {
+      const std::size_t at = k++;
+      return at % 3 == 0 ? static_cast<double>(cells[at / 3]) + 0.5 : 0.5;
+    });
+  }
+  void want(Random& random, Reduction reduction, DType dtype, std::vector<std::int64_t> shape) {
+    outputs.push_back({reduction, numbers(dtype, shape, [&] { return static_cast<double>(random.uniform(0, 3)); })});
+  }
+
+  Bytes run(Backend backend, DeviceKind where) {
+    std::vector<Array> arrays;
+    std::vector<VoxelOutput> wanted;
+    for (const WantedOutput& output : outputs) arrays.push_back(output.values.fresh());
+    for (std::size_t k = 0; k < outputs.size(); ++k) wanted.push_back({outputs[k].reduction, arrays[k].view(where)});
+    arrays.push_back(
+        numbers(DType::i64, {offsets.present() ? product(offsets_shape()) - 1 : 1, drop_reasons}, [] { return 5.0; }));
+    Clouds clouds;
+    clouds.points = points.view(where);
+    clouds.features = features.view(where);
+    clouds.offsets = offsets.view(where);
+    clouds.into = into.view(where);
+    voxelize({.backend = backend}, clouds, grid, options, wanted, arrays.back().view(where));
+    synchronize();
+    Bytes bytes;
+    for (Array& array : arrays) {
+      array.fetch();
+      bytes.push_back(array.bytes());
+    }
+    return bytes;
+  }
+  std::string difference_of_cuda() {
+    return difference(run(Backend::cuda, DeviceKind::cuda), run(Backend::cpu, DeviceKind::cpu));
+  }
+
+ private:
+  std::vector<std::int64_t> offsets_shape() { return {offsets.view(DeviceKind::cpu).shape[0]}; }
+};
+
+TEST(Voxelize, CudaReducesAnyNumberOfPointsInACell) {
+  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  Random random(11);
+  for (const std::int64_t channels : {1, 3, 8, 70}) {
+    for (const bool shuffled : {false, true}) {
+      for (const DType dtype : {DType::f32, DType::bf16, DType::u8}) {
+        for (const bool accumulate : {false, true}) {
+          // Cell 2k + 1 has as many points as this says, the others none.
+          const std::vector<std::int64_t> sizes{1, 2, 5, 32, 33, 63, 64, 65, 66, 256, 257, 300, 1000, 20000};
+          std::vector<std::int64_t> cells;
+          for (std::size_t k = 0; k < sizes.size(); ++k) {
+            cells.insert(cells.end(), static_cast<std::size_t>(sizes[k]), static_cast<std::int64_t>(2 * k + 1));
+          }
+          if (shuffled) std::shuffle(cells.begin(), cells.end(), std::mt19937(4));
+          const auto n = static_cast<std::int64_t>(cells.size());
+          Layout layout;
+          layout.set_points(cells);
+          layout.features = numbers(dtype, {n, channels}, [&]() -> double {
+            if (dtype == DType::u8) return static_cast<double>(random.uniform(0, 255));
+            return random.chance(1) ? random.pick_of({-0.0, 0.0, infinity, not_a_number, 1e-40}) : random.real(-3, 5);
+          });
+          layout.options.accumulate = accumulate;
+          layout.options.empty = 7;
+          layout.want(random, Reduction::count, DType::i32, {64, 1, 1});
+          layout.want(random, Reduction::occupancy, DType::u8, {64, 1, 1});
+          layout.want(random, Reduction::max, dtype, {64, 1, 1, channels});
+          layout.want(random, Reduction::min, dtype, {64, 1, 1, channels});
+          if (!accumulate) {
+            layout.want(random, Reduction::sum, DType::f32, {64, 1, 1, channels});
+            layout.want(random, Reduction::mean, DType::f32, {64, 1, 1, channels});
+          }
+          EXPECT_EQ(layout.difference_of_cuda(), "")
+              << channels << " channels of " << name_of(dtype) << (shuffled ? ", shuffled" : "")
+              << (accumulate ? ", accumulated" : "");
+        }
+      }
+    }
+  }
+}
+
+TEST(Voxelize, CudaScalesTheSumsOfEveryGrid) {
+  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  // Packed clouds from one point to more than a block takes, into few grids and into many; some grids have long chains.
+  for (const std::int64_t grids : {1, 3, 40}) {
+    for (const std::int64_t channels : {3, 8, 70}) {
+      Random random(static_cast<unsigned>(grids * 100 + channels));
+      std::vector<std::int64_t> offsets{0}, into;
+      for (int c = 0; c < 60; ++c) {
+        offsets.push_back(offsets.back() + random.pick({0, 1, 2, 7, 40, 700}));
+        into.push_back(random.uniform(0, grids - 1));
+      }
+      const std::int64_t n = offsets.back();
+      std::vector<std::int64_t> cells;
+      while (static_cast<std::int64_t>(cells.size()) < n) {
+        const std::int64_t cell = random.uniform(-1, 64);
+        cells.insert(cells.end(), static_cast<std::size_t>(random.pick({1, 1, 3, 50})), cell);
+      }
+      cells.resize(static_cast<std::size_t>(n));
+      Layout layout;
+      layout.set_points(cells);
+      layout.offsets = listed(DType::i64, offsets, {61});
+      layout.into = listed(DType::i32, into, {60});
+      layout.features =
+          numbers(DType::f32, {n, channels}, [&] { return random.real(-1, 1) * std::exp2(random.real(-40, 40)); });
+      layout.want(random, Reduction::mean, DType::f32, {grids, 64, 1, 1, channels});
+      layout.want(random, Reduction::count, DType::i32, {grids, 64, 1, 1});
+      EXPECT_EQ(layout.difference_of_cuda(), "") << grids << " grids, " << channels << " channels";
+    }
+  }
+}
+
+TEST(Voxelize, CudaCountsManyPoints) {
+  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  constexpr std::int64_t n = 3'000'001;
+  const std::vector<std::int64_t> shape{61, 67, 71};  // no multiple of anything
+  for (const char* const order : {"none", "along a curve", "few cells"}) {
+    Random random(8);
+    Layout layout;
+    layout.grid = {{0, 0, 0}, {1, 1, 1}, {shape[0], shape[1], shape[2]}};
+    std::int64_t k = 0;
+    layout.points = numbers(DType::f32, {n, 3}, [&]() -> double {
+      const std::int64_t axis = k % 3;
+      const auto at = static_cast<double>(k++ / 3);
+      const auto size = static_cast<double>(shape[static_cast<std::size_t>(axis)]);
+      if (random.chance(1) && random.chance(10)) return random.pick_of({not_a_number, infinity, -0.0, 1e30, size});
+      if (order[0] == 'n') return random.real(-1, size + 1);
+      if (order[0] == 'f') return random.real(3, 6);
+      return size * (0.5 + 0.5 * std::sin(at * 1e-4 * static_cast<double>(axis + 1)));
+    });
+    for (const bool accumulate : {false, true}) {
+      for (const double empty : {0.0, 7.0}) {
+        layout.options.accumulate = accumulate;
+        layout.options.empty = empty;
+        layout.outputs.clear();
+        layout.want(random, Reduction::count, DType::i32, shape);
+        layout.want(random, Reduction::occupancy, DType::u8, shape);
+        if (empty == 0) layout.want(random, Reduction::occupancy_bits, DType::u8, {shape[0], shape[1], 9});
+        EXPECT_EQ(layout.difference_of_cuda(), "")
+            << "order: " << order << ", empty " << empty << (accumulate ? ", accumulated" : "");
+      }
+    }
+  }
+}
+
 // ---- where points fall ---------------------------------------------------------------------------------------------
 
 // A call for one cloud on the host, by every backend there is, compared; its answers.

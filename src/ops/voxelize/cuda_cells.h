@@ -25,19 +25,16 @@ __device__ Scale scale_of(const Plan& plan, const Magnitudes& magnitudes, std::i
 }
 
 template <class F, int V>
+struct alignas(sizeof(F) * V) Pack {
+  F x[V];
+};
+template <class F, int V>
 __device__ void load_features(const Plan& plan, std::int64_t number, std::int64_t channel, F (&x)[V]) {
   const F* const from =
       static_cast<const F*>(plan.features) + feature_offset(plan, number) + channel * plan.channel_stride;
-  if constexpr (V == 1) {
-    x[0] = from[0];
-  } else {
-    struct alignas(sizeof(F) * V) Pack {
-      F x[V];
-    };
-    const Pack pack = *reinterpret_cast<const Pack*>(from);
+  const auto pack = *reinterpret_cast<const Pack<F, V>*>(from);
 #pragma unroll
-    for (int v = 0; v < V; ++v) x[v] = pack.x[v];
-  }
+  for (int v = 0; v < V; ++v) x[v] = pack.x[v];
 }
 
 // Whether load_features() can take V channels at once.
@@ -64,15 +61,22 @@ __device__ F value_of(bool greatest, long long order) {
   }
 }
 
+constexpr long long below_all = std::numeric_limits<long long>::min();  // every order_of()
+
 // One channel of a cell that several warps add up, in memory.
 struct Partial {
   long long fixed, most, least;  // order_of() of max and min
   int flags;                     // of a Sum
-  int unused;
 
-  __device__ static Partial none() {
-    constexpr long long lowest = std::numeric_limits<std::int64_t>::min();  // below every order_of()
-    return {0, lowest, lowest, 0, 0};
+  __device__ static Partial none() { return {0, below_all, below_all, 0}; }
+
+  __device__ void add_atomically(const Partial& part) {
+    if (part.fixed != 0) {
+      atomicAdd(reinterpret_cast<unsigned long long*>(&fixed), static_cast<unsigned long long>(part.fixed));
+    }
+    if (part.flags != 0) atomicOr(&flags, part.flags);
+    if (part.most != below_all) atomicMax(&most, part.most);
+    if (part.least != below_all) atomicMax(&least, part.least);
   }
 };
 
@@ -97,18 +101,14 @@ struct Channel {
 
   __device__ static Channel of(const Plan& plan, const Partial& partial) {
     Channel channel;
-    channel.sum = {partial.fixed, (partial.flags & 1) != 0, (partial.flags & 2) != 0, (partial.flags & 4) != 0};
+    channel.sum.fixed = partial.fixed;
+    channel.sum.set_flags(partial.flags);
     if (plan.max != nullptr) channel.most.add(true, value_of<F>(true, partial.most));
     if (plan.min != nullptr) channel.least.add(false, value_of<F>(false, partial.least));
     return channel;
   }
   __device__ Partial partial() const {
-    Partial made = Partial::none();
-    made.fixed = sum.fixed;
-    made.flags = (sum.is_nan ? 1 : 0) | (sum.is_up ? 2 : 0) | (sum.is_down ? 4 : 0);
-    if (most.any) made.most = most.order;
-    if (least.any) made.least = least.order;
-    return made;
+    return {sum.fixed, most.any ? most.order : below_all, least.any ? least.order : below_all, sum.flags()};
   }
 };
 
@@ -122,16 +122,8 @@ __device__ inline Partial over_lanes(Partial partial, int lanes) {
   }
   return partial;
 }
-__device__ inline void add_to(Partial& all, const Partial& here) {
-  atomicAdd(reinterpret_cast<unsigned long long*>(&all.fixed), static_cast<unsigned long long>(here.fixed));
-  if (here.flags != 0) atomicOr(&all.flags, here.flags);
-  const Partial none = Partial::none();
-  if (here.most != none.most) atomicMax(&all.most, here.most);
-  if (here.least != none.least) atomicMax(&all.least, here.least);
-}
-
 // Lanes that share a point: as many as it has channels, up to a warp, a power of two.
-__host__ __device__ inline int lanes_of(std::int64_t channels) {
+__device__ inline int lanes_of(std::int64_t channels) {
   int lanes = 1;
   while (lanes < warp_size && lanes < channels) lanes *= 2;
   return lanes;

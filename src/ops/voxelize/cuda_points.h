@@ -31,6 +31,13 @@ __device__ std::int64_t cloud_at(const Plan& plan, std::int64_t point) {
   return low < plan.clouds && integer(plan.offsets, low) <= point ? low : -1;
 }
 
+// The usual case: one cloud of dense points without a pose, a crop or lengths.
+template <class Index, class T, class C>
+__device__ Place place_plain(const Plan& plan, const Cloud<C>& cloud, const T (&point)[3]) {
+  const C p[3] = {widen(point[0]), widen(point[1]), widen(point[2])};
+  return all_finite(p) ? cell_of<Index>(plan, cloud, p) : Place{Drop::not_finite, -1};
+}
+
 // What a block works on: points of one cloud, or, where packed clouds are short, of several.
 template <class C>
 struct Tile {
@@ -104,6 +111,13 @@ struct Runs {
     before = lane - leader;
   }
 };
+
+// Whether place_plain() is enough.
+inline bool is_plain(const Plan& plan) {
+  return plan.is_small() && plan.source == Source::points && plan.clouds == 1 && plan.axis_stride == 1 && !plan.crops &&
+         plan.poses.data == nullptr && plan.into.data == nullptr && plan.lengths.data == nullptr &&
+         plan.offsets.data == nullptr;
+}
 
 // Tiles of each cloud; 0 where clouds are packed and tiles run over their ends.
 inline std::int64_t tiles_per_cloud(const Plan& plan) {

@@ -373,7 +373,7 @@ __global__ void __launch_bounds__(threads) voxelize_long_kernel(const __grid_con
       }
       const Partial here = over_lanes(sum.partial(), lanes);
       if (lane < lanes && channel < plan.channels) {
-        add_to(call.partials[start / tuning::long_row * plan.channels + channel], here);
+        call.partials[start / tuning::long_row * plan.channels + channel].add_atomically(here);
       }
     }
   }

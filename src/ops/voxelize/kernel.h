@@ -326,6 +326,13 @@ struct Sum {
     is_up = is_up || other.is_up;
     is_down = is_down || other.is_down;
   }
+  // The three as one integer.
+  ROBOCACHE_HD int flags() const { return (is_nan ? 1 : 0) | (is_up ? 2 : 0) | (is_down ? 4 : 0); }
+  ROBOCACHE_HD void set_flags(int flags) {
+    is_nan = (flags & 1) != 0;
+    is_up = (flags & 2) != 0;
+    is_down = (flags & 4) != 0;
+  }
   // Divided by 1 for a sum, by the number of points for a mean; `scale` is 2^-exponent.
   template <class R = float>
   ROBOCACHE_HD R value(double scale, std::int64_t divisor) const {

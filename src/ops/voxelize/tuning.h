@@ -1,21 +1,32 @@
 // The numbers that the CUDA kernels are tuned with, and why each is what it is. Figures are microseconds on one H200, cold:
-// count of 500,000 uniform points into 128^3 cells, count of 8 million on a surface into 256^3, mean of 8 channels of the
-// first. Each pair is from one sweep.
+// count of 500,000 uniform points into 128^3 cells, from one sweep.
 #pragma once
 
 namespace robocache::voxelize_op::tuning {
 
-// Threads of a block, and points of a thread: 256 and 4 take 11.3, 69.6 and 111, 256 and 8 15.2, 74.0 and 117, 128 and 2
-// 9.6, 67.6 and 99. Of a point's neighbours only those of a warp share an atomic.
+// Threads of a block, and points of a thread: 256 and 4 take 11.3, 256 and 8 15.2, 128 and 2 9.6. Of a point's neighbours
+// only those of a warp share an atomic.
 inline constexpr int threads = 128;
 inline constexpr int points_per_thread = 2;
 
-// Cells of which a thread finds those that have points.
-inline constexpr int cells_per_thread = 8;
+// With features, cells of which a thread finds those that have points, and of these how many it has under way. Not swept.
+inline constexpr int cells_per_thread = 4;
+inline constexpr int cells_in_flight = 2;
 
-// Points of a cell over which blocks add them instead of a thread, and how many a block takes. Not swept.
-inline constexpr int heavy = 128;
-inline constexpr int chunk = 2048;
+// Steps along a cell's chain of points, of up to four points each, over which the cell is left to all warps, and the points
+// of a cloud that a warp looks through then. Not swept.
+inline constexpr int longest_chain = 64;
+inline constexpr int heavy_span = 256;
+
+// Counts of many points, by bins: from how many points on; bins, one to a block, and the cells of one at most (their int32
+// counters are shared memory: 128 KB); threads of a block that sorts points, and points of each; threads of a block that adds
+// up a bin. Not swept.
+inline constexpr int fewest_bin_points = 2 << 20;
+inline constexpr int bins = 512;
+inline constexpr int most_bin_cells = 32768;
+inline constexpr int bin_points_threads = 512;
+inline constexpr int bin_points_per_thread = 16;
+inline constexpr int bin_cells_threads = 1024;
 
 // Bytes that a thread fills and cells that it marks, the blocks that do either at most, and those for cells of many points:
 // a few to each multiprocessor, which loop. Not swept.
