@@ -37,13 +37,11 @@ def integrate(
 ) -> None:
     uses_portable(SimpleNamespace(operation="tsdf", backend=backend), values.device)  # type: ignore[arg-type]
     numbers = (depth_scale, depth_min, depth_max, invalid)
-    check_arguments(values.device, truncation, depth, intrinsics, pose, numbers, check)
+    check_arguments(values.device, grid, truncation, depth, intrinsics, pose, numbers, check)
     compute = torch.float64 if depth.dtype == torch.float64 else torch.float32
     scale = depth_scale if depth_scale is not None else 1.0 if depth.is_floating_point() else 0.001
-    scene = Scene(
-        depth, True, grid.origin, grid.voxel_size, grid.shape, 1,
-        depth_scale=scale, depth_min=depth_min, depth_max=depth_max, invalid=invalid,
-    )  # fmt: skip
+    limits = {"depth_scale": scale, "depth_min": depth_min, "depth_max": depth_max, "invalid": invalid}
+    scene = Scene(depth, True, grid.origin, grid.voxel_size, grid.shape, 1, **limits)  # type: ignore[arg-type]
     images = (depth if depth.ndim == 3 else depth[None]).detach().to(compute)
     if images.numel() == 0:
         return
@@ -65,7 +63,14 @@ def integrate(
 
 
 def check_arguments(
-    device: torch.device, truncation: float, depth: Any, intrinsics: Any, pose: Any, numbers: Any, check: bool
+    device: torch.device,
+    grid: Grid,
+    truncation: float,
+    depth: Any,
+    intrinsics: Any,
+    pose: Any,
+    numbers: Any,
+    check: bool,
 ) -> None:
     """The engine checks for the portable backend too, so that there is one place that writes the sentences."""
     arrays = {"depth": depth, "intrinsics": intrinsics, "pose": pose}
@@ -75,22 +80,20 @@ def check_arguments(
         if not isinstance(array, Tensor):
             raise TypeError(f"tsdf: {name} is a {type(array).__name__}; torch tensors and other arrays do not mix")
         if array.device != device:
-            raise ValueError(
-                f"tsdf: {name} is on {array.device} and the volume on {device}; all must be on one device"
-            )
+            raise ValueError(f"tsdf: {name} is on {array.device} and the volume on {device}; all must be on one device")
     refuse_single(device)
-    # Zeros of the same shapes that take no memory, into one voxel. Whether poses are rigid is looked at where they are on
-    # the CPU; elsewhere that would have to wait for the device.
-    zeros = {
-        name: None if array is None else torch.zeros((), dtype=array.dtype).expand(array.shape)
-        for name, array in arrays.items()
-    }
+    # Zeros of the same shapes that take no memory, into one voxel. Whether poses are rigid is looked at where they are
+    # on the CPU; elsewhere that would have to wait for the device.
+    zeros = [
+        None if array is None else torch.zeros((), dtype=array.dtype).expand(array.shape) for array in arrays.values()
+    ]
     here = check and device.type == "cpu"
     if here and pose is not None:
-        zeros["pose"] = pose.detach()
+        zeros[-1] = pose.detach()
     voxel = torch.zeros(2, 1, 1, 1)
-    one = Grid((0, 0, 0), 1, (1, 1, 1))
-    _core.tsdf_integrate(voxel[0], voxel[1], one, truncation, *zeros.values(), *numbers, here, None)
+    one = Grid(grid.origin, grid.voxel_size, (1, 1, 1))
+    engine: Any = _core.tsdf_integrate
+    engine(voxel[0], voxel[1], one, truncation, *zeros, *numbers, here, None)
 
 
 def refuse_single(device: torch.device) -> None:
@@ -150,19 +153,16 @@ def surface_points(values: Tensor, weights: Tensor, grid: Grid, backend: str | N
     crossed = torch.zeros(*values.shape, 3, dtype=torch.bool, device=values.device)
     usable = (weights > 0) & torch.isfinite(values)
     for axis in range(3):
-        size = values.shape[axis] - 1
-        here, there = (slice_of(axis, 0, size), slice_of(axis, 1, size))
-        crossed[(*here, axis)] = usable[here] & usable[there] & ((values[here] < 0) != (values[there] < 0))
+        count = values.shape[axis] - 1
+        below = values.narrow(axis, 0, count) < 0, values.narrow(axis, 1, count) < 0
+        both = usable.narrow(axis, 0, count) & usable.narrow(axis, 1, count)
+        crossed[..., axis].narrow(axis, 0, count).copy_(both & (below[0] != below[1]))
     voxel = crossed.nonzero()
-    index, axis_of = voxel[:, :3], voxel[:, 3:]
-    along = torch.arange(3, device=values.device) == axis_of
+    index = voxel[:, :3]
+    along = torch.arange(3, device=values.device) == voxel[:, 3:]
     a = values[tuple(index.T)].to(torch.float64)
     b = values[tuple((index + along).T)].to(torch.float64)
     part = torch.where(along, (a / (a - b))[:, None], 0)
     size = torch.tensor(grid.voxel_size, dtype=torch.float64, device=values.device)
     origin = torch.tensor(grid.origin, dtype=torch.float64, device=values.device)
     return fused((index.to(torch.float64) + 0.5) + part, size, origin).to(torch.float32)
-
-
-def slice_of(axis: int, start: int, size: int) -> tuple[slice, ...]:
-    return tuple(slice(start, start + size) if k == axis else slice(None) for k in range(3))

@@ -134,16 +134,17 @@ class _Place:
     """Where a volume's arrays live: NumPy, or the library and device of `like`, or torch's `device`."""
 
     def __init__(self, device: Any, like: Any) -> None:
-        torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
         self.torch_device: Any = None
         self.cupy_device: Any = None
         if device is not None:
             import torch
 
             self.torch_device = torch.device(device)
-        elif torch is not None and isinstance(like, torch.Tensor):
+            return
+        loaded_torch, loaded_cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+        if loaded_torch is not None and isinstance(like, loaded_torch.Tensor):
             self.torch_device = like.device
-        elif cupy is not None and isinstance(like, cupy.ndarray):
+        elif loaded_cupy is not None and isinstance(like, loaded_cupy.ndarray):
             self.cupy_device = like.device
         elif like is not None and not isinstance(like, np.ndarray):
             raise TypeError(f"tsdf: like is of type {_kind(like)}; expected a NumPy or CuPy array, or a torch tensor")
@@ -167,4 +168,4 @@ class _Place:
 
 def _refuse_tracing(method: str) -> None:
     if _align._compiling():
-        raise ValueError(f"tsdf: {method} writes into the volume and cannot be traced; call it outside of torch.compile")
+        raise ValueError(f"tsdf: {method} cannot be traced; call it outside of torch.compile")
