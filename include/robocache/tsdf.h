@@ -37,8 +37,7 @@ void tsdf_integrate(const Context& context, const DepthImages& images, const Gri
 // the other is not, where the line between the two values is 0. Points come in the order of the lower voxel (x, then y,
 // then z), and those of one voxel along x, y, z. The count comes first, so that the caller can make room:
 // offsets[x * Y + y] points lie before those of the voxels (x, y, ...), and offsets[X * Y] is how many there are. To read
-// that number from a GPU is up to the caller, and waits. tsdf_surface_count asks for a few hundred kilobytes of scratch on
-// CUDA.
+// that number from a GPU is up to the caller, and waits. On CUDA the count asks for scratch, a few bytes for a hundred lines.
 void tsdf_surface_count(const Context& context, const Grid& grid, const TensorView& values, const TensorView& weights,
                         const TensorView& offsets);
 // `points`: float32 [offsets[X * Y], 3]. Of offsets that are not of this volume the points are unspecified; none is written

@@ -259,6 +259,26 @@ def test_cuda_tells_of_a_pose_in_the_next_call(cuda):
     says(ValueError, ["tsdf: pose[0] is not rigid", "earlier call"], tsdf.integrate, DEPTH, CAMERA, np.eye(4))
 
 
+def test_a_volume_of_more_than_2_to_31_voxels(cuda):
+    """Its end has the bits of a volume that is only that end: the numbers here are exact in float32."""
+    import torch
+
+    if torch.cuda.mem_get_info()[0] < 40 * 2**30:
+        pytest.skip("cuda: under 40 GiB of GPU memory are free")
+    size, side, begin = 2.0**-9, 1300, 1200
+    whole = rc.TsdfVolume(rc.Grid((0, 0, 0), size, (side,) * 3), 0.25, device="cuda")
+    end = rc.TsdfVolume(rc.Grid((begin * size, 0, 0), size, (side - begin, side, side)), 0.25, device="cuda")
+    depth = np.tile(np.linspace(0.5, 2.5, 640, dtype=np.float32), (480, 1))
+    for tsdf in (whole, end):
+        tsdf.integrate(depth, (200.0, 200.0, 100.0, 100.0), np.eye(4))
+    assert float(end.weights.sum()) > 0
+    assert torch.equal(whole.values[begin:], end.values)
+    assert torch.equal(whole.weights[begin:], end.weights)
+    points, last = whole.surface_points(), end.surface_points()
+    assert len(last) > 0
+    assert torch.equal(points[len(points) - len(last) :], last)
+
+
 def test_no_gradients_and_no_tracing():
     torch = pytest.importorskip("torch")
     tsdf = rc.TsdfVolume(GRID, 0.25, device="cpu")
