@@ -16,6 +16,7 @@ from torch import Tensor
 from bench import peers
 from bench.goals import GOALS, Row
 from bench.timing import Call
+from bench.tsdf import TSDF_CASES, TsdfCase
 from bench.voxels import VOXEL_CASES, VoxelCase
 
 SECOND = 1_000_000_000  # nanoseconds; every recording here lasts one
@@ -324,8 +325,8 @@ METHODS = (
     ),
 )
 
-AnyCase = Case | VoxelCase
-CASES: tuple[AnyCase, ...] = (*WITH_GOALS, *SCALE, *METHODS, *VOXEL_CASES)
+AnyCase = Case | VoxelCase | TsdfCase
+CASES: tuple[AnyCase, ...] = (*WITH_GOALS, *SCALE, *METHODS, *VOXEL_CASES, *TSDF_CASES)
 
 
 def select(pattern: str | None) -> tuple[AnyCase, ...]:

@@ -26,7 +26,7 @@ from bench import records
 from bench.cases import CASES, AnyCase, select
 
 MARK = "spin_kernel"  # torch.cuda._sleep
-KERNELS = f"regex:robocache|align|voxelize|{MARK}"
+KERNELS = f"regex:robocache|align|voxelize|tsdf|{MARK}"
 TIMEOUT = 300  # seconds, for all of ncu
 
 # Our name, and what ncu may call it: the first that the report has.

@@ -6,6 +6,7 @@
 #include <robocache/context.h>
 #include <robocache/error.h>
 #include <robocache/tensor.h>
+#include <robocache/tsdf.h>
 #include <robocache/voxelize.h>
 
 namespace robocache {

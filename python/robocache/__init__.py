@@ -14,6 +14,10 @@ Streams go in at the rate each sensor had; aligned tensors come out, on the devi
     grid = rc.Grid.from_bounds(low=(-3, -3, 0), high=(3, 3, 2), voxel_size=0.05)
     voxels = rc.voxelize_depth(depth, intrinsics, grid, pose=camera_to_grid, features=rgb, reduce="mean")
 
+    tsdf = rc.TsdfVolume(grid, truncation=0.15)
+    tsdf.integrate(depth, intrinsics, pose=camera_to_grid)
+    tsdf.values, tsdf.weights, tsdf.surface_points()
+
 torch tensors (CPU and CUDA), NumPy, CuPy and JAX arrays go in, and the same kind comes out. Times are nanoseconds where
 they are integers and seconds where they are floats. What each method computes, to the bit, is in docs/semantics.md.
 """
@@ -32,6 +36,7 @@ from robocache._core import (
     synchronize,
     version,
 )
+from robocache._tsdf import TsdfVolume
 from robocache._voxelize import (
     Downsampled,
     Dropped,
@@ -58,6 +63,7 @@ for _public in (
     SparseVoxels,
     Downsampled,
     Dropped,
+    TsdfVolume,
     CudaError,
     FileError,
 ):
@@ -76,6 +82,7 @@ __all__ = [
     "SparseVoxels",
     "Stream",
     "Timeline",
+    "TsdfVolume",
     "Voxels",
     "__version__",
     "align",

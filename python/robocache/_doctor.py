@@ -96,7 +96,16 @@ def voxelize_bits(backend: str) -> bytes:
     return bytes(values.tobytes() + dropped.counts.tobytes())
 
 
-OPS = {"align": align_bits, "voxelize": voxelize_bits}
+def tsdf_bits(backend: str) -> bytes:
+    """Of a small volume before a wavy wall, whose lines fill every SIMD width and leave a rest."""
+    depth = 1.0 + 0.2 * np.sin(np.arange(48 * 64, dtype=np.float32) / 50).reshape(48, 64)
+    tsdf = rc.TsdfVolume(rc.Grid(origin=(-0.5, -0.5, 0.5), voxel_size=0.03, shape=(33, 33, 37)), truncation=0.1)
+    tsdf.integrate(depth, (60, 60, 31.5, 23.5), None, backend=backend)
+    arrays = (tsdf.values, tsdf.weights, tsdf.surface_points(backend=backend))
+    return b"".join(array.tobytes() for array in arrays)
+
+
+OPS = {"align": align_bits, "voxelize": voxelize_bits, "tsdf": tsdf_bits}
 
 
 def relevant(variable: str) -> bool:

@@ -232,15 +232,7 @@ def read(scene: Scene, compute: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Te
         cloud = number // max(height * width, 1)
         pixel = number - cloud * (height * width)
         row = pixel // max(width, 1)
-        raw = main.reshape(total).to(compute)
-        single = compute == torch.float32
-        z = raw * (to_single(scene.depth_scale) if single else scene.depth_scale)
-        low, high = scene.depth_min, scene.depth_max
-        if single:
-            low, high = to_single(low), to_single(high)
-        reading = torch.isfinite(z) & (z > 0) & (z >= low) & (z <= high)
-        for value in scene.invalid:
-            reading = reading & (raw != (to_single(value) if single else value))
+        z, reading = measured(scene, main.reshape(total).to(compute))
         if scene.rays is not None:
             rays = scene.rays.to(compute)
             if rays.ndim == 3 and main.ndim == 3:
@@ -270,6 +262,19 @@ def read(scene: Scene, compute: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Te
         if scene.lengths is not None:
             exists = number - cloud * count < scene.lengths.to(torch.int64)[cloud]
     return points, torch.ones_like(exists), cloud, exists
+
+
+def measured(scene: Scene, raw: Tensor) -> tuple[Tensor, Tensor]:
+    """Pixels, in the type that is computed in, as metres, and which of them are readings."""
+
+    def rounded(x: float) -> float:
+        return to_single(x) if raw.dtype == torch.float32 else x
+
+    z = raw * rounded(scene.depth_scale)
+    reading = torch.isfinite(z) & (z > 0) & (z >= rounded(scene.depth_min)) & (z <= rounded(scene.depth_max))
+    for value in scene.invalid:
+        reading = reading & (raw != rounded(value))
+    return z, reading
 
 
 def inside(points: Tensor, box: Sequence[float]) -> Tensor:

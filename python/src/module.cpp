@@ -16,6 +16,7 @@
 #include "options.h"
 #include "robocache_commit.h"
 #include "robocache_config.h"
+#include "tsdf.h"
 #include "voxelize.h"
 
 namespace nb = nanobind;
@@ -55,6 +56,7 @@ NB_MODULE(_core, m) {
   bind_exported(m);
   bind_align(m);
   bind_voxelize(m);
+  bind_tsdf(m);
   bind_clouds(m);
   bind_options(m);
   m.def("backends", &list_backends,

@@ -64,7 +64,14 @@ struct GridType {
 };
 Once<GridType> grid_type;
 
-// robocache.Grid, whose attributes are three tuples.
+nb::tuple fields_of(const Grid& grid) {
+  const auto& [o, v, s] = grid;
+  return nb::make_tuple(nb::make_tuple(o[0], o[1], o[2]), nb::make_tuple(v[0], v[1], v[2]),
+                        nb::make_tuple(s[0], s[1], s[2]));
+}
+
+}  // namespace
+
 Grid parse_grid(const Where& where, PyObject* object) {
   if (PyObject_IsInstance(object, grid_type().type.ptr()) != 1) {
     fail(ErrorKind::type, where, "grid is of type ", type_name(object), "; expected a robocache.Grid");
@@ -75,15 +82,23 @@ Grid parse_grid(const Where& where, PyObject* object) {
           parse_shape(where, nb::object(grid.attr("shape")).ptr())};
 }
 
-nb::tuple fields_of(const Grid& grid) {
-  const auto& [o, v, s] = grid;
-  return nb::make_tuple(nb::make_tuple(o[0], o[1], o[2]), nb::make_tuple(v[0], v[1], v[2]),
-                        nb::make_tuple(s[0], s[1], s[2]));
+DepthImages parse_images(const Where& where, nb::handle depth_scale, nb::handle depth_min, nb::handle depth_max,
+                         nb::handle invalid) {
+  DepthImages images;
+  if (!depth_scale.is_none()) {
+    images.depth_scale = parse_number(where, "depth_scale", depth_scale.ptr());
+    if (images.depth_scale == 0) fail(ErrorKind::value, where, "depth_scale is 0; it must be positive and finite");
+  }
+  images.depth_min = parse_number(where, "depth_min", depth_min.ptr());
+  images.depth_max = parse_number(where, "depth_max", depth_max.ptr());
+  images.invalid.clear();
+  const nb::object readings = tuple_of(where, "invalid", invalid.ptr(), -1, "readings that mean none, such as (0,)");
+  for (Py_ssize_t k = 0; k < PyTuple_Size(readings.ptr()); ++k) {
+    images.invalid.push_back(parse_number(where, "invalid", PyTuple_GetItem(readings.ptr(), k)));
+  }
+  return images;
 }
 
-constexpr double large = 0x1p28;  // bytes; below, nobody asks whether they are free
-
-// Bytes that host memory can still hold, as far as the system says.
 double free_memory() {
   double free = 0x1p62;
   std::ifstream info("/proc/meminfo");
@@ -100,6 +115,10 @@ std::string gibibytes(double bytes) {
   text << std::fixed << std::setprecision(1) << bytes / 0x1p30 << " GiB";
   return text.str();
 }
+
+namespace {
+
+constexpr double large = 0x1p28;  // bytes; below, nobody asks whether they are free
 
 // What the two calls share.
 struct SceneCall : Call {
@@ -463,21 +482,9 @@ nb::object voxelize_depth(Argument depth, Argument intrinsics, Argument rays, Ar
                           Argument crop, Argument crop_frame, Argument layout, Argument first, Argument max_voxels,
                           Argument out, Argument accumulate, Argument check, Argument backend) {
   SceneCall call("voxelize_depth", backend);
-  const Where& where = call.where;
   call.parse(grid, reduce, packed, empty, crop, crop_frame, accumulate, check);
   const bool sparse = call.parse_layout(layout, first, max_voxels, out);
-  DepthImages images;
-  if (!depth_scale.is_none()) {
-    images.depth_scale = parse_number(where, "depth_scale", depth_scale.ptr());
-    if (images.depth_scale == 0) fail(ErrorKind::value, where, "depth_scale is 0; it must be positive and finite");
-  }
-  images.depth_min = parse_number(where, "depth_min", depth_min.ptr());
-  images.depth_max = parse_number(where, "depth_max", depth_max.ptr());
-  images.invalid.clear();
-  const nb::object readings = tuple_of(where, "invalid", invalid.ptr(), -1, "readings that mean none, such as (0,)");
-  for (Py_ssize_t k = 0; k < PyTuple_Size(readings.ptr()); ++k) {
-    images.invalid.push_back(parse_number(where, "invalid", PyTuple_GetItem(readings.ptr(), k)));
-  }
+  DepthImages images = parse_images(call.where, depth_scale, depth_min, depth_max, invalid);
   bool served = call.view_input("depth", depth, Role::integers, images.depth);
   served &= call.view_input("intrinsics", intrinsics, Role::integers, images.intrinsics);
   served &= call.view_input("rays", rays, Role::integers, images.rays);

@@ -77,6 +77,8 @@ const char* name_of(Operation operation) noexcept {
       return "voxelize_depth";
     case Operation::voxel_downsample:
       return "voxel_downsample";
+    case Operation::tsdf:
+      return "tsdf";
   }
   return "";
 }

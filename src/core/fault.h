@@ -36,7 +36,8 @@ enum class Operation : std::uint8_t {
   align_backward,
   voxelize,
   voxelize_depth,
-  voxel_downsample
+  voxel_downsample,
+  tsdf
 };
 
 struct Fault {

@@ -58,6 +58,20 @@ inline void check_shape(const Speaker& speaker, const char* what, const TensorVi
   speaker.fail(ErrorKind::value, what, " has shape ", shape_text(view), "; expected ", shape_text(expected));
 }
 
+// An array that is written: `other` is what decides the device.
+inline void check_output(const Speaker& speaker, const char* what, const TensorView& view, DType dtype,
+                         std::span<const std::int64_t> shape, Device device, const char* other) {
+  check_device(speaker, what, view, device, other);
+  if (view.dtype != dtype) {
+    speaker.fail(ErrorKind::type, what, " is ", name_of(view.dtype), "; it must be ", name_of(dtype));
+  }
+  check_shape(speaker, what, view, shape);
+  const auto dense = TensorView::contiguous(nullptr, dtype, shape).strides;
+  for (std::size_t k = 0; k < shape.size() && view.size() > 0; ++k) {
+    if (shape[k] > 1 && view.strides[k] != dense[k]) speaker.fail(ErrorKind::value, what, " must be contiguous");
+  }
+}
+
 inline void check_backend(const Speaker& speaker, const Context& context, Device device) {
   const bool on_cpu = device.kind == DeviceKind::cpu;
   if (context.backend == Backend::cuda && on_cpu) {

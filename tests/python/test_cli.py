@@ -56,7 +56,7 @@ def test_doctor_is_ready_to_paste():
     for name, works, detail in rc.backends():
         line = next(line for line in lines if line.startswith(f"backend {name} "))
         assert ("works: " if works else "not here: ") + detail in line
-    for op in ("align", "voxelize"):
+    for op in ("align", "voxelize", "tsdf"):
         assert any(re.fullmatch(rf"op {op} +cpu gives the same bits as reference", line) for line in lines), op
     assert "\x1b" not in answer.stdout
 
@@ -76,13 +76,13 @@ def test_doctor_speaks_json():
     assert set(report["backends"]) == {"reference", "cpu", "cuda", "torch"}
     assert all(backend["detail"] for backend in report["backends"].values())
     assert "numpy" in report["packages"]
-    assert report["equal_to_reference"] == {"align": True, "voxelize": True}
+    assert report["equal_to_reference"] == {"align": True, "voxelize": True, "tsdf": True}
 
 
 def test_doctor_says_where_bits_differ(monkeypatch):
     monkeypatch.setitem(_doctor.OPS, "voxelize", str.encode)
     report = _doctor.examine()
-    assert report["equal_to_reference"] == {"align": True, "voxelize": False}
+    assert report["equal_to_reference"] == {"align": True, "voxelize": False, "tsdf": True}
     assert any(line.endswith("cpu gives OTHER BITS THAN reference") for line in _doctor.lines(report))
 
 

@@ -15,6 +15,7 @@ import calling
 import cases
 import numpy as np
 import pytest
+import tsdf_cases
 import voxel_calling
 import voxel_cases
 
@@ -48,9 +49,15 @@ def voxelize_inputs(problem: voxel_cases.Problem):
     yield from problem.start or ()
 
 
+def tsdf_inputs(problem: tsdf_cases.Problem):
+    yield from (problem.arrays[name] for name in sorted(problem.arrays))
+    yield from problem.start or ()
+
+
 TABLES = {
     "align": (cases.CASES, align_inputs, align_outputs),
     "voxelize": (voxel_cases.CASES, voxelize_inputs, voxel_calling.voxelize),
+    "tsdf": (tsdf_cases.CASES, tsdf_inputs, tsdf_cases.outputs),
 }
 GOLDEN = {
     op: json.loads((FOLDER / f"{op}.json").read_text()) if (FOLDER / f"{op}.json").exists() else {} for op in TABLES

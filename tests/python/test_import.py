@@ -51,6 +51,7 @@ def test_the_package_is_typed():
         "read_depth",
         "voxelize",
         "voxelize_depth",
+        "tsdf_integrate",
         "backends",
         "synchronize",
     ):
@@ -70,6 +71,7 @@ def test_public_names():
         "Grid",
         "Voxels",
         "Dropped",
+        "TsdfVolume",
         "Cloud",
         "Stream",
         "Timeline",

@@ -113,13 +113,15 @@ ROBOCACHE_HD bool is_cropped(const Plan& plan, const C (&p)[3]) {
   return !inside;
 }
 
-// False where there is no reading.
+// Row v and column u of an image, as it lies in memory.
+template <class T>
+ROBOCACHE_HD T pixel_at(const Plan& plan, std::int64_t image, std::int64_t v, std::int64_t u) {
+  return static_cast<const T*>(plan.points)[image * plan.cloud_stride + v * plan.point_stride + u * plan.axis_stride];
+}
+
+// The z of a pixel. False where it is no reading.
 template <class T, class C>
-ROBOCACHE_HD bool unproject(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, C (&p)[3]) {
-  const std::int64_t v = k / plan.width;
-  const std::int64_t u = k - v * plan.width;
-  const T raw = static_cast<const T*>(
-      plan.points)[cloud.number * plan.cloud_stride + v * plan.point_stride + u * plan.axis_stride];
+ROBOCACHE_HD bool depth_of(const Plan& plan, T raw, C& z) {
   C reading;
   if constexpr (std::is_integral_v<T>) {
     reading = static_cast<C>(raw);
@@ -129,9 +131,18 @@ ROBOCACHE_HD bool unproject(const Plan& plan, const Cloud<C>& cloud, std::int64_
   for (int n = 0; n < plan.invalid_count; ++n) {
     if (reading == static_cast<C>(plan.invalid[n])) return false;
   }
-  const C z = reading * static_cast<C>(plan.depth_scale);
+  z = reading * static_cast<C>(plan.depth_scale);
   if (!is_finite(z) || !(z > C(0))) return false;
-  if (z < static_cast<C>(plan.depth_min) || z > static_cast<C>(plan.depth_max)) return false;
+  return !(z < static_cast<C>(plan.depth_min) || z > static_cast<C>(plan.depth_max));
+}
+
+// False where there is no reading.
+template <class T, class C>
+ROBOCACHE_HD bool unproject(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, C (&p)[3]) {
+  const std::int64_t v = k / plan.width;
+  const std::int64_t u = k - v * plan.width;
+  C z = 0;
+  if (!depth_of(plan, pixel_at<T>(plan, cloud.number, v, u), z)) return false;
   if (plan.source == Source::rays) {
     const std::int64_t at = cloud.number * plan.rays.cloud_stride + v * plan.rays.stride[0] + u * plan.rays.stride[1];
     const auto ray = [&](std::int64_t offset) {

@@ -117,6 +117,9 @@ using SetRows = std::function<void(Plan& plan, std::int64_t voxels)>;
 inline constexpr std::int64_t farthest = std::numeric_limits<std::int64_t>::max();
 void set_lattice(Plan& plan, const std::int64_t (&low)[3], const std::int64_t (&high)[3]);
 
+// The plan of depth images and a grid, checked, without outputs: what another op on images begins with.
+Plan plan_images(Operation operation, const DepthImages& images, const Grid& grid);
+
 // The backends. Each computes the whole plan. reference and cpu have checked the data before (voxelize.cpp does that);
 // cuda checks inside its launch where plan.check is set.
 void run_reference(const Plan& plan);

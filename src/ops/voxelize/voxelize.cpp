@@ -184,6 +184,8 @@ class Planner {
     plan_.dropped = static_cast<std::int64_t*>(dropped.data);
   }
 
+  const Plan& plan() const { return plan_; }
+
   void run(const Context& context) const {
     check_call(context);
     if (device_.kind == DeviceKind::cuda) return run_cuda(plan_, context, device_.index);
@@ -411,15 +413,7 @@ class Planner {
   }
 
   void check_output(const char* what, const TensorView& view, DType dtype, std::span<const std::int64_t> shape) const {
-    robocache::check_device(speaker_, what, view, device_, what_);
-    if (view.dtype != dtype) {
-      fail(ErrorKind::type, what, " is ", robocache::name_of(view.dtype), "; it must be ", robocache::name_of(dtype));
-    }
-    check_shape(speaker_, what, view, shape);
-    const auto dense = TensorView::contiguous(nullptr, dtype, shape).strides;
-    for (std::size_t k = 0; k < shape.size() && view.size() > 0; ++k) {
-      if (shape[k] > 1 && view.strides[k] != dense[k]) fail(ErrorKind::value, what, " must be contiguous");
-    }
+    robocache::check_output(speaker_, what, view, dtype, shape, device_, what_);
   }
 
   void check_empty(Reduction reduction, DType dtype) const {
@@ -490,6 +484,12 @@ class Planner {
 };
 
 }  // namespace
+
+Plan voxelize_op::plan_images(Operation operation, const DepthImages& images, const Grid& grid) {
+  Planner planner(operation, images.depth, "depth", grid);
+  planner.set_images(images);
+  return planner.plan();
+}
 
 std::int64_t cells_of(const Grid& grid) {
   const auto fail = [](const auto&... parts) { throw Error(ErrorKind::value, concat("Grid: ", parts...)); };

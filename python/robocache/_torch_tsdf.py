@@ -1,0 +1,168 @@
+"""The portable backend of TsdfVolume: docs/semantics.md in plain torch operations, on any device that has float64.
+
+Its results have the bits of the other backends. No gradients: depth, intrinsics and pose are taken as constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _core
+from ._torch_run import uses_portable
+from ._torch_voxels_backend import Scene, fused, measured, to_single
+from ._voxelize import Grid
+
+SLAB = 1 << 22  # voxels at a time: what is computed in between takes some 200 bytes each
+
+
+def integrate(
+    values: Tensor,
+    weights: Tensor,
+    grid: Grid,
+    truncation: float,
+    depth: Any,
+    intrinsics: Any,
+    pose: Any,
+    depth_scale: float | None,
+    depth_min: float,
+    depth_max: float,
+    invalid: Sequence[float],
+    check: bool,
+    backend: str | None,
+) -> None:
+    uses_portable(SimpleNamespace(operation="tsdf", backend=backend), values.device)  # type: ignore[arg-type]
+    numbers = (depth_scale, depth_min, depth_max, invalid)
+    check_arguments(values.device, grid, truncation, depth, intrinsics, pose, numbers, check)
+    compute = torch.float64 if depth.dtype == torch.float64 else torch.float32
+    scale = depth_scale if depth_scale is not None else 1.0 if depth.is_floating_point() else 0.001
+    limits = {"depth_scale": scale, "depth_min": depth_min, "depth_max": depth_max, "invalid": invalid}
+    scene = Scene(depth, True, grid.origin, grid.voxel_size, grid.shape, 1, **limits)  # type: ignore[arg-type]
+    images = (depth if depth.ndim == 3 else depth[None]).detach().to(compute)
+    if images.numel() == 0:
+        return
+    table = intrinsics.detach().to(compute)
+    if table.shape[-1] == 3:
+        table = torch.stack([table[..., 0, 0], table[..., 1, 1], table[..., 0, 2], table[..., 1, 2]], -1)
+    poses = torch.eye(4, device=values.device) if pose is None else pose.detach()
+    x, y, z = (centres(grid, axis, compute, values.device) for axis in range(3))
+    step = max(1, SLAB // (len(y) * len(z)))
+    for camera, image in enumerate(images):
+        metres, reading = measured(scene, image.reshape(-1))
+        seen_depth = torch.where(reading, metres, -torch.inf)
+        lens = table if table.ndim == 1 else table[camera]
+        matrix = (poses if poses.ndim == 2 else poses[camera]).to(compute)
+        for first in range(0, len(x), step):
+            slab = slice(first, first + step)
+            sight = project(x[slab], y, z, matrix, lens)
+            add(values[slab], weights[slab], sight, seen_depth, image.shape, rounded(truncation, compute, values))
+
+
+def check_arguments(
+    device: torch.device,
+    grid: Grid,
+    truncation: float,
+    depth: Any,
+    intrinsics: Any,
+    pose: Any,
+    numbers: Any,
+    check: bool,
+) -> None:
+    """The engine checks for the portable backend too, so that there is one place that writes the sentences."""
+    arrays = {"depth": depth, "intrinsics": intrinsics, "pose": pose}
+    for name, array in arrays.items():
+        if array is None:
+            continue
+        if not isinstance(array, Tensor):
+            raise TypeError(f"tsdf: {name} is a {type(array).__name__}; torch tensors and other arrays do not mix")
+        if array.device != device:
+            raise ValueError(f"tsdf: {name} is on {array.device} and the volume on {device}; all must be on one device")
+    refuse_single(device)
+    # Zeros of the same shapes that take no memory, into one voxel. Whether poses are rigid is looked at where they are
+    # on the CPU; elsewhere that would have to wait for the device.
+    zeros = [
+        None if array is None else torch.zeros((), dtype=array.dtype).expand(array.shape) for array in arrays.values()
+    ]
+    here = check and device.type == "cpu"
+    if here and pose is not None:
+        zeros[-1] = pose.detach()
+    voxel = torch.zeros(2, 1, 1, 1)
+    one = Grid(grid.origin, grid.voxel_size, (1, 1, 1))
+    engine: Any = _core.tsdf_integrate
+    engine(voxel[0], voxel[1], one, truncation, *zeros, *numbers, here, None)
+
+
+def refuse_single(device: torch.device) -> None:
+    if device.type == "mps":
+        raise TypeError("tsdf: the torch backend computes in float64, which mps does not have")
+
+
+def rounded(x: float, dtype: torch.dtype, like: Tensor) -> Tensor:
+    """A number as a tensor: a divisor that is none would become a reciprocal on CUDA."""
+    return torch.full((), to_single(x) if dtype == torch.float32 else x, dtype=dtype, device=like.device)
+
+
+def centres(grid: Grid, axis: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    index = torch.arange(grid.shape[axis], device=device).to(dtype) + 0.5
+    return fused(index, rounded(grid.voxel_size[axis], dtype, index), rounded(grid.origin[axis], dtype, index))
+
+
+def project(x: Tensor, y: Tensor, z: Tensor, pose: Tensor, lens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of voxels [X, Y, Z]: the column and row, of which the floors are the pixel, and the distance along the axis."""
+    dx, dy, dz = (centre - pose[axis, 3] for axis, centre in enumerate((x, y, z)))
+    place = []
+    for axis in range(3):
+        line = fused(pose[1, axis], dy, (pose[0, axis] * dx)[:, None])
+        place.append(fused(pose[2, axis], dz, line[:, :, None]))
+    inverse = torch.ones_like(place[2]) / place[2]
+    fx, fy, cx, cy = lens
+    return fused(fx * place[0], inverse, cx) + 0.5, fused(fy * place[1], inverse, cy) + 0.5, place[2]
+
+
+def add(
+    values: Tensor,
+    weights: Tensor,
+    sight: tuple[Tensor, Tensor, Tensor],
+    depth: Tensor,
+    size: torch.Size,
+    truncation: Tensor,
+) -> None:
+    """One more reading in the means, in place."""
+    u, v, z = sight
+    height, width = size
+    seen = (z > 0) & (u >= 0) & (u < width) & (v >= 0) & (v < height)
+    pixel = torch.where(seen, v, 0).to(torch.int64) * width + torch.where(seen, u, 0).to(torch.int64)
+    metres = depth[pixel] - z
+    told = seen & (metres >= -truncation)
+    distance = (metres / truncation).clamp(max=1)
+    before = weights.to(z.dtype)
+    after = before + 1
+    mean = fused(before, values.to(z.dtype), distance) / after
+    values.copy_(torch.where(told, mean.to(torch.float32), values))
+    weights.copy_(torch.where(told, after.to(torch.float32), weights))
+
+
+def surface_points(values: Tensor, weights: Tensor, grid: Grid, backend: str | None) -> Tensor:
+    """nonzero() gives the voxels in their order, then the axes; on a GPU it waits."""
+    uses_portable(SimpleNamespace(operation="tsdf", backend=backend), values.device)  # type: ignore[arg-type]
+    refuse_single(values.device)
+    crossed = torch.zeros(*values.shape, 3, dtype=torch.bool, device=values.device)
+    usable = (weights > 0) & torch.isfinite(values)
+    for axis in range(3):
+        count = values.shape[axis] - 1
+        below = values.narrow(axis, 0, count) < 0, values.narrow(axis, 1, count) < 0
+        both = usable.narrow(axis, 0, count) & usable.narrow(axis, 1, count)
+        crossed[..., axis].narrow(axis, 0, count).copy_(both & (below[0] != below[1]))
+    voxel = crossed.nonzero()
+    index = voxel[:, :3]
+    along = torch.arange(3, device=values.device) == voxel[:, 3:]
+    a = values[tuple(index.T)].to(torch.float64)
+    b = values[tuple((index + along).T)].to(torch.float64)
+    part = torch.where(along, (a / (a - b))[:, None], 0)
+    size = torch.tensor(grid.voxel_size, dtype=torch.float64, device=values.device)
+    origin = torch.tensor(grid.origin, dtype=torch.float64, device=values.device)
+    return fused((index.to(torch.float64) + 0.5) + part, size, origin).to(torch.float32)
