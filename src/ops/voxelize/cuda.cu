@@ -331,9 +331,7 @@ class Runner {
   void run_features() {
     const Plan& plan = call_.plan;
     constexpr int wide = 4;
-    const auto bits = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data); };
-    call_.wide = is_wide<F, wide>(plan) && (bits(plan.max) | bits(plan.min)) % (wide * sizeof(F)) == 0 &&
-                 (bits(plan.sum) | bits(plan.mean)) % (wide * sizeof(float)) == 0;
+    call_.wide = is_wide<F, wide>(plan);
     call_.sums = plan.sums();
     call_.empty_float = pattern_of(DType::f32, plan.empty);
     call_.empty_feature = pattern_of(plan.feature_dtype, plan.empty);

@@ -37,15 +37,17 @@ __device__ void load_features(const Plan& plan, std::int64_t number, std::int64_
   for (int v = 0; v < V; ++v) x[v] = pack.x[v];
 }
 
-// Whether load_features() can take V channels at once.
+// Whether V channels can be read and written at once.
 template <class F, int V>
 bool is_wide(const Plan& plan) {
-  std::uint64_t bits = reinterpret_cast<std::uintptr_t>(plan.features);
+  const auto bits = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data); };
+  std::uint64_t features = bits(plan.features) | bits(plan.max) | bits(plan.min);
   for (const std::int64_t stride :
        {plan.feature_cloud_stride, plan.feature_stride[0], plan.feature_stride[1], plan.flat_feature_stride}) {
-    bits |= static_cast<std::uint64_t>(stride) * sizeof(F);
+    features |= static_cast<std::uint64_t>(stride) * sizeof(F);
   }
-  return bits % (V * sizeof(F)) == 0 && plan.channel_stride == 1 && plan.channels % V == 0;
+  return features % (V * sizeof(F)) == 0 && (bits(plan.sum) | bits(plan.mean)) % (V * sizeof(float)) == 0 &&
+         plan.channel_stride == 1 && plan.channels % V == 0;
 }
 
 // The value that has an order_of().
@@ -80,35 +82,60 @@ struct Partial {
   }
 };
 
-// One channel of a cell.
-template <class F>
-struct Channel {
-  Sum sum;
-  Extreme<F> most, least;
+// V channels of one cell, for sum and mean, for max and min, or for all. Scales are those of scale_of().
+template <class F, int V, bool Sums, bool Extremes>
+struct Cell {
+  Sum sums[Sums ? V : 1];
+  Extreme<F> most[Extremes ? V : 1], least[Extremes ? V : 1];
 
-  __device__ void add(const Plan& plan, F x, double scale) {
-    if (plan.sums()) sum.add(feature_value(x), scale);
-    if (plan.max != nullptr) most.add(true, x);
-    if (plan.min != nullptr) least.add(false, x);
+  __device__ void add(const Plan& plan, const F (&x)[V], const double (&scales)[V]) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      if (Sums) sums[v].add(feature_value(x[v]), scales[v]);
+      if (Extremes && plan.max != nullptr) most[v].add(true, x[v]);
+      if (Extremes && plan.min != nullptr) least[v].add(false, x[v]);
+    }
   }
-  __device__ void write(const Plan& plan, std::int64_t out, double scale, std::int64_t points) {
+  __device__ void write(const Plan& plan, std::int64_t out, const double (&back)[V], std::int64_t points) {
     using R = feature_t<F>;
-    if (plan.sum != nullptr) reinterpret_cast<R*>(plan.sum)[out] = sum.template value<R>(scale, 1);
-    if (plan.mean != nullptr) reinterpret_cast<R*>(plan.mean)[out] = sum.template value<R>(scale, points);
-    if (plan.max != nullptr) static_cast<F*>(plan.max)[out] = most.best;
-    if (plan.min != nullptr) static_cast<F*>(plan.min)[out] = least.best;
+    const auto write_sums = [&](float* values, std::int64_t divisor) {
+      Pack<R, V> pack;
+#pragma unroll
+      for (int v = 0; v < V; ++v) pack.x[v] = sums[v].template value<R>(back[v], divisor);
+      *reinterpret_cast<Pack<R, V>*>(reinterpret_cast<R*>(values) + out) = pack;
+    };
+    const auto write_extremes = [&](void* values, bool greatest, auto& extremes) {
+      auto* const to = reinterpret_cast<Pack<F, V>*>(static_cast<F*>(values) + out);
+      Pack<F, V> pack;
+      if (plan.accumulate) {
+        pack = *to;
+#pragma unroll
+        for (int v = 0; v < V; ++v) extremes[v].add(greatest, pack.x[v]);
+      }
+#pragma unroll
+      for (int v = 0; v < V; ++v) pack.x[v] = extremes[v].best;
+      *to = pack;
+    };
+    if constexpr (Sums) {
+      if (plan.sum != nullptr) write_sums(plan.sum, 1);
+      if (plan.mean != nullptr) write_sums(plan.mean, points);
+    }
+    if constexpr (Extremes) {
+      if (plan.max != nullptr) write_extremes(plan.max, true, most);
+      if (plan.min != nullptr) write_extremes(plan.min, false, least);
+    }
   }
 
-  __device__ static Channel of(const Plan& plan, const Partial& partial) {
-    Channel channel;
-    channel.sum.fixed = partial.fixed;
-    channel.sum.set_flags(partial.flags);
-    if (plan.max != nullptr) channel.most.add(true, value_of<F>(true, partial.most));
-    if (plan.min != nullptr) channel.least.add(false, value_of<F>(false, partial.least));
-    return channel;
-  }
+  // One channel, to and from memory.
   __device__ Partial partial() const {
-    return {sum.fixed, most.any ? most.order : below_all, least.any ? least.order : below_all, sum.flags()};
+    return {sums[0].fixed, most[0].any ? most[0].order : below_all, least[0].any ? least[0].order : below_all,
+            sums[0].flags()};
+  }
+  __device__ void set(const Plan& plan, const Partial& partial) {
+    sums[0].fixed = partial.fixed;
+    sums[0].set_flags(partial.flags);
+    if (plan.max != nullptr) most[0].add(true, value_of<F>(true, partial.most));
+    if (plan.min != nullptr) least[0].add(false, value_of<F>(false, partial.least));
   }
 };
 

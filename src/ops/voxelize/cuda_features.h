@@ -143,52 +143,10 @@ struct Scales {
   }
 };
 
-// V channels of one cell, for sum and mean, for max and min, or for all.
-template <class F, int V, bool Sums, bool Extremes>
-struct Cell {
-  Sum sums[Sums ? V : 1];
-  Extreme<F> most[Extremes ? V : 1], least[Extremes ? V : 1];
-
-  __device__ void add(const Plan& plan, const F (&x)[V], const double (&scales)[V]) {
-#pragma unroll
-    for (int v = 0; v < V; ++v) {
-      if (Sums) sums[v].add(feature_value(x[v]), scales[v]);
-      if (Extremes && plan.max != nullptr) most[v].add(true, x[v]);
-      if (Extremes && plan.min != nullptr) least[v].add(false, x[v]);
-    }
-  }
-  __device__ void write(const Call& call, const Scales& scales, std::int64_t key, std::int64_t channel, int points) {
-    const Plan& plan = call.plan;
-    const std::int64_t out = key * plan.channels + channel;
-    const auto write_sums = [&](float* to, int divisor) {
-      Pack<float, V> values;
-#pragma unroll
-      for (int v = 0; v < V; ++v) values.x[v] = sums[v].value(scales.of(call, key, channel + v).back, divisor);
-      *reinterpret_cast<Pack<float, V>*>(to + out) = values;
-    };
-    const auto write_extremes = [&](void* to, bool greatest, auto& extremes) {
-      auto* const pack = reinterpret_cast<Pack<F, V>*>(static_cast<F*>(to) + out);
-      Pack<F, V> values;
-      if (plan.accumulate) {
-        values = *pack;
-#pragma unroll
-        for (int v = 0; v < V; ++v) extremes[v].add(greatest, values.x[v]);
-      }
-#pragma unroll
-      for (int v = 0; v < V; ++v) values.x[v] = extremes[v].best;
-      *pack = values;
-    };
-    if constexpr (Sums) {
-      if (plan.sum != nullptr) write_sums(plan.sum, 1);
-      if (plan.mean != nullptr) write_sums(plan.mean, points);
-    }
-    if constexpr (Extremes) {
-      if (plan.max != nullptr) write_extremes(plan.max, true, most);
-      if (plan.min != nullptr) write_extremes(plan.min, false, least);
-    }
-    if (channel == 0 && plan.count != nullptr) plan.count[key] = (plan.accumulate ? plan.count[key] : 0) + points;
-  }
-};
+// By the thread that has the first channel.
+__device__ void write_count(const Plan& plan, std::int64_t key, std::int64_t channel, int points) {
+  if (channel == 0 && plan.count != nullptr) plan.count[key] = (plan.accumulate ? plan.count[key] : 0) + points;
+}
 
 template <class F, int V, bool Sums, bool Extremes>
 __device__ void write_empty(const Call& call, std::int64_t out) {
@@ -317,7 +275,11 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_cells_kernel(const _
         Cell<F, V, Sums, Extremes> cell;
         int points = 0;
         if (add_chain(plan, call.nodes, channel, to_fixed, heads[at], nodes[k], x[k], cell, points)) {
-          cell.write(call, scales, key, channel, points);
+          double back[V] = {};
+#pragma unroll
+          for (int v = 0; Sums && v < V; ++v) back[v] = scales.of(call, key, channel + v).back;
+          cell.write(plan, key * plan.channels + channel, back, points);
+          write_count(plan, key, channel, points);
         } else if (vector == 0) {
           add_heavy(call, key);
         }
@@ -444,11 +406,10 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_cells_kernel(c
     const std::int64_t channel = k % plan.channels;
     const Partial& heavy = call.heavy[k];
     Cell<F, 1, true, true> cell;
-    cell.sums[0].fixed = heavy.fixed;
-    cell.sums[0].set_flags(heavy.flags);
-    if (plan.max != nullptr) cell.most[0].add(true, value_of<F>(true, heavy.most));
-    if (plan.min != nullptr) cell.least[0].add(false, value_of<F>(false, heavy.least));
-    cell.write(call, scales, from.key, channel, from.points);
+    cell.set(plan, heavy);
+    const double back[1] = {call.sums ? scales.of(call, from.key, channel).back : 1};
+    cell.write(plan, from.key * plan.channels + channel, back, from.points);
+    write_count(plan, from.key, channel, from.points);
   }
 }
 

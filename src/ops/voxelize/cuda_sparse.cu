@@ -266,36 +266,52 @@ struct Share {
   }
 };
 
-// The largest magnitude of each grid and channel. A thread stays with its channel.
-template <class F>
+// The largest magnitude of each grid and channel. A thread stays with its V channels.
+template <class F, int V>
 __global__ void __launch_bounds__(threads) voxelize_magnitudes_kernel(const __grid_constant__ SparseCall call) {
-  constexpr int most = 128;
+  constexpr int most = 128;  // channels of which a block keeps the largest
+  constexpr int flight = 4;  // points under way
   const Plan& plan = call.plan;
   __shared__ std::uint32_t of_block[most];
   if (threadIdx.x < most) of_block[threadIdx.x] = 0;
   __syncthreads();
   after_earlier_work();
   let_next_begin();
+  const std::int64_t vectors = plan.channels / V;
   const bool shares = plan.grids == 1 && plan.channels <= most;
-  const std::int64_t stride = thread_count() / plan.channels;  // points
-  const auto [first, channel] = Share(plan.channels);
-  std::uint32_t largest = 0;
+  const std::int64_t stride = thread_count() / vectors;  // points
+  const auto [begin, vector] = Share(vectors);
+  std::uint32_t largest[V] = {};
   std::int64_t grid = 0;
   const auto flush = [&] {
-    std::uint32_t* const to = shares ? of_block + channel : call.magnitudes.largest + grid * plan.channels + channel;
-    if (largest > 0) atomicMax(to, largest);
-    largest = 0;
-  };
-  for (std::int64_t number = first; first < stride && number < plan.all_points; number += stride) {
-    const std::int64_t key = call.key_at(call.keys, number);
-    if (key == call.all_cells) continue;
-    F x[1];
-    load_features(plan, number, channel, x);
-    if (plan.grids > 1 && key / plan.cells != grid) {
-      flush();
-      grid = key / plan.cells;
+    std::uint32_t* const to = shares ? of_block : call.magnitudes.largest + grid * plan.channels;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      if (largest[v] > 0) atomicMax(to + vector * V + v, largest[v]);
+      largest[v] = 0;
     }
-    largest = max(largest, magnitude_of(feature_value(x[0])));
+  };
+  for (std::int64_t first = begin; begin < stride && first < plan.all_points; first += stride * flight) {
+    std::int64_t keys[flight];
+    F x[flight][V] = {};
+#pragma unroll
+    for (int k = 0; k < flight; ++k) {
+      const std::int64_t number = first + k * stride;
+      keys[k] = number < plan.all_points ? call.key_at(call.keys, number) : call.all_cells;
+    }
+#pragma unroll
+    for (int k = 0; k < flight; ++k) {
+      if (keys[k] != call.all_cells) load_features(plan, first + k * stride, vector * V, x[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < flight; ++k) {
+      if (plan.grids > 1 && keys[k] != call.all_cells && keys[k] / plan.cells != grid) {
+        flush();
+        grid = keys[k] / plan.cells;
+      }
+#pragma unroll
+      for (int v = 0; v < V; ++v) largest[v] = max(largest[v], magnitude_of(feature_value(x[k][v])));
+    }
   }
   flush();
   if (!shares) return;
@@ -306,7 +322,7 @@ __global__ void __launch_bounds__(threads) voxelize_magnitudes_kernel(const __gr
 }
 
 // A thread for each row and V channels. Where a row is long, it only makes ready what others add to.
-template <class F, int V>
+template <class F, int V, bool Sums, bool Extremes>
 __global__ void __launch_bounds__(threads) voxelize_reduce_kernel(const __grid_constant__ SparseCall call) {
   const Plan& plan = call.plan;
   after_earlier_work();
@@ -321,26 +337,27 @@ __global__ void __launch_bounds__(threads) voxelize_reduce_kernel(const __grid_c
     for (int v = 0; v < V; ++v) partials[v] = Partial::none();
     return;
   }
-  Scale scales[V] = {};
+  double to_fixed[V] = {}, back[V] = {};
   const std::int64_t grid = call.grid_of(start);
 #pragma unroll
-  for (int v = 0; v < V; ++v) {
-    if (plan.sums()) scales[v] = scale_of<F>(plan, call.magnitudes, grid, channel + v);
+  for (int v = 0; Sums && v < V; ++v) {
+    const Scale scale = scale_of<F>(plan, call.magnitudes, grid, channel + v);
+    to_fixed[v] = scale.to;
+    back[v] = scale.back;
   }
-  Channel<F> sums[V];
+  Cell<F, V, Sums, Extremes> cell;
+#pragma unroll 2
   for (std::int32_t k = start; k < end; ++k) {
     F x[V];
     load_features(plan, call.order[k], channel, x);
-#pragma unroll
-    for (int v = 0; v < V; ++v) sums[v].add(plan, x[v], scales[v].to);
+    cell.add(plan, x, to_fixed);
   }
-#pragma unroll
-  for (int v = 0; v < V; ++v) sums[v].write(plan, row * plan.channels + channel + v, scales[v].back, end - start);
+  cell.write(plan, row * plan.channels + channel, back, end - start);
 }
 
 // Long rows: a warp for as many points as a long row has at least, in which at most two of them lie; channels across
 // lanes. Only one long row can begin there, so its number is that of the warp.
-template <class F>
+template <class F, bool Sums, bool Extremes>
 __global__ void __launch_bounds__(threads) voxelize_long_kernel(const __grid_constant__ SparseCall call) {
   const Plan& plan = call.plan;
   after_earlier_work();
@@ -360,18 +377,19 @@ __global__ void __launch_bounds__(threads) voxelize_long_kernel(const __grid_con
     const std::int64_t grid = call.grid_of(start);
     for (std::int64_t c = 0; c < plan.channels; c += lanes) {
       const std::int64_t channel = c + lane % lanes;
-      Channel<F> sum;
+      Cell<F, 1, Sums, Extremes> cell;
       if (channel < plan.channels) {
-        const Scale scale = plan.sums() ? scale_of<F>(plan, call.magnitudes, grid, channel) : Scale{};
+        double to_fixed[1] = {};
+        if constexpr (Sums) to_fixed[0] = scale_of<F>(plan, call.magnitudes, grid, channel).to;
         const std::int64_t stop = min(last + 1, std::int64_t{end});
 #pragma unroll 4
         for (std::int64_t k = max(first, std::int64_t{start}) + lane / lanes; k < stop; k += warp_size / lanes) {
           F x[1];
           load_features(plan, call.order[k], channel, x);
-          sum.add(plan, x[0], scale.to);
+          cell.add(plan, x, to_fixed);
         }
       }
-      const Partial here = over_lanes(sum.partial(), lanes);
+      const Partial here = over_lanes(cell.partial(), lanes);
       if (lane < lanes && channel < plan.channels) {
         call.partials[start / tuning::long_row * plan.channels + channel].add_atomically(here);
       }
@@ -379,7 +397,7 @@ __global__ void __launch_bounds__(threads) voxelize_long_kernel(const __grid_con
   }
 }
 
-template <class F>
+template <class F, bool Sums, bool Extremes>
 __global__ void __launch_bounds__(threads) voxelize_write_long_kernel(const __grid_constant__ SparseCall call) {
   const Plan& plan = call.plan;
   after_earlier_work();
@@ -393,9 +411,11 @@ __global__ void __launch_bounds__(threads) voxelize_write_long_kernel(const __gr
   const std::int32_t end = call.starts[row + 1];
   if (end - start <= tuning::long_row || start / tuning::long_row != slot) return;
   const std::int64_t grid = call.grid_of(start);
-  const Scale scale = plan.sums() ? scale_of<F>(plan, call.magnitudes, grid, channel) : Scale{};
-  Channel<F>::of(plan, call.partials[slot * plan.channels + channel])
-      .write(plan, row * plan.channels + channel, scale.back, end - start);
+  double back[1] = {};
+  if constexpr (Sums) back[0] = scale_of<F>(plan, call.magnitudes, grid, channel).back;
+  Cell<F, 1, Sums, Extremes> cell;
+  cell.set(plan, call.partials[slot * plan.channels + channel]);
+  cell.write(plan, row * plan.channels + channel, back, end - start);
 }
 
 // ---- planning ------------------------------------------------------------------------------------------------------
@@ -562,20 +582,36 @@ class SparseRunner {
   void reduce() {
     const Plan& plan = call_.plan;
     if (plan.all_points == 0) return;
-    if (plan.sums()) {
-      const std::int64_t blocks = divide_up(plan.all_points * plan.channels, threads * tuning::magnitudes_per_thread);
-      launch(&voxelize_magnitudes_kernel<F>,
-             std::max(std::min<std::int64_t>(blocks, tuning::most_heavy_blocks), divide_up(plan.channels, threads)));
-    }
-    const std::int64_t rows = std::min(plan.rows, plan.all_points);
-    if (is_wide<F, 4>(plan)) {
-      launch_for(&voxelize_reduce_kernel<F, 4>, rows * plan.channels / 4);
+    constexpr bool is_point = std::is_same_v<F, double>;  // of which only the mean is taken
+    if (!is_point && is_wide<F, 4>(plan)) {
+      if constexpr (!is_point) reduce<F, 4>();
     } else {
-      launch_for(&voxelize_reduce_kernel<F, 1>, rows * plan.channels);
+      reduce<F, 1>();
     }
+  }
+  template <class F, int V>
+  void reduce() {
+    const Plan& plan = call_.plan;
+    if (plan.sums()) {
+      const std::int64_t vectors = plan.channels / V;
+      const std::int64_t blocks = divide_up(plan.all_points * vectors, threads * tuning::magnitudes_per_thread);
+      launch(&voxelize_magnitudes_kernel<F, V>,
+             std::max(std::min<std::int64_t>(blocks, tuning::most_heavy_blocks), divide_up(vectors, threads)));
+    }
+    const bool extremes = plan.max != nullptr || plan.min != nullptr;
+    if (!extremes) {
+      reduce<F, V, true, false>();
+    } else if constexpr (!std::is_same_v<F, double>) {
+      plan.sums() ? reduce<F, V, true, true>() : reduce<F, V, false, true>();
+    }
+  }
+  template <class F, int V, bool Sums, bool Extremes>
+  void reduce() {
+    const Plan& plan = call_.plan;
+    launch_for(&voxelize_reduce_kernel<F, V, Sums, Extremes>, std::min(plan.rows, plan.all_points) * plan.channels / V);
     const std::int64_t slots = divide_up(plan.all_points, tuning::long_row);
-    launch_for(&voxelize_long_kernel<F>, slots * warp_size);
-    launch_for(&voxelize_write_long_kernel<F>, slots * plan.channels);
+    launch_for(&voxelize_long_kernel<F, Sums, Extremes>, slots * warp_size);
+    launch_for(&voxelize_write_long_kernel<F, Sums, Extremes>, slots * plan.channels);
   }
 
   SparseCall call_;
