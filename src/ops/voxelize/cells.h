@@ -90,13 +90,13 @@ void write_features(const Plan& plan, std::int64_t row, std::span<const std::int
     for (const bool greatest : {true, false}) {
       F* const values = static_cast<F*>(greatest ? plan.max : plan.min);
       if (values == nullptr) continue;
-      Extreme<F> extremes[block];
+      Extreme extremes[block];
       for (std::int64_t c = 0; plan.accumulate && c < width; ++c) extremes[c].add(greatest, values[out + c]);
       for (const std::int64_t point : points) {
         const F* const from = features + feature_offset(plan, point) + first * plan.channel_stride;
         for (std::int64_t c = 0; c < width; ++c) extremes[c].add(greatest, from[c * plan.channel_stride]);
       }
-      for (std::int64_t c = 0; c < width; ++c) values[out + c] = extremes[c].best;
+      for (std::int64_t c = 0; c < width; ++c) values[out + c] = feature_at<F>(greatest, extremes[c].order);
     }
   }
 }

@@ -12,19 +12,19 @@ namespace {
 
 constexpr int bins = tuning::bins;
 constexpr int block_points = tuning::bin_points_threads * tuning::bin_points_per_thread;
-static_assert(bins <= tuning::bin_points_threads && block_points < 1 << 16);
+static_assert(bins % tuning::bin_points_threads == 0 && block_points < 1 << 16);
 
 // Cells go to bins by lines of 64, and every line of lines begins one bin further: whatever way a surface lies in the grid,
 // its cells are spread over all bins.
 constexpr int line_bits = 6;
 constexpr int line = 1 << line_bits;
-constexpr int bin_bits = 9;
+constexpr int bin_bits = 10;
 static_assert(bins == 1 << bin_bits);
 
 // An entry is points of one cell that follow each other: the cell's number in its bin, and how many they are; while a
 // thread holds it the bin is in front. 0: none.
 constexpr int length_bits = 6;
-constexpr int cell_bits = 15;
+constexpr int cell_bits = 14;
 constexpr std::uint32_t entry_mask = (1u << (cell_bits + length_bits)) - 1;
 static_assert(tuning::most_bin_cells <= 1 << cell_bits && bin_bits + cell_bits + length_bits <= 32);
 
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(tuning::bin_points_threads, sizeof(T) == 8 ? 2
   const auto thread = static_cast<int>(threadIdx.x);
   const int lane = thread % warp_size;
   const int warp = thread / warp_size;
-  if (thread < bins) places[thread] = 0;
+  for (int k = thread; k < bins; k += threads) places[k] = 0;
   if (thread < drop_reasons) dropped[thread] = 0;
   __syncthreads();
   after_earlier_work();
@@ -116,7 +116,10 @@ __global__ void __launch_bounds__(tuning::bin_points_threads, sizeof(T) == 8 ? 2
   __syncthreads();
 
   // Where each bin begins: what all bins before it have.
-  const int mine = thread < bins ? places[thread] : 0;
+  constexpr int each = bins / threads;  // bins of a thread
+  int mine = 0;
+#pragma unroll
+  for (int k = 0; k < each; ++k) mine += places[thread * each + k];
   int sum = mine;
 #pragma unroll
   for (int step = 1; step < warp_size; step *= 2) {
@@ -131,9 +134,14 @@ __global__ void __launch_bounds__(tuning::bin_points_threads, sizeof(T) == 8 ? 2
     all += before[w];
   }
   std::uint16_t* const starts = call.starts + std::int64_t{blockIdx.x} * (bins + 1);
-  if (thread < bins) {
-    places[thread] = sum - mine;
-    starts[thread] = static_cast<std::uint16_t>(sum - mine);
+  int place = sum - mine;
+#pragma unroll
+  for (int k = 0; k < each; ++k) {
+    const int bin = thread * each + k;
+    const int count = places[bin];
+    places[bin] = place;
+    starts[bin] = static_cast<std::uint16_t>(place);
+    place += count;
   }
   if (thread == 0) starts[bins] = static_cast<std::uint16_t>(all);
   __syncthreads();

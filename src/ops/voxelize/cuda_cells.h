@@ -50,25 +50,11 @@ bool is_wide(const Plan& plan) {
          plan.channel_stride == 1 && plan.channels % V == 0;
 }
 
-// The value that has an order_of().
-template <class F>
-__device__ F value_of(bool greatest, long long order) {
-  constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
-  if constexpr (std::is_integral_v<F>) {
-    return static_cast<F>(greatest ? order : ~order);
-  } else {
-    if (order == largest) return narrow<F>(quiet_nan<float>());
-    const std::int64_t key = greatest ? order : ~order;
-    return narrow<F>(bit_copy<double>(key < 0 ? key ^ largest : key));
-  }
-}
-
-constexpr long long below_all = std::numeric_limits<long long>::min();  // every order_of()
-
 // One channel of a cell that several warps add up, in memory.
 struct Partial {
-  long long fixed, most, least;  // order_of() of max and min
-  int flags;                     // of a Sum
+  long long fixed;           // of a Sum, as the flags
+  std::int32_t most, least;  // of Extremes
+  int flags;
 
   __device__ static Partial none() { return {0, below_all, below_all, 0}; }
 
@@ -86,14 +72,16 @@ struct Partial {
 template <class F, int V, bool Sums, bool Extremes>
 struct Cell {
   Sum sums[Sums ? V : 1];
-  Extreme<F> most[Extremes ? V : 1], least[Extremes ? V : 1];
+  Extreme most[Extremes ? V : 1], least[Extremes ? V : 1];
 
   __device__ void add(const Plan& plan, const F (&x)[V], const double (&scales)[V]) {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      if (Sums) sums[v].add(feature_value(x[v]), scales[v]);
-      if (Extremes && plan.max != nullptr) most[v].add(true, x[v]);
-      if (Extremes && plan.min != nullptr) least[v].add(false, x[v]);
+      if constexpr (Sums) sums[v].add(feature_value(x[v]), scales[v]);
+      if constexpr (Extremes) {
+        if (plan.max != nullptr) most[v].add(true, x[v]);
+        if (plan.min != nullptr) least[v].add(false, x[v]);
+      }
     }
   }
   __device__ void write(const Plan& plan, std::int64_t out, const double (&back)[V], std::int64_t points) {
@@ -113,7 +101,7 @@ struct Cell {
         for (int v = 0; v < V; ++v) extremes[v].add(greatest, pack.x[v]);
       }
 #pragma unroll
-      for (int v = 0; v < V; ++v) pack.x[v] = extremes[v].best;
+      for (int v = 0; v < V; ++v) pack.x[v] = feature_at<F>(greatest, extremes[v].order);
       *to = pack;
     };
     if constexpr (Sums) {
@@ -127,15 +115,11 @@ struct Cell {
   }
 
   // One channel, to and from memory.
-  __device__ Partial partial() const {
-    return {sums[0].fixed, most[0].any ? most[0].order : below_all, least[0].any ? least[0].order : below_all,
-            sums[0].flags()};
-  }
-  __device__ void set(const Plan& plan, const Partial& partial) {
-    sums[0].fixed = partial.fixed;
-    sums[0].set_flags(partial.flags);
-    if (plan.max != nullptr) most[0].add(true, value_of<F>(true, partial.most));
-    if (plan.min != nullptr) least[0].add(false, value_of<F>(false, partial.least));
+  __device__ Partial partial() const { return {sums[0].fixed, most[0].order, least[0].order, sums[0].flags}; }
+  __device__ void set(const Partial& partial) {
+    sums[0] = {partial.fixed, partial.flags};
+    most[0].order = partial.most;
+    least[0].order = partial.least;
   }
 };
 

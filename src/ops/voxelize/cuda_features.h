@@ -291,32 +291,20 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_cells_kernel(const _
 // ---- cells with long chains ----------------------------------------------------------------------------------------
 
 // What some points of such a cell, one after the other, add to a channel of it.
+template <class F>
 struct HeavyPart {
   std::int32_t number = -1;  // of the cell
-  Sum sum;
-  long long most = below_all, least = below_all;
+  Cell<F, 1, true, true> cell;
   int points = 0;
 
-  template <class F>
-  __device__ void add(const Call& call, F x, double scale) {
-    if (call.sums) sum.add(feature_value(x), scale);
-    if (call.plan.max != nullptr) most = max(most, static_cast<long long>(order_of(true, x)));
-    if (call.plan.min != nullptr) least = max(least, static_cast<long long>(order_of(false, x)));
-    ++points;
-  }
-  // Of the same cell and channel, by another lane.
-  __device__ void add_across(int step) {
-    Sum other;
-    other.fixed = __shfl_xor_sync(whole_warp, static_cast<long long>(sum.fixed), step);
-    other.set_flags(__shfl_xor_sync(whole_warp, sum.flags(), step));
-    sum.add(other);
-    most = max(most, __shfl_xor_sync(whole_warp, most, step));
-    least = max(least, __shfl_xor_sync(whole_warp, least, step));
-    points += __shfl_xor_sync(whole_warp, points, step);
+  // Of the same cell and channel, by lanes that are `lanes`, 2 * lanes, ... apart.
+  __device__ void add_up(int lanes) {
+    cell.set(over_lanes(cell.partial(), lanes));
+    for (int step = lanes; step < warp_size; step *= 2) points += __shfl_xor_sync(whole_warp, points, step);
   }
   __device__ void flush(const Call& call, std::int64_t channel) {
     if (number < 0 || channel >= call.plan.channels) return;
-    call.heavy[number * call.plan.channels + channel].add_atomically({sum.fixed, most, least, sum.flags()});
+    call.heavy[number * call.plan.channels + channel].add_atomically(cell.partial());
     if (channel == 0) atomicAdd(&call.heavy_cells[number].points, points);
   }
 };
@@ -360,8 +348,8 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_points_kernel(
     __syncwarp();
     if (__any_sync(whole_warp, any)) {
       for (std::int64_t channel = lane % lanes; channel - lane % lanes < plan.channels; channel += lanes) {
-        HeavyPart part;
-        double scale = 0;
+        HeavyPart<F> part;
+        double scale[1] = {};
         for (int p = begin; p < begin + each; p += flight) {
           F x[flight][1] = {};
 #pragma unroll
@@ -376,14 +364,16 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_points_kernel(
               part.flush(call, channel);
               part = {};
               part.number = number;
-              if (channel < plan.channels) scale = scales.of(call, call.heavy_cells[number].key, channel).to;
+              if (call.sums && channel < plan.channels)
+                scale[0] = scales.of(call, call.heavy_cells[number].key, channel).to;
             }
-            part.add(call, x[k][0], scale);
+            part.cell.add(plan, x[k], scale);
+            ++part.points;
           }
         }
         int same = 0;
         __match_all_sync(whole_warp, part.number, &same);
-        for (int step = lanes; same != 0 && step < warp_size; step *= 2) part.add_across(step);
+        if (same != 0) part.add_up(lanes);
         if (same == 0 || lane < lanes) part.flush(call, channel);
       }
     }
@@ -406,7 +396,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_cells_kernel(c
     const std::int64_t channel = k % plan.channels;
     const Partial& heavy = call.heavy[k];
     Cell<F, 1, true, true> cell;
-    cell.set(plan, heavy);
+    cell.set(heavy);
     const double back[1] = {call.sums ? scales.of(call, from.key, channel).back : 1};
     cell.write(plan, from.key * plan.channels + channel, back, from.points);
     write_count(plan, from.key, channel, from.points);

@@ -48,6 +48,17 @@ constexpr int threads = tuning::threads;
 __device__ std::int64_t thread_number() { return static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; }
 __device__ std::int64_t thread_count() { return static_cast<std::int64_t>(gridDim.x) * threads; }
 
+// Which of `each` things that follow one another a thread has to do, and of which owner.
+struct Share {
+  std::int64_t owner, part;
+  __device__ explicit Share(std::int64_t each) {
+    const std::int64_t number = thread_number();
+    owner = number >> 32 == 0 && each >> 32 == 0 ? static_cast<std::uint32_t>(number) / static_cast<std::uint32_t>(each)
+                                                 : number / each;
+    part = number - owner * each;
+  }
+};
+
 // ---- keys ----------------------------------------------------------------------------------------------------------
 
 template <class T>
@@ -195,32 +206,35 @@ __device__ void write_rest(const Plan& plan, std::int64_t row) {
   }
 }
 
-// The first points of a voxel: `rank` is this one's number among them.
-template <class C>
-__device__ void write_first(const SparseCall& call, std::int64_t row, std::int64_t rank, std::int64_t number) {
+// The first points of each voxel: a thread for each number, so that what lies side by side is written together.
+template <class F, class C>
+__global__ void __launch_bounds__(threads) voxelize_first_kernel(const __grid_constant__ SparseCall call) {
   const Plan& plan = call.plan;
-  C* const to = static_cast<C*>(plan.first) + (row * plan.first_points + rank) * (3 + plan.channels);
-  for (int axis = 0; axis < 3; ++axis) to[axis] = static_cast<const C*>(call.located)[number * 3 + axis];
-  const std::int64_t offset = plan.channels > 0 ? feature_offset(plan, number) : 0;
-  const auto copy = [&](auto type) {
-    using F = typename decltype(type)::type;
-    const F* const from = static_cast<const F*>(plan.features) + offset;
-    for (std::int64_t c = 0; c < plan.channels; ++c) to[3 + c] = feature_as<C>(from[c * plan.channel_stride]);
-  };
-  switch (plan.feature_dtype) {
-    case DType::f16:
-      return copy(std::type_identity<f16>{});
-    case DType::bf16:
-      return copy(std::type_identity<bf16>{});
-    case DType::u8:
-      return copy(std::type_identity<std::uint8_t>{});
-    default:
-      return copy(std::type_identity<float>{});
+  after_earlier_work();
+  let_next_begin();
+  const std::int64_t width = 3 + plan.channels;
+  const Share share(plan.first_points * width);
+  if (share.owner >= plan.rows) return;
+  const auto rank = static_cast<std::int32_t>(share.part / width);
+  const auto column = share.part - rank * width;
+  C value = 0;
+  if (share.owner < call.kept()) {
+    const std::int32_t start = call.starts[share.owner];
+    if (start + rank < call.starts[share.owner + 1]) {
+      const std::int64_t number = call.order[start + rank];
+      if (column < 3) {
+        value = static_cast<const C*>(call.located)[number * 3 + column];
+      } else {
+        F x[1];
+        load_features(plan, number, column - 3, x);
+        value = feature_as<C>(x[0]);
+      }
+    }
   }
+  static_cast<C*>(plan.first)[thread_number()] = value;
 }
 
-// All that needs no sums: a thread for each sorted point, and for each row.
-template <class C>
+// All else that needs no sums: a thread for each sorted point, and for each row.
 __global__ void __launch_bounds__(threads) voxelize_rows_kernel(const __grid_constant__ SparseCall call) {
   const Plan& plan = call.plan;
   after_earlier_work();
@@ -238,13 +252,19 @@ __global__ void __launch_bounds__(threads) voxelize_rows_kernel(const __grid_con
   if (plan.point_to_voxel != nullptr) plan.point_to_voxel[number] = row < kept ? row : -1;
   if (row >= kept) return;
   const std::int32_t start = call.starts[row];
-  if (plan.first != nullptr && k - start < plan.first_points) write_first<C>(call, row, k - start, number);
   if (k != start) return;
   const std::int32_t count = call.starts[row + 1] - start;
   if (plan.coordinates != nullptr) {
-    std::int64_t* const to = plan.coordinates + row * 4;
+    std::int64_t four[4];
     const std::int64_t key = call.key_at(call.sorted, k);
-    call.small ? write_coordinates<std::uint32_t>(plan, key, to) : write_coordinates(plan, key, to);
+    call.small ? write_coordinates<std::uint32_t>(plan, key, four) : write_coordinates(plan, key, four);
+    std::int64_t* const to = plan.coordinates + row * 4;
+    if (reinterpret_cast<std::uintptr_t>(to) % 16 == 0) {
+      reinterpret_cast<longlong2*>(to)[0] = longlong2{four[0], four[1]};
+      reinterpret_cast<longlong2*>(to)[1] = longlong2{four[2], four[3]};
+    } else {
+      for (int axis = 0; axis < 4; ++axis) to[axis] = four[axis];
+    }
   }
   if (plan.counts != nullptr) plan.counts[row] = count;
   if (plan.first_counts != nullptr)
@@ -254,17 +274,6 @@ __global__ void __launch_bounds__(threads) voxelize_rows_kernel(const __grid_con
 }
 
 // ---- features ------------------------------------------------------------------------------------------------------
-
-// Which of `each` things that follow one another a thread has to do, and of which owner.
-struct Share {
-  std::int64_t owner, part;
-  __device__ explicit Share(std::int64_t each) {
-    const std::int64_t number = thread_number();
-    owner = number >> 32 == 0 && each >> 32 == 0 ? static_cast<std::uint32_t>(number) / static_cast<std::uint32_t>(each)
-                                                 : number / each;
-    part = number - owner * each;
-  }
-};
 
 // The largest magnitude of each grid and channel. A thread stays with its V channels.
 template <class F, int V>
@@ -414,7 +423,7 @@ __global__ void __launch_bounds__(threads) voxelize_write_long_kernel(const __gr
   double back[1] = {};
   if constexpr (Sums) back[0] = scale_of<F>(plan, call.magnitudes, grid, channel).back;
   Cell<F, 1, Sums, Extremes> cell;
-  cell.set(plan, call.partials[slot * plan.channels + channel]);
+  cell.set(call.partials[slot * plan.channels + channel]);
   cell.write(plan, row * plan.channels + channel, back, end - start);
 }
 
@@ -557,13 +566,14 @@ class SparseRunner {
     if (plan.max_voxels < 0) fetch(&voxels, call_.totals, sizeof voxels);
     set_rows_(plan, voxels);
 
+    launch_for(&voxelize_rows_kernel, std::max({plan.all_points, plan.rows, std::int64_t{1}}));
     const bool wide = plan.dtype == DType::f64;
-    clear(plan.first, plan.rows * plan.first_points * (3 + plan.channels) * (wide ? 8 : 4));
-    const std::int64_t count = std::max({plan.all_points, plan.rows, std::int64_t{1}});
-    if (wide) {
-      launch_for(&voxelize_rows_kernel<double>, count);
-    } else {
-      launch_for(&voxelize_rows_kernel<float>, count);
+    if (plan.first != nullptr) {
+      const std::int64_t count = plan.rows * plan.first_points * (3 + plan.channels);
+      with_feature_type(plan, [&](auto type) {
+        using F = typename decltype(type)::type;
+        launch_for(wide ? &voxelize_first_kernel<F, double> : &voxelize_first_kernel<F, float>, count);
+      });
     }
     if (plan.reduces_features()) {
       with_feature_type(plan, [&](auto type) { reduce<typename decltype(type)::type>(); });

@@ -162,6 +162,25 @@ ROBOCACHE_HD bool unproject(const Plan& plan, const Cloud<C>& cloud, std::int64_
 // The cell of a point that is in the grid's frame. Index is int32 only where plan.is_small().
 template <class Index, class C>
 ROBOCACHE_HD Place cell_of(const Plan& plan, const Cloud<C>& cloud, const C (&p)[3]) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(Index) == 4) {  // the same in fewer instructions: what does not fit an int becomes its end
+    unsigned cell = 0;
+    bool inside = true;
+    for (int axis = 0; axis < 3; ++axis) {
+      const C at = (p[axis] - cloud.origin[axis]) / cloud.voxel_size[axis];
+      const auto size = static_cast<unsigned>(plan.shape[axis]);
+      unsigned index;
+      if constexpr (sizeof(C) == 4) {
+        index = static_cast<unsigned>(__float2int_rd(at));
+      } else {
+        index = static_cast<unsigned>(__double2int_rd(at));
+      }
+      inside = inside && index < size;
+      cell = cell * size + index;
+    }
+    return inside ? Place{Drop::none, static_cast<std::int32_t>(cell)} : Place{Drop::outside, -1};
+  }
+#endif
   constexpr C limit = sizeof(Index) == 8 ? C(0x1p62) : C(0x1p30);
   Place place;
   Index cell = 0;
@@ -316,66 +335,89 @@ ROBOCACHE_HD std::int64_t nearest_integer(double x) {
 #endif
 }
 
+// a / count, rounded once.
+template <class R>
+ROBOCACHE_HD double divided(double a, std::int64_t count) {
+  const auto n = static_cast<double>(count);
+#if defined(__CUDA_ARCH__)
+  // The channels of a cell share one reciprocal. Of a quotient that is off by few units in the last place the first step
+  // makes one that is off by less than one, and the second the rounded one (Markstein), but for exponents near the ends of
+  // double's range, which only sums of doubles can have.
+  if constexpr (sizeof(R) == 4) {
+    const double inverse = __drcp_rn(n);
+    double quotient = a * inverse;
+    quotient = fused(fused(-quotient, n, a), inverse, quotient);
+    return fused(fused(-quotient, n, a), inverse, quotient);
+  }
+#endif
+  return a / n;
+}
+
 // A sum of features in any order.
 struct Sum {
+  enum Flag : int { none = 0, nan = 1, up = 2, down = 4 };  // what is no number among them
+
   std::int64_t fixed = 0;
-  bool is_nan = false, is_up = false, is_down = false;
+  int flags = none;
 
   template <class T>
   ROBOCACHE_HD void add(T x, double scale) {
     if (is_finite(x)) {
       fixed += nearest_integer(static_cast<double>(x) * scale);
-    } else if (robocache::is_nan(x)) {
-      is_nan = true;
     } else {
-      (x > 0 ? is_up : is_down) = true;
+      flags |= is_nan(x) ? nan : (x > 0 ? up : down);
     }
-  }
-  ROBOCACHE_HD void add(const Sum& other) {
-    fixed += other.fixed;
-    is_nan = is_nan || other.is_nan;
-    is_up = is_up || other.is_up;
-    is_down = is_down || other.is_down;
-  }
-  // The three as one integer.
-  ROBOCACHE_HD int flags() const { return (is_nan ? 1 : 0) | (is_up ? 2 : 0) | (is_down ? 4 : 0); }
-  ROBOCACHE_HD void set_flags(int flags) {
-    is_nan = (flags & 1) != 0;
-    is_up = (flags & 2) != 0;
-    is_down = (flags & 4) != 0;
   }
   // Divided by 1 for a sum, by the number of points for a mean; `scale` is 2^-exponent.
   template <class R = float>
   ROBOCACHE_HD R value(double scale, std::int64_t divisor) const {
-    if (is_nan || (is_up && is_down)) return quiet_nan<R>();
-    if (is_up || is_down) return static_cast<R>(bit_copy<float>(is_up ? 0x7f800000u : 0xff800000u));
+    if (flags != none) {
+      if (flags == up || flags == down) return static_cast<R>(bit_copy<float>(flags == up ? 0x7f800000u : 0xff800000u));
+      return quiet_nan<R>();
+    }
     const double sum = static_cast<double>(fixed) * scale;
-    return narrow<R>(divisor == 1 ? sum : sum / static_cast<double>(divisor));
+    return narrow<R>(divisor == 1 ? sum : divided<R>(sum, divisor));
   }
 };
 
+// The order of max (greatest: true) and min among features as an integer: the greatest is taken. NaN is beyond all,
+// -0 < +0, and nothing is as low as below_all.
+inline constexpr std::int32_t below_all = std::numeric_limits<std::int32_t>::min();
+inline constexpr std::int32_t beyond_all = std::numeric_limits<std::int32_t>::max();
+
 template <class F>
-ROBOCACHE_HD F canonical_feature(F x) {
-  if constexpr (is_float_type<F>) {
-    return is_nan(widen(x)) ? narrow<F>(quiet_nan<float>()) : x;
+ROBOCACHE_HD std::int32_t feature_order(bool greatest, F x) {
+  std::int32_t key = 0;
+  if constexpr (std::is_integral_v<F>) {
+    key = x;
   } else {
-    return x;
+    const float value = feature_value(x);
+    if (is_nan(value)) return beyond_all;
+    const auto bits = bit_copy<std::int32_t>(value);
+    key = bits < 0 ? bits ^ beyond_all : bits;
+  }
+  return greatest ? key : ~key;
+}
+// The feature that has an order; the canonical NaN beyond all.
+template <class F>
+ROBOCACHE_HD F feature_at(bool greatest, std::int32_t order) {
+  const std::int32_t key = greatest ? order : ~order;
+  if constexpr (std::is_integral_v<F>) {
+    return static_cast<F>(key);
+  } else {
+    const float value = bit_copy<float>(key < 0 ? key ^ beyond_all : key);
+    return narrow<F>(order == beyond_all ? quiet_nan<float>() : value);
   }
 }
 
 // The greatest or smallest of features in any order: equals have equal bits.
-template <class F>
 struct Extreme {
-  std::int64_t order = 0;
-  F best{};
-  bool any = false;
+  std::int32_t order = below_all;
 
+  template <class F>
   ROBOCACHE_HD void add(bool greatest, F x) {
-    const std::int64_t here = order_of(greatest, x);
-    if (any && here <= order) return;
-    best = canonical_feature(x);
-    order = here;
-    any = true;
+    const std::int32_t here = feature_order(greatest, x);
+    order = here > order ? here : order;
   }
 };
 

@@ -19,14 +19,14 @@ inline constexpr int longest_chain = 64;
 inline constexpr int heavy_span = 256;
 
 // Counts of many points, by bins: from how many points on; bins, one to a block, and the cells of one at most (their int32
-// counters are shared memory: 128 KB); threads of a block that sorts points, and points of each; threads of a block that adds
+// counters are shared memory: 64 KB, three blocks to a multiprocessor); threads of a block that sorts points, and points of each; threads of a block that adds
 // up a bin. Not swept.
 inline constexpr int fewest_bin_points = 2 << 20;
-inline constexpr int bins = 512;
-inline constexpr int most_bin_cells = 32768;
+inline constexpr int bins = 1024;
+inline constexpr int most_bin_cells = 16384;
 inline constexpr int bin_points_threads = 512;
 inline constexpr int bin_points_per_thread = 16;
-inline constexpr int bin_cells_threads = 1024;
+inline constexpr int bin_cells_threads = 512;
 
 // Bytes that a thread fills and cells that it marks, the blocks that do either at most, and those for cells of many points:
 // a few to each multiprocessor, which loop. Not swept.
