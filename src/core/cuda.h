@@ -87,10 +87,6 @@ constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return b == 0
 void cuda_launch(const void* kernel, std::int64_t blocks, int threads, std::size_t shared_bytes, void* argument,
                  int device, cudaStream_t stream, const char* doing);
 
-// The shared memory that a block can have, and what a kernel must be told before it is launched with more than 48 KB.
-std::int64_t cuda_shared_bytes(int device);
-void cuda_allow_shared(const void* kernel, std::size_t bytes, const char* doing);
-
 // Lets the next launch of the stream bring up its blocks, which wait in turn; they take room from those that
 // are still to begin.
 __device__ inline void let_next_begin() {

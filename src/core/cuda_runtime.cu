@@ -161,15 +161,6 @@ void cuda_launch(const void* kernel, std::int64_t blocks, int threads, std::size
   cuda_check(cudaLaunchKernelExC(&config, kernel, arguments), doing);
 }
 
-std::int64_t cuda_shared_bytes(int device) {
-  int bytes = 0;
-  cuda_check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "asking for its limits");
-  return bytes;
-}
-void cuda_allow_shared(const void* kernel, std::size_t bytes, const char* doing) {
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), doing);
-}
-
 void cuda_synchronize_all() {
   for (int device = 0; device < max_devices; ++device) {
     FaultBox* const box = boxes[device].load();

@@ -82,8 +82,8 @@ void write_features(const Plan& plan, std::int64_t row, std::span<const std::int
       }
       for (std::int64_t c = 0; c < width; ++c) {
         const double scale = power_of_two(-exponents[first + c]);
-        const auto count = static_cast<std::int64_t>(points.size());
-        if (plan.sum != nullptr) reinterpret_cast<R*>(plan.sum)[out + c] = sums[c].template value<R>(scale, 1);
+        const Divisor count(static_cast<std::int64_t>(points.size()));
+        if (plan.sum != nullptr) reinterpret_cast<R*>(plan.sum)[out + c] = sums[c].template value<R>(scale, {});
         if (plan.mean != nullptr) reinterpret_cast<R*>(plan.mean)[out + c] = sums[c].template value<R>(scale, count);
       }
     }

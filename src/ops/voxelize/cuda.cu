@@ -1,11 +1,9 @@
 // voxelize on a GPU.
 //
 // One kernel fills, the next puts the points in; neighbours that share a cell are counted in the warp first. That is all
-// for counts and occupancy, but for those of many points, which cuda_bins.cu finds in its own way. Where features are reduced
-// the points form chains, which cuda_features.h makes cells of.
+// for counts and occupancy. Where features are reduced the points form chains, which cuda_features.h makes cells of.
 #include <algorithm>
 
-#include "ops/voxelize/cuda_bins.h"
 #include "ops/voxelize/cuda_features.h"
 #include "ops/voxelize/room.h"
 
@@ -176,8 +174,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
 
 // A count that went from 0 gets its empty cells last.
 __host__ __device__ bool empties_count(const Call& call) {
-  return call.plan.count != nullptr && call.heads == nullptr && !call.bins && call.plan.empty != 0 &&
-         !call.plan.accumulate;
+  return call.plan.count != nullptr && call.heads == nullptr && call.plan.empty != 0 && !call.plan.accumulate;
 }
 
 // Cells without points where they hold another number than 0, and occupancy as bits.
@@ -213,7 +210,6 @@ std::int64_t most_heavy(const Plan& plan) { return plan.all_points / (tuning::lo
 void take_scratch(Call& call, Room& room) {
   const Plan& plan = call.plan;
   if (plan.bits != nullptr) room.take(call.occupied, call.all_cells);
-  if (call.bins) room.take(call.bin_scratch, bins_scratch(plan));
   if (!plan.reduces_features()) return;
   room.take(call.heads, call.all_cells);
   room.take(call.nodes, plan.all_points);
@@ -268,7 +264,7 @@ class Runner {
       fill(call_.magnitudes.largest, plan.grids * plan.channels * 4, 0);
       fill(call_.magnitudes.given, plan.grids * 8, 0);
       fill(call_.heavy_count, 4, 0);
-    } else if (!call_.bins) {
+    } else {
       fill(call_.occupied, cells, 0);
       if (!plan.accumulate) {
         fill(plan.count, cells * 4, 0);
@@ -278,13 +274,9 @@ class Runner {
     fill(plan.dropped, plan.clouds * drop_reasons * 8, 0);
     std::int64_t bytes = 0;
     for (int n = 0; n < call_.fill_count; ++n) bytes = std::max(bytes, call_.fills[n].bytes);
-    if (!call_.bins || bytes > 0) {  // what it checks, points that go by bins do not have
-      launch(&voxelize_fill_kernel,
-             std::clamp<std::int64_t>(divide_up(bytes, tuning::fill_bytes * tuning::threads), 1, tuning::most_blocks));
-    }
-    if (call_.bins) {
-      run_bins(plan, call_.bin_scratch, call_.occupied, device_, stream_);
-    } else if (features) {
+    launch(&voxelize_fill_kernel,
+           std::clamp<std::int64_t>(divide_up(bytes, tuning::fill_bytes * tuning::threads), 1, tuning::most_blocks));
+    if (features) {
       with_feature_type(plan, [&](auto type) { run_features<typename decltype(type)::type>(); });
     } else {
       run_points<false>();
@@ -368,7 +360,6 @@ void run_cuda(const Plan& plan, const Context& context, int device) {
   const CudaDevice current(device);
   call.all_cells = plan.grids * plan.cells;
   call.tiles_per_cloud = tiles_per_cloud(plan);
-  call.bins = is_plain(plan) && bins_serve(plan, device);
   Room needed(nullptr);
   take_scratch(call, needed);
   const CudaScratch scratch(context.workspace, device,

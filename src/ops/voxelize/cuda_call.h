@@ -32,8 +32,6 @@ struct Call {
   std::int64_t all_cells = 0;        // of all grids
 
   std::uint8_t* occupied = nullptr;  // scratch: what bits are packed from
-  bool bins = false;                 // counts and occupancy go by bins
-  char* bin_scratch = nullptr;
 
   // With features only: what empty cells hold, four bytes of it,
   std::uint32_t empty_float = 0, empty_feature = 0;

@@ -14,14 +14,10 @@ struct Magnitudes {
   unsigned long long* given = nullptr;
 };
 
-struct Scale {
-  double to, back;
-};
 template <class F>
-__device__ Scale scale_of(const Plan& plan, const Magnitudes& magnitudes, std::int64_t grid, std::int64_t channel) {
-  const int exponent = exponent_of<F>(magnitudes.largest[grid * plan.channels + channel],
-                                      static_cast<std::int64_t>(magnitudes.given[grid]));
-  return {power_of_two(exponent), power_of_two(-exponent)};
+__device__ int exponent_in(const Plan& plan, const Magnitudes& magnitudes, std::int64_t grid, std::int64_t channel) {
+  return exponent_of<F>(magnitudes.largest[grid * plan.channels + channel],
+                        static_cast<std::int64_t>(magnitudes.given[grid]));
 }
 
 template <class F, int V>
@@ -68,28 +64,42 @@ struct Partial {
   }
 };
 
-// V channels of one cell, for sum and mean, for max and min, or for all. Scales are those of scale_of().
+// V channels of one cell, for sum and mean, for max and min, or for all. Exponents are those of exponent_in().
 template <class F, int V, bool Sums, bool Extremes>
 struct Cell {
   Sum sums[Sums ? V : 1];
   Extreme most[Extremes ? V : 1], least[Extremes ? V : 1];
 
-  __device__ void add(const Plan& plan, const F (&x)[V], const double (&scales)[V]) {
+  __device__ void add(const Plan& plan, const F (&x)[V], const int (&exponents)[V]) {
+    if constexpr (Sums) add_sums(x, exponents);
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      if constexpr (Sums) sums[v].add(feature_value(x[v]), scales[v]);
       if constexpr (Extremes) {
         if (plan.max != nullptr) most[v].add(true, x[v]);
         if (plan.min != nullptr) least[v].add(false, x[v]);
       }
     }
   }
-  __device__ void write(const Plan& plan, std::int64_t out, const double (&back)[V], std::int64_t points) {
+  // One branch for all channels: they are finite nearly always.
+  __device__ void add_sums(const F (&x)[V], const int (&exponents)[V]) {
+    bool finite = true;
+#pragma unroll
+    for (int v = 0; v < V; ++v) finite = finite && is_finite(feature_value(x[v]));
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      if (finite) {
+        sums[v].fixed += nearest_integer(static_cast<double>(feature_value(x[v])) * power_of_two(exponents[v]));
+      } else {
+        sums[v].add(feature_value(x[v]), power_of_two(exponents[v]));
+      }
+    }
+  }
+  __device__ void write(const Plan& plan, std::int64_t out, const int (&exponents)[V], std::int64_t points) {
     using R = feature_t<F>;
-    const auto write_sums = [&](float* values, std::int64_t divisor) {
+    const auto write_sums = [&](float* values, const Divisor& divisor) {
       Pack<R, V> pack;
 #pragma unroll
-      for (int v = 0; v < V; ++v) pack.x[v] = sums[v].template value<R>(back[v], divisor);
+      for (int v = 0; v < V; ++v) pack.x[v] = sums[v].template value<R>(power_of_two(-exponents[v]), divisor);
       *reinterpret_cast<Pack<R, V>*>(reinterpret_cast<R*>(values) + out) = pack;
     };
     const auto write_extremes = [&](void* values, bool greatest, auto& extremes) {
@@ -105,8 +115,8 @@ struct Cell {
       *to = pack;
     };
     if constexpr (Sums) {
-      if (plan.sum != nullptr) write_sums(plan.sum, 1);
-      if (plan.mean != nullptr) write_sums(plan.mean, points);
+      if (plan.sum != nullptr) write_sums(plan.sum, {});
+      if (plan.mean != nullptr) write_sums(plan.mean, Divisor(points));
     }
     if constexpr (Extremes) {
       if (plan.max != nullptr) write_extremes(plan.max, true, most);

@@ -126,72 +126,18 @@ __device__ void find_largest(const Call& call, const Tile<C>& tile, std::int64_t
 
 // ---- cells ---------------------------------------------------------------------------------------------------------
 
-// Of one grid and not too many channels, found once for a block.
-struct Scales {
-  Scale channels[most_shared_channels];
-  __device__ static bool serve(const Plan& plan) { return plan.grids == 1 && plan.channels <= most_shared_channels; }
-  __device__ void find(const Call& call) {
-    if (serve(call.plan) && threadIdx.x < call.plan.channels) {
-      channels[threadIdx.x] = scale_of<float>(call.plan, call.magnitudes, 0, threadIdx.x);
-    }
-    __syncthreads();
-  }
-  __device__ Scale of(const Call& call, std::int64_t key, std::int64_t channel) const {
-    if (serve(call.plan)) return channels[channel];
-    const std::int64_t grid = call.plan.grids == 1 ? 0 : key / call.plan.cells;
-    return scale_of<float>(call.plan, call.magnitudes, grid, channel);
-  }
-};
+__device__ int exponent_of_cell(const Call& call, std::int64_t key, std::int64_t channel) {
+  const std::int64_t grid = call.plan.grids == 1 ? 0 : key / call.plan.cells;
+  return exponent_in<float>(call.plan, call.magnitudes, grid, channel);
+}
 
 // By the thread that has the first channel.
 __device__ void write_count(const Plan& plan, std::int64_t key, std::int64_t channel, int points) {
   if (channel == 0 && plan.count != nullptr) plan.count[key] = (plan.accumulate ? plan.count[key] : 0) + points;
 }
 
-template <class F, int V, bool Sums, bool Extremes>
-__device__ void write_empty(const Call& call, std::int64_t out) {
-  const auto fill = [&]<class T>(T* values, std::uint32_t pattern) {
-    if (values == nullptr) return;
-    Pack<T, V> pack;
-#pragma unroll
-    for (int v = 0; v < V; ++v) pack.x[v] = first_of<T>(pattern);
-    *reinterpret_cast<Pack<T, V>*>(values + out) = pack;
-  };
-  if constexpr (Sums) {
-    fill(call.plan.sum, call.empty_float);
-    fill(call.plan.mean, call.empty_float);
-  }
-  if constexpr (Extremes) {
-    fill(static_cast<F*>(call.plan.max), call.empty_feature);
-    fill(static_cast<F*>(call.plan.min), call.empty_feature);
-  }
-}
-
-// Adds a chain, of which the first node and the features of its first point are read already; false where it is too long.
-// How far that is depends on the nodes alone, so all channels of a cell agree.
-template <class F, int V, bool Sums, bool Extremes>
-__device__ bool add_chain(const Plan& plan, const Node* nodes, std::int64_t channel, const double (&scales)[V],
-                          std::int64_t point, Node node, F (&x)[V], Cell<F, V, Sums, Extremes>& cell, int& points) {
-  constexpr int flight = 4;
-  for (int steps = 0;;) {
-    cell.add(plan, x, scales);
-    steps += 1 + (node.length - 1 + flight - 1) / flight;
-    if (steps > tuning::longest_chain) return false;
-    points += node.length;
-#pragma unroll flight
-    for (int k = 1; k < node.length; ++k) {
-      load_features(plan, point + k, channel, x);
-      cell.add(plan, x, scales);
-    }
-    if (node.next < 0) return true;
-    point = node.next;
-    node = nodes[point];
-    load_features(plan, point, channel, x);
-  }
-}
-
 // A cell with a long chain: the next kernel adds all its points, and the one after it writes the cell.
-__device__ void add_heavy(const Call& call, std::int64_t key) {
+__device__ __noinline__ void add_heavy(const Call& call, std::int64_t key) {
   const std::int64_t channels = call.plan.channels;
   const std::int32_t number = atomicAdd(call.heavy_count, 1);
   call.heavy_cells[number] = {key, 0};
@@ -199,90 +145,178 @@ __device__ void add_heavy(const Call& call, std::int64_t key) {
   call.heads[key] = -2 - number;
 }
 
-// Writes all cells. Those that have points are listed first, for the threads of a block to share: they are few, here and
-// there, and cost much more than the empty ones.
-template <class F, int V, bool Sums, bool Extremes>
-__global__ void __launch_bounds__(tuning::threads) voxelize_cells_kernel(const __grid_constant__ Call call) {
-  constexpr int n = tuning::cells_in_flight;
+// The cells that a block writes.
+struct CellTile {
+  std::int32_t heads[tile_cells];
+  std::uint16_t occupied[tile_cells];  // the numbers of those that have points, in no order
+  int occupied_count;
+  std::int64_t first;
+  int count;
+
+  // Of neighbouring cells each thread has cells_per_thread.
+  __device__ void read(const Call& call) {
+    constexpr int n = tuning::cells_per_thread;
+    const auto thread = static_cast<int>(threadIdx.x);
+    const int lane = thread % warp_size;
+    if (thread == 0) {
+      occupied_count = 0;
+      first = std::int64_t{blockIdx.x} * tile_cells;
+      count = static_cast<int>(min(std::int64_t{tile_cells}, call.all_cells - first));
+    }
+    __syncthreads();
+    std::int32_t mine[n];
+    if (thread * n + n <= count) {
+      const auto pack = *reinterpret_cast<const Pack<std::int32_t, n>*>(call.heads + first + thread * n);
+#pragma unroll
+      for (int k = 0; k < n; ++k) mine[k] = pack.x[k];
+    } else {
+#pragma unroll
+      for (int k = 0; k < n; ++k) mine[k] = thread * n + k < count ? call.heads[first + thread * n + k] : -1;
+    }
+    int own = 0;
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      heads[thread * n + k] = mine[k];
+      own += mine[k] >= 0 ? 1 : 0;
+    }
+    int place = own;
+#pragma unroll
+    for (int step = 1; step < warp_size; step *= 2) {
+      const int other = __shfl_up_sync(whole_warp, place, step);
+      if (lane >= step) place += other;
+    }
+    int base = 0;
+    if (lane == warp_size - 1 && place > 0) base = atomicAdd(&occupied_count, place);
+    place += __shfl_sync(whole_warp, base, warp_size - 1) - own;
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      if (mine[k] >= 0) occupied[place++] = static_cast<std::uint16_t>(thread * n + k);
+    }
+    __syncthreads();
+  }
+};
+
+// Everything that has one value a cell, but for the counts of cells that have points.
+__device__ void write_marks(const Call& call, const CellTile& tile) {
   const Plan& plan = call.plan;
-  __shared__ Scales scales;
-  __shared__ std::int32_t heads[tile_cells];
-  __shared__ std::uint16_t occupied[tile_cells];
-  __shared__ int occupied_count;
-  const auto thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % warp_size;
-  if (thread == 0) occupied_count = 0;
+  if (call.occupied == nullptr && plan.occupancy == nullptr && (plan.count == nullptr || plan.accumulate)) return;
+  for (auto cell = static_cast<int>(threadIdx.x); cell < tile.count; cell += tuning::threads) {
+    const std::int64_t key = tile.first + cell;
+    const bool any = tile.heads[cell] >= 0;
+    if (call.occupied != nullptr) call.occupied[key] = any ? 1 : 0;
+    if (plan.occupancy != nullptr && (any || !plan.accumulate)) {
+      plan.occupancy[key] = any ? std::uint8_t{1} : static_cast<std::uint8_t>(whole(plan.empty));
+    }
+    if (plan.count != nullptr && !any && !plan.accumulate) plan.count[key] = whole(plan.empty);
+  }
+}
+
+// V channels of every cell without points: of `rows` cells at once, from the one `row`.
+template <int V, class T>
+__device__ void write_empty(const CellTile& tile, T* values, std::uint32_t pattern, int row, int rows,
+                            std::int64_t channels, std::int64_t channel) {
+  if (values == nullptr) return;
+  Pack<T, V> pack;
+#pragma unroll
+  for (int v = 0; v < V; ++v) pack.x[v] = first_of<T>(pattern);
+  T* to = values + (tile.first + row) * channels + channel;
+#pragma unroll 4
+  for (int cell = row; cell < tile.count; cell += rows, to += rows * channels) {
+    if (tile.heads[cell] == -1) *reinterpret_cast<Pack<T, V>*>(to) = pack;
+  }
+}
+
+// A node of a chain, and V channels of the features of its first point.
+template <class F, int V>
+struct Link {
+  std::int32_t point = 0;
+  Node node{};
+  F x[V] = {};
+
+  __device__ void read(const Call& call, std::int32_t first, std::int64_t channel) {
+    point = first;
+    node = call.nodes[first];
+    load_features(call.plan, first, channel, x);
+  }
+};
+
+// Adds a chain; false where it is too long. How far that is depends on the nodes alone, so all channels of a cell agree.
+template <class F, int V, bool Sums, bool Extremes>
+__device__ bool add_chain(const Call& call, Link<F, V> at, std::int64_t channel, const int (&exponents)[V],
+                          Cell<F, V, Sums, Extremes>& cell, int& points) {
+  constexpr int flight = 2;  // points of a run that are read at once; a step each
+  for (int steps = 0;;) {
+    cell.add(call.plan, at.x, exponents);
+    steps += 1 + (at.node.length - 1 + flight - 1) / flight;
+    if (steps > tuning::longest_chain) return false;
+    points += at.node.length;
+#pragma unroll 1
+    for (int k = 1; k < at.node.length; k += flight) {
+      F x[flight][V];
+#pragma unroll
+      for (int n = 0; n < flight; ++n) {
+        load_features(call.plan, at.point + min(k + n, at.node.length - 1), channel, x[n]);
+      }
+#pragma unroll
+      for (int n = 0; n < flight; ++n) {
+        if (k + n < at.node.length) cell.add(call.plan, x[n], exponents);
+      }
+    }
+    if (at.node.next < 0) return true;
+    at.read(call, at.node.next, channel);
+  }
+}
+
+// Writes all cells. Those that have points are listed first, for the threads of a block to share: they are few, here and
+// there, and cost much more than the empty ones. While a thread adds one up, the next is on its way.
+template <class F, int V, bool Sums, bool Extremes>
+__global__ void __launch_bounds__(tuning::threads, tuning::cells_blocks)
+    voxelize_cells_kernel(const __grid_constant__ Call call) {
+  const Plan& plan = call.plan;
+  __shared__ CellTile tile;
   after_earlier_work();
   let_next_begin();
-  const std::int64_t tile = std::int64_t{blockIdx.x} * tile_cells;
-  const auto cells = static_cast<int>(min(std::int64_t{tile_cells}, call.all_cells - tile));
-  std::int32_t mine[tuning::cells_per_thread];
-#pragma unroll
-  for (int k = 0; k < tuning::cells_per_thread; ++k) {
-    const int cell = k * tuning::threads + thread;
-    mine[k] = cell < cells ? call.heads[tile + cell] : -1;
-  }
-  if constexpr (Sums) scales.find(call);
-  __syncthreads();
-#pragma unroll
-  for (int k = 0; k < tuning::cells_per_thread; ++k) {
-    const int cell = k * tuning::threads + thread;
-    heads[cell] = mine[k];
-    const bool any = mine[k] >= 0;
-    const unsigned lanes = __ballot_sync(whole_warp, any);
-    int place = 0;
-    if (lane == 0 && lanes != 0) place = atomicAdd(&occupied_count, __popc(lanes));
-    place = __shfl_sync(whole_warp, place, 0) + __popc(lanes & ((1u << lane) - 1));
-    if (any) occupied[place] = static_cast<std::uint16_t>(cell);
-    if (cell >= cells) continue;
-    if (call.occupied != nullptr) call.occupied[tile + cell] = any ? 1 : 0;
-    if (plan.occupancy != nullptr && (any || !plan.accumulate)) {
-      plan.occupancy[tile + cell] = any ? std::uint8_t{1} : static_cast<std::uint8_t>(whole(plan.empty));
-    }
-    if (plan.count != nullptr && !any && !plan.accumulate) plan.count[tile + cell] = whole(plan.empty);
-  }
-  __syncthreads();
-  const int all_occupied = occupied_count;
-
+  tile.read(call);
+  write_marks(call, tile);
   // Threads lie side by side along the channels, as many cells as have room at once.
   const auto vectors = static_cast<int>(plan.channels / V);
   const int rows = max(tuning::threads / vectors, 1);
-  const int row = thread / vectors;
+  const int row = static_cast<int>(threadIdx.x) / vectors;
   if (row >= rows) return;
-  for (int vector = thread - row * vectors; vector < vectors; vector += tuning::threads) {
+  for (int vector = static_cast<int>(threadIdx.x) - row * vectors; vector < vectors; vector += tuning::threads) {
     const std::int64_t channel = std::int64_t{vector} * V;
-    for (int cell = row; cell < cells && !plan.accumulate; cell += rows) {
-      if (heads[cell] == -1) write_empty<F, V, Sums, Extremes>(call, (tile + cell) * plan.channels + channel);
-    }
-    for (int first = row; first < all_occupied; first += n * rows) {
-      Node nodes[n];
-      F x[n][V];
-#pragma unroll
-      for (int k = 0; k < n; ++k) {
-        if (first + k * rows >= all_occupied) break;
-        const std::int32_t head = heads[occupied[first + k * rows]];
-        nodes[k] = call.nodes[head];
-        load_features(plan, head, channel, x[k]);
+    Link<F, V> next;
+    if (row < tile.occupied_count) next.read(call, tile.heads[tile.occupied[row]], channel);
+    if (!plan.accumulate) {
+      if constexpr (Sums) {
+        write_empty<V>(tile, plan.sum, call.empty_float, row, rows, plan.channels, channel);
+        write_empty<V>(tile, plan.mean, call.empty_float, row, rows, plan.channels, channel);
       }
+      if constexpr (Extremes) {
+        write_empty<V>(tile, static_cast<F*>(plan.max), call.empty_feature, row, rows, plan.channels, channel);
+        write_empty<V>(tile, static_cast<F*>(plan.min), call.empty_feature, row, rows, plan.channels, channel);
+      }
+    }
+    std::int64_t grid = -1;
+    int exponents[V] = {};
+    for (int number = row; number < tile.occupied_count; number += rows) {
+      const Link<F, V> at = next;
+      if (number + rows < tile.occupied_count) next.read(call, tile.heads[tile.occupied[number + rows]], channel);
+      const std::int64_t key = tile.first + tile.occupied[number];
+      if constexpr (Sums) {
+        if (const std::int64_t here = plan.grids == 1 ? 0 : key / plan.cells; here != grid) {
+          grid = here;
 #pragma unroll
-      for (int k = 0; k < n; ++k) {
-        if (first + k * rows >= all_occupied) break;
-        const int at = occupied[first + k * rows];
-        const std::int64_t key = tile + at;
-        double to_fixed[V] = {};
-#pragma unroll
-        for (int v = 0; Sums && v < V; ++v) to_fixed[v] = scales.of(call, key, channel + v).to;
-        Cell<F, V, Sums, Extremes> cell;
-        int points = 0;
-        if (add_chain(plan, call.nodes, channel, to_fixed, heads[at], nodes[k], x[k], cell, points)) {
-          double back[V] = {};
-#pragma unroll
-          for (int v = 0; Sums && v < V; ++v) back[v] = scales.of(call, key, channel + v).back;
-          cell.write(plan, key * plan.channels + channel, back, points);
-          write_count(plan, key, channel, points);
-        } else if (vector == 0) {
-          add_heavy(call, key);
+          for (int v = 0; v < V; ++v) exponents[v] = exponent_in<float>(plan, call.magnitudes, grid, channel + v);
         }
+      }
+      Cell<F, V, Sums, Extremes> cell;
+      int points = 0;
+      if (add_chain(call, at, channel, exponents, cell, points)) {
+        cell.write(plan, key * plan.channels + channel, exponents, points);
+        write_count(plan, key, channel, points);
+      } else if (vector == 0) {
+        add_heavy(call, key);
       }
     }
   }
@@ -319,9 +353,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_points_kernel(
   after_earlier_work();
   let_next_begin();
   if (*call.heavy_count == 0) return;
-  __shared__ Scales scales;
   __shared__ std::int32_t numbers_of[warps][span];
-  scales.find(call);
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   const auto warp = static_cast<int>(threadIdx.x / warp_size);
   std::int32_t* const numbers = numbers_of[warp];
@@ -349,7 +381,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_points_kernel(
     if (__any_sync(whole_warp, any)) {
       for (std::int64_t channel = lane % lanes; channel - lane % lanes < plan.channels; channel += lanes) {
         HeavyPart<F> part;
-        double scale[1] = {};
+        int exponent[1] = {};
         for (int p = begin; p < begin + each; p += flight) {
           F x[flight][1] = {};
 #pragma unroll
@@ -364,10 +396,11 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_points_kernel(
               part.flush(call, channel);
               part = {};
               part.number = number;
-              if (call.sums && channel < plan.channels)
-                scale[0] = scales.of(call, call.heavy_cells[number].key, channel).to;
+              if (call.sums && channel < plan.channels) {
+                exponent[0] = exponent_of_cell(call, call.heavy_cells[number].key, channel);
+              }
             }
-            part.cell.add(plan, x[k], scale);
+            part.cell.add(plan, x[k], exponent);
             ++part.points;
           }
         }
@@ -388,8 +421,6 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_cells_kernel(c
   let_next_begin();
   const std::int64_t values = *call.heavy_count * plan.channels;
   if (values == 0) return;
-  __shared__ Scales scales;
-  scales.find(call);
   for (std::int64_t k = std::int64_t{blockIdx.x} * tuning::threads + threadIdx.x; k < values;
        k += std::int64_t{gridDim.x} * tuning::threads) {
     const HeavyCell& from = call.heavy_cells[k / plan.channels];
@@ -397,8 +428,8 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_cells_kernel(c
     const Partial& heavy = call.heavy[k];
     Cell<F, 1, true, true> cell;
     cell.set(heavy);
-    const double back[1] = {call.sums ? scales.of(call, from.key, channel).back : 1};
-    cell.write(plan, from.key * plan.channels + channel, back, from.points);
+    const int exponents[1] = {call.sums ? exponent_of_cell(call, from.key, channel) : 0};
+    cell.write(plan, from.key * plan.channels + channel, exponents, from.points);
     write_count(plan, from.key, channel, from.points);
   }
 }

@@ -48,14 +48,17 @@ constexpr int threads = tuning::threads;
 __device__ std::int64_t thread_number() { return static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; }
 __device__ std::int64_t thread_count() { return static_cast<std::int64_t>(gridDim.x) * threads; }
 
+// Of numbers that are mostly small, for which it takes far fewer instructions.
+__device__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
+  return (a | b) >> 32 == 0 ? static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b) : a / b;
+}
+
 // Which of `each` things that follow one another a thread has to do, and of which owner.
 struct Share {
   std::int64_t owner, part;
   __device__ explicit Share(std::int64_t each) {
-    const std::int64_t number = thread_number();
-    owner = number >> 32 == 0 && each >> 32 == 0 ? static_cast<std::uint32_t>(number) / static_cast<std::uint32_t>(each)
-                                                 : number / each;
-    part = number - owner * each;
+    owner = quotient(thread_number(), each);
+    part = thread_number() - owner * each;
   }
 };
 
@@ -206,32 +209,47 @@ __device__ void write_rest(const Plan& plan, std::int64_t row) {
   }
 }
 
-// The first points of each voxel: a thread for each number, so that what lies side by side is written together.
+// The first points of each voxel: a thread for each number, so that what lies side by side is written together, and a few
+// of them, so that their chains of reads overlap.
 template <class F, class C>
 __global__ void __launch_bounds__(threads) voxelize_first_kernel(const __grid_constant__ SparseCall call) {
+  constexpr int flight = tuning::first_per_thread;
   const Plan& plan = call.plan;
   after_earlier_work();
   let_next_begin();
   const std::int64_t width = 3 + plan.channels;
-  const Share share(plan.first_points * width);
-  if (share.owner >= plan.rows) return;
-  const auto rank = static_cast<std::int32_t>(share.part / width);
-  const auto column = share.part - rank * width;
-  C value = 0;
-  if (share.owner < call.kept()) {
-    const std::int32_t start = call.starts[share.owner];
-    if (start + rank < call.starts[share.owner + 1]) {
-      const std::int64_t number = call.order[start + rank];
-      if (column < 3) {
-        value = static_cast<const C*>(call.located)[number * 3 + column];
-      } else {
-        F x[1];
-        load_features(plan, number, column - 3, x);
-        value = feature_as<C>(x[0]);
-      }
+  const std::int64_t each = plan.first_points * width;
+  const std::int64_t kept = call.kept();
+  std::int64_t sorted[flight];  // where the point is in the order; -1: there is none
+  std::int64_t columns[flight];
+#pragma unroll
+  for (int k = 0; k < flight; ++k) {
+    const std::int64_t at = thread_number() + k * thread_count();
+    const std::int64_t row = quotient(at, each);
+    const std::int64_t rank = quotient(at - row * each, width);
+    columns[k] = at - row * each - rank * width;
+    sorted[k] = row < kept && call.starts[row] + rank < call.starts[row + 1] ? call.starts[row] + rank : -1;
+  }
+  std::int32_t numbers[flight];
+#pragma unroll
+  for (int k = 0; k < flight; ++k) numbers[k] = sorted[k] >= 0 ? call.order[sorted[k]] : -1;
+  C values[flight] = {};
+#pragma unroll
+  for (int k = 0; k < flight; ++k) {
+    if (numbers[k] < 0) continue;
+    if (columns[k] < 3) {
+      values[k] = static_cast<const C*>(call.located)[std::int64_t{numbers[k]} * 3 + columns[k]];
+    } else {
+      F x[1];
+      load_features(plan, numbers[k], columns[k] - 3, x);
+      values[k] = feature_as<C>(x[0]);
     }
   }
-  static_cast<C*>(plan.first)[thread_number()] = value;
+#pragma unroll
+  for (int k = 0; k < flight; ++k) {
+    const std::int64_t at = thread_number() + k * thread_count();
+    if (at < plan.rows * each) static_cast<C*>(plan.first)[at] = values[k];
+  }
 }
 
 // All else that needs no sums: a thread for each sorted point, and for each row.
@@ -346,22 +364,18 @@ __global__ void __launch_bounds__(threads) voxelize_reduce_kernel(const __grid_c
     for (int v = 0; v < V; ++v) partials[v] = Partial::none();
     return;
   }
-  double to_fixed[V] = {}, back[V] = {};
+  int exponents[V] = {};
   const std::int64_t grid = call.grid_of(start);
 #pragma unroll
-  for (int v = 0; Sums && v < V; ++v) {
-    const Scale scale = scale_of<F>(plan, call.magnitudes, grid, channel + v);
-    to_fixed[v] = scale.to;
-    back[v] = scale.back;
-  }
+  for (int v = 0; Sums && v < V; ++v) exponents[v] = exponent_in<F>(plan, call.magnitudes, grid, channel + v);
   Cell<F, V, Sums, Extremes> cell;
 #pragma unroll 2
   for (std::int32_t k = start; k < end; ++k) {
     F x[V];
     load_features(plan, call.order[k], channel, x);
-    cell.add(plan, x, to_fixed);
+    cell.add(plan, x, exponents);
   }
-  cell.write(plan, row * plan.channels + channel, back, end - start);
+  cell.write(plan, row * plan.channels + channel, exponents, end - start);
 }
 
 // Long rows: a warp for as many points as a long row has at least, in which at most two of them lie; channels across
@@ -388,14 +402,14 @@ __global__ void __launch_bounds__(threads) voxelize_long_kernel(const __grid_con
       const std::int64_t channel = c + lane % lanes;
       Cell<F, 1, Sums, Extremes> cell;
       if (channel < plan.channels) {
-        double to_fixed[1] = {};
-        if constexpr (Sums) to_fixed[0] = scale_of<F>(plan, call.magnitudes, grid, channel).to;
+        int exponents[1] = {};
+        if constexpr (Sums) exponents[0] = exponent_in<F>(plan, call.magnitudes, grid, channel);
         const std::int64_t stop = min(last + 1, std::int64_t{end});
 #pragma unroll 4
         for (std::int64_t k = max(first, std::int64_t{start}) + lane / lanes; k < stop; k += warp_size / lanes) {
           F x[1];
           load_features(plan, call.order[k], channel, x);
-          cell.add(plan, x, to_fixed);
+          cell.add(plan, x, exponents);
         }
       }
       const Partial here = over_lanes(cell.partial(), lanes);
@@ -420,11 +434,11 @@ __global__ void __launch_bounds__(threads) voxelize_write_long_kernel(const __gr
   const std::int32_t end = call.starts[row + 1];
   if (end - start <= tuning::long_row || start / tuning::long_row != slot) return;
   const std::int64_t grid = call.grid_of(start);
-  double back[1] = {};
-  if constexpr (Sums) back[0] = scale_of<F>(plan, call.magnitudes, grid, channel).back;
+  int exponents[1] = {};
+  if constexpr (Sums) exponents[0] = exponent_in<F>(plan, call.magnitudes, grid, channel);
   Cell<F, 1, Sums, Extremes> cell;
   cell.set(call.partials[slot * plan.channels + channel]);
-  cell.write(plan, row * plan.channels + channel, back, end - start);
+  cell.write(plan, row * plan.channels + channel, exponents, end - start);
 }
 
 // ---- planning ------------------------------------------------------------------------------------------------------
@@ -572,7 +586,8 @@ class SparseRunner {
       const std::int64_t count = plan.rows * plan.first_points * (3 + plan.channels);
       with_feature_type(plan, [&](auto type) {
         using F = typename decltype(type)::type;
-        launch_for(wide ? &voxelize_first_kernel<F, double> : &voxelize_first_kernel<F, float>, count);
+        launch_for(wide ? &voxelize_first_kernel<F, double> : &voxelize_first_kernel<F, float>,
+                   divide_up(count, tuning::first_per_thread));
       });
     }
     if (plan.reduces_features()) {

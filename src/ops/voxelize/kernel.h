@@ -264,14 +264,23 @@ ROBOCACHE_HD void write_coordinates(const Plan& plan, std::int64_t key, std::int
 
 // ---- features ------------------------------------------------------------------------------------------------------
 
+#if defined(__CUDACC__)
+#define ROBOCACHE_CALLED __noinline__  // rarely taken, and large
+#else
+#define ROBOCACHE_CALLED
+#endif
+
 // Where the features of a point are, by its number among all in memory.
-ROBOCACHE_HD std::int64_t feature_offset(const Plan& plan, std::int64_t number) {
-  if (plan.flat_feature_stride != 0) return number * plan.flat_feature_stride;
+ROBOCACHE_CALLED ROBOCACHE_HD std::int64_t scattered_feature_offset(const Plan& plan, std::int64_t number) {
   const std::int64_t cloud = number / plan.points_per_cloud;
   const std::int64_t k = number - cloud * plan.points_per_cloud;
   if (plan.width == 0) return cloud * plan.feature_cloud_stride + k * plan.feature_stride[0];
   const std::int64_t v = k / plan.width;
   return cloud * plan.feature_cloud_stride + v * plan.feature_stride[0] + (k - v * plan.width) * plan.feature_stride[1];
+}
+ROBOCACHE_HD std::int64_t feature_offset(const Plan& plan, std::int64_t number) {
+  if (plan.flat_feature_stride != 0) return number * plan.flat_feature_stride;
+  return scattered_feature_offset(plan, number);
 }
 
 // What a feature is computed in: double only for points of that type, whose mean voxel_downsample takes.
@@ -335,23 +344,33 @@ ROBOCACHE_HD std::int64_t nearest_integer(double x) {
 #endif
 }
 
-// a / count, rounded once.
-template <class R>
-ROBOCACHE_HD double divided(double a, std::int64_t count) {
-  const auto n = static_cast<double>(count);
+// What sums are divided by: 1, or for means the number of points.
+struct Divisor {
+  double count = 1;
+  double inverse = 1;  // rounded; on a GPU
+
+  Divisor() = default;
+  ROBOCACHE_HD explicit Divisor(std::int64_t points) : count(static_cast<double>(points)) {
 #if defined(__CUDA_ARCH__)
-  // The channels of a cell share one reciprocal. Of a quotient that is off by few units in the last place the first step
-  // makes one that is off by less than one, and the second the rounded one (Markstein), but for exponents near the ends of
-  // double's range, which only sums of doubles can have.
-  if constexpr (sizeof(R) == 4) {
-    const double inverse = __drcp_rn(n);
-    double quotient = a * inverse;
-    quotient = fused(fused(-quotient, n, a), inverse, quotient);
-    return fused(fused(-quotient, n, a), inverse, quotient);
-  }
+    inverse = __drcp_rn(count);
 #endif
-  return a / n;
-}
+  }
+  // a / count, rounded once.
+  template <class R>
+  ROBOCACHE_HD double divide(double a) const {
+#if defined(__CUDA_ARCH__)
+    // The channels of a cell share one reciprocal. Of a quotient that is off by few units in the last place the first step
+    // makes one that is off by less than one, and the second the rounded one (Markstein), but for exponents near the ends
+    // of double's range, which only sums of doubles can have.
+    if constexpr (sizeof(R) == 4) {
+      double quotient = a * inverse;
+      quotient = fused(fused(-quotient, count, a), inverse, quotient);
+      return fused(fused(-quotient, count, a), inverse, quotient);
+    }
+#endif
+    return a / count;
+  }
+};
 
 // A sum of features in any order.
 struct Sum {
@@ -368,15 +387,14 @@ struct Sum {
       flags |= is_nan(x) ? nan : (x > 0 ? up : down);
     }
   }
-  // Divided by 1 for a sum, by the number of points for a mean; `scale` is 2^-exponent.
+  // `scale` is 2^-exponent.
   template <class R = float>
-  ROBOCACHE_HD R value(double scale, std::int64_t divisor) const {
+  ROBOCACHE_HD R value(double scale, const Divisor& divisor) const {
     if (flags != none) {
       if (flags == up || flags == down) return static_cast<R>(bit_copy<float>(flags == up ? 0x7f800000u : 0xff800000u));
       return quiet_nan<R>();
     }
-    const double sum = static_cast<double>(fixed) * scale;
-    return narrow<R>(divisor == 1 ? sum : divided<R>(sum, divisor));
+    return narrow<R>(divisor.divide<R>(static_cast<double>(fixed) * scale));
   }
 };
 

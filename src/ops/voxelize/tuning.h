@@ -9,24 +9,14 @@ namespace robocache::voxelize_op::tuning {
 inline constexpr int threads = 128;
 inline constexpr int points_per_thread = 2;
 
-// With features, cells of which a thread finds those that have points, and of these how many it has under way. Not swept.
+// With features, cells of which a thread finds those that have points. Not swept.
 inline constexpr int cells_per_thread = 4;
-inline constexpr int cells_in_flight = 2;
+inline constexpr int cells_blocks = 6;
 
 // Steps along a cell's chain of points, of up to four points each, over which the cell is left to all warps, and the points
 // of a cloud that a warp looks through then. Not swept.
-inline constexpr int longest_chain = 64;
+inline constexpr int longest_chain = 32;
 inline constexpr int heavy_span = 256;
-
-// Counts of many points, by bins: from how many points on; bins, one to a block, and the cells of one at most (their int32
-// counters are shared memory: 64 KB, three blocks to a multiprocessor); threads of a block that sorts points, and points of each; threads of a block that adds
-// up a bin. Not swept.
-inline constexpr int fewest_bin_points = 2 << 20;
-inline constexpr int bins = 1024;
-inline constexpr int most_bin_cells = 16384;
-inline constexpr int bin_points_threads = 512;
-inline constexpr int bin_points_per_thread = 16;
-inline constexpr int bin_cells_threads = 512;
 
 // Bytes that a thread fills and cells that it marks, the blocks that do either at most, and those for cells of many points:
 // a few to each multiprocessor, which loop. Not swept.
@@ -39,5 +29,6 @@ inline constexpr int most_heavy_blocks = 1056;
 // Not swept.
 inline constexpr int long_row = 128;
 inline constexpr int magnitudes_per_thread = 16;
+inline constexpr int first_per_thread = 4;  // numbers of first points
 
 }  // namespace robocache::voxelize_op::tuning
