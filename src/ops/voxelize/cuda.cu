@@ -48,6 +48,16 @@ __device__ Index locate_plain(const Plan& plan, const Cloud<C>& cloud, std::int6
   return static_cast<Index>(place.cell);
 }
 
+// A cell's byte becomes 1. Where all of them are 0 or 1 the word that it is in is or-ed, which takes the L2 less time than
+// to write a byte.
+__device__ void mark(const Call& call, std::uint8_t* cells, std::int64_t key) {
+  if (call.zero_or_one && (key | 3) < call.all_cells) {
+    atomicOr(reinterpret_cast<unsigned*>(cells) + (key >> 2), 1u << 8 * (key & 3));
+  } else {
+    cells[key] = 1;
+  }
+}
+
 template <class T, class Index, bool Plain, bool Features>
 __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const __grid_constant__ Call call) {
   using C = compute_t<T>;
@@ -137,7 +147,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
       const Runs runs(keys[k]);
       // Nothing comes back: a reduction, which nobody waits for.
       if (runs.leads && plan.count != nullptr) atomicAdd(plan.count + keys[k], runs.length);
-      if (runs.leads && plan.occupancy != nullptr) plan.occupancy[keys[k]] = 1;
+      if (runs.leads && plan.occupancy != nullptr) mark(call, plan.occupancy, keys[k]);
       if (runs.leads && call.occupied != nullptr) call.occupied[keys[k]] = 1;
     }
   }
@@ -272,6 +282,8 @@ class Runner {
       }
     }
     fill(plan.dropped, plan.clouds * drop_reasons * 8, 0);
+    call_.zero_or_one =
+        plan.empty == 0 && !plan.accumulate && reinterpret_cast<std::uintptr_t>(plan.occupancy) % 4 == 0;
     std::int64_t bytes = 0;
     for (int n = 0; n < call_.fill_count; ++n) bytes = std::max(bytes, call_.fills[n].bytes);
     launch(&voxelize_fill_kernel,

@@ -32,6 +32,7 @@ struct Call {
   std::int64_t all_cells = 0;        // of all grids
 
   std::uint8_t* occupied = nullptr;  // scratch: what bits are packed from
+  bool zero_or_one = false;          // all that plan.occupancy holds
 
   // With features only: what empty cells hold, four bytes of it,
   std::uint32_t empty_float = 0, empty_feature = 0;

@@ -209,47 +209,30 @@ __device__ void write_rest(const Plan& plan, std::int64_t row) {
   }
 }
 
-// The first points of each voxel: a thread for each number, so that what lies side by side is written together, and a few
-// of them, so that their chains of reads overlap.
+// The first points of each voxel: a thread for each number of each sorted point, so that those of a point are read and
+// written together.
 template <class F, class C>
 __global__ void __launch_bounds__(threads) voxelize_first_kernel(const __grid_constant__ SparseCall call) {
-  constexpr int flight = tuning::first_per_thread;
   const Plan& plan = call.plan;
   after_earlier_work();
   let_next_begin();
   const std::int64_t width = 3 + plan.channels;
-  const std::int64_t each = plan.first_points * width;
-  const std::int64_t kept = call.kept();
-  std::int64_t sorted[flight];  // where the point is in the order; -1: there is none
-  std::int64_t columns[flight];
-#pragma unroll
-  for (int k = 0; k < flight; ++k) {
-    const std::int64_t at = thread_number() + k * thread_count();
-    const std::int64_t row = quotient(at, each);
-    const std::int64_t rank = quotient(at - row * each, width);
-    columns[k] = at - row * each - rank * width;
-    sorted[k] = row < kept && call.starts[row] + rank < call.starts[row + 1] ? call.starts[row] + rank : -1;
+  const auto [k, column] = Share(width);
+  if (k >= call.totals[1]) return;
+  const std::int64_t number = call.order[k];
+  const std::int64_t row = call.row_ends[k] - 1;
+  if (row >= call.kept()) return;
+  const std::int64_t rank = k - call.starts[row];
+  if (rank >= plan.first_points) return;
+  C value;
+  if (column < 3) {
+    value = static_cast<const C*>(call.located)[number * 3 + column];
+  } else {
+    F x[1];
+    load_features(plan, number, column - 3, x);
+    value = feature_as<C>(x[0]);
   }
-  std::int32_t numbers[flight];
-#pragma unroll
-  for (int k = 0; k < flight; ++k) numbers[k] = sorted[k] >= 0 ? call.order[sorted[k]] : -1;
-  C values[flight] = {};
-#pragma unroll
-  for (int k = 0; k < flight; ++k) {
-    if (numbers[k] < 0) continue;
-    if (columns[k] < 3) {
-      values[k] = static_cast<const C*>(call.located)[std::int64_t{numbers[k]} * 3 + columns[k]];
-    } else {
-      F x[1];
-      load_features(plan, numbers[k], columns[k] - 3, x);
-      values[k] = feature_as<C>(x[0]);
-    }
-  }
-#pragma unroll
-  for (int k = 0; k < flight; ++k) {
-    const std::int64_t at = thread_number() + k * thread_count();
-    if (at < plan.rows * each) static_cast<C*>(plan.first)[at] = values[k];
-  }
+  static_cast<C*>(plan.first)[(row * plan.first_points + rank) * width + column] = value;
 }
 
 // All else that needs no sums: a thread for each sorted point, and for each row.
@@ -583,11 +566,12 @@ class SparseRunner {
     launch_for(&voxelize_rows_kernel, std::max({plan.all_points, plan.rows, std::int64_t{1}}));
     const bool wide = plan.dtype == DType::f64;
     if (plan.first != nullptr) {
-      const std::int64_t count = plan.rows * plan.first_points * (3 + plan.channels);
+      const std::int64_t width = 3 + plan.channels;
+      clear(plan.first, plan.rows * plan.first_points * width * (wide ? 8 : 4));
       with_feature_type(plan, [&](auto type) {
         using F = typename decltype(type)::type;
         launch_for(wide ? &voxelize_first_kernel<F, double> : &voxelize_first_kernel<F, float>,
-                   divide_up(count, tuning::first_per_thread));
+                   plan.all_points * width);
       });
     }
     if (plan.reduces_features()) {
