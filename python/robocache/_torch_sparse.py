@@ -15,6 +15,7 @@ from torch import Tensor
 from . import _core, _torch_voxels_backend
 from ._torch_run import uses_portable
 from ._torch_voxels import (
+    DIFFERENTIABLE,
     SCHEMA,
     Call,
     Lattice,
@@ -77,7 +78,7 @@ def run_now(tensors: Sequence[Tensor], call: Call, sparse: Sparse) -> list[Tenso
             coordinates, values, counts, point_to_voxel, found, first, number, dropped = made
             kept = [first, number] if sparse.first else []
             return [coordinates, counts, point_to_voxel, found, dropped, *values, *kept]
-    check_arguments(tensors, call, sparse)
+    check_arguments(tensors, call, lambda zeros, asked: engine(zeros, asked, sparse))
     return portable(tensors, call, sparse)
 
 
@@ -103,7 +104,7 @@ def feature_gradient(
     pairs = [
         (name, gradient)
         for name, gradient in zip(call.reduce, gradients, strict=True)
-        if gradient is not None and name in ("sum", "mean", "max", "min")
+        if gradient is not None and name in DIFFERENTIABLE
     ]
     if not pairs:
         return None
@@ -141,7 +142,8 @@ def downsample(
     arrays: dict[str, Any], voxel_size: Any, origin: Any, options: dict[str, Any]
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
     """(points, features, counts, coordinates, dropped)."""
-    sizes = [float(size) for size in (voxel_size if hasattr(voxel_size, "__len__") else [voxel_size] * 3)]
+    one = isinstance(voxel_size, (int, float)) or getattr(voxel_size, "ndim", 1) == 0
+    sizes = [float(size) for size in ([voxel_size] * 3 if one else voxel_size)]
     grid = Lattice([float(x) for x in origin], sizes)
     options = {**options, "packed": False, "empty": 0.0, "grids": None}
     features = arrays.get("features")
@@ -164,7 +166,7 @@ def downsample_now(tensors: Sequence[Tensor], call: Call) -> list[Tensor]:
         if made is not NotImplemented:
             points, features, counts, coordinates, dropped = made
             return [points, counts, coordinates, dropped, *([] if features is None else [features])]
-    check_arguments(tensors, call._replace(operation="voxelize"))
+    check_arguments(tensors, call, downsample_engine)
     scene = scene_of(tensors, call)
     scene.lattice = True
     voxels = _torch_voxels_backend.sparse_voxels(scene, None)

@@ -13,7 +13,7 @@ Gradients reach `features` only, for sum, mean, max and min, and have none thems
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +24,7 @@ from ._torch_ops import is_plain, is_wrapped
 from ._torch_run import uses_portable
 from ._voxelize import Grid
 
+DIFFERENTIABLE = ("sum", "mean", "max", "min")
 ARRAYS = ("features", "lengths", "offsets", "into", "pose", "intrinsics", "rays")  # after points or depth
 
 
@@ -77,10 +78,20 @@ def run(
     several = not isinstance(reduce, str)
     outs = outs_of(operation, reduce, out)
     if outs and arrays.get("into") is not None:
-        options = {**options, "grids": outs[0].shape[0]}
+        grids = outs[0].shape[0] if outs[0].ndim > 0 else 0
+        if options["grids"] not in (None, grids):
+            raise ValueError(f"{operation}: grids is {options['grids']} and out has {grids}")
+        options = {**options, "grids": grids}
     tensors, call = pack(operation, arrays, grid, reduce, options)
     features = arrays.get("features")
-    wants_gradient = torch.is_grad_enabled() and isinstance(features, Tensor) and features.requires_grad
+    wants_gradient = (
+        torch.is_grad_enabled()
+        and isinstance(features, Tensor)
+        and features.requires_grad
+        and any(name in DIFFERENTIABLE for name in call.reduce)
+    )
+    if not wants_gradient:
+        tensors = [tensor.detach() for tensor in tensors]
     if outs and wants_gradient:
         raise ValueError(
             f"{operation}: out takes no part in gradients, and features require grad; leave out away, "
@@ -246,9 +257,16 @@ def run_portable(tensors: Sequence[Tensor], call: Call, start: Sequence[Tensor] 
     check_arguments(tensors, call)
     scene = scene_of(tensors, call)
     features = named(tensors, call).get("features")
-    places = _torch_voxels_backend.dense_places(scene)
-    lead = (scene.grids, *scene.shape)
-    values = _torch_voxels_backend.reduce(places, lead, features, call.reduce, call.packed, call.numbers[6], start)
+    bytes_ = _torch_voxels_backend.dense_bytes(scene, features, call.reduce)
+    size = (call.operation, scene.shape, scene.grids, bytes_, tensors[0].device.type == "cpu")
+    _core.check_dense_size(*size, None)
+    try:
+        places = _torch_voxels_backend.dense_places(scene)
+        lead = (scene.grids, *scene.shape)
+        values = _torch_voxels_backend.reduce(places, lead, features, call.reduce, call.packed, call.numbers[6], start)
+    except torch.OutOfMemoryError as error:
+        _core.check_dense_size(*size, str(error).partition("\n")[0])
+        raise
     dropped = places.located.dropped
     if not is_batched(tensors, call):
         values, dropped = [value[0] for value in values], dropped[0]
@@ -276,7 +294,9 @@ def scene_of(tensors: Sequence[Tensor], call: Call) -> _torch_voxels_backend.Sce
     )
 
 
-def check_arguments(tensors: Sequence[Tensor], call: Call, sparse: Sparse | None = None) -> None:
+def check_arguments(
+    tensors: Sequence[Tensor], call: Call, ask: Callable[[Sequence[Tensor], Call], Any] = engine
+) -> None:
     """The engine checks for the portable backend too, so that there is one place that writes the sentences."""
     main = tensors[0]
     for tensor in tensors:
@@ -295,7 +315,7 @@ def check_arguments(tensors: Sequence[Tensor], call: Call, sparse: Sparse | None
         if here and name in ("lengths", "offsets", "into", "pose"):
             zeros[k + 1] = tensors[k + 1].detach()
     integers = [1, 1, 1, call.integers[3]]
-    engine(zeros, call._replace(integers=integers, check=here, backend=None), sparse)
+    ask(zeros, call._replace(integers=integers, check=here, backend=None))
 
 
 # ---- gradients
@@ -327,7 +347,7 @@ def input_gradients(tensors: Sequence[Tensor], call: Call, gradients: Sequence[T
     pairs = [
         (name, gradient)
         for name, gradient in zip(call.reduce, gradients[:-1], strict=True)
-        if gradient is not None and name in ("sum", "mean", "max", "min")
+        if gradient is not None and name in DIFFERENTIABLE
     ]
     if pairs:
         names, parts = [name for name, _ in pairs], [gradient for _, gradient in pairs]

@@ -159,6 +159,17 @@ def locate(scene: Scene) -> Located:
     return Located(points, cell, grid, alive, dropped[: clouds * 4].reshape(clouds, 4))
 
 
+def dense_bytes(scene: Scene, features: Tensor | None, reductions: Sequence[str]) -> float:
+    """What dense_places and reduce need at once, for the cells."""
+    channels = 0 if features is None else features.shape[-1]
+    each = 8 + 8 + 1 + 4  # row_grid; counts, as int64 and as they are returned; which are not 0
+    if "sum" in reductions or "mean" in reductions:
+        each += channels * (8 + 8 + 8 + 4 * 2)  # the integers, the scale and the double; a float32 of each
+    if "max" in reductions or "min" in reductions:
+        each += channels * (8 + 8 + 4 * 2)
+    return float(scene.grids) * float(scene.cells) * each
+
+
 def dense_places(scene: Scene) -> Places:
     located = locate(scene)
     rows = scene.grids * scene.cells

@@ -197,7 +197,7 @@ def voxelize(
     lengths   [C]: how many of the N points of a padded cloud are real.
     offsets   [C + 1]: cloud c is packed at offsets[c] .. offsets[c + 1].
     into      [C]: the grid that each cloud adds to; default: its own.
-    grids     how many there are; needed where `into` is on a GPU. Default: max(into) + 1.
+    grids     how many there are; needed where `into` is on a GPU. Default: as many as `out` has, or max(into) + 1.
     pose      [4, 4] or [C, 4, 4]: sensor to grid, rigid.
     crop      (low, high): points outside that box are dropped, in the "grid" or "sensor" frame (`crop_frame`).
     layout    "dense" or "sparse", which has a row for each voxel that has points; default: dense, sparse with `first`.
@@ -217,7 +217,7 @@ def voxelize(
     the next call or `rc.synchronize()`.
     """
     if into is not None:
-        grids = _grids(into, grids)
+        grids = grids if out is not None else _grids(into, grids)
         into = _beside(points, into)
     if lengths is not None:
         lengths = _beside(points, lengths)
@@ -312,7 +312,7 @@ def voxelize_depth(
     The rest is as in `voxelize`.
     """
     if into is not None:
-        grids = _grids(into, grids)
+        grids = grids if out is not None else _grids(into, grids)
         into = _beside(depth, into)
     if pose is not None:
         pose = _beside(depth, pose, np.float64)

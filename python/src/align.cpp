@@ -112,14 +112,6 @@ struct StreamsCall : Call {
     return rank;
   }
 
-  // JAX without x64 would cut int64 outputs to 32 bits.
-  void check_wide_integers() const {
-    if (arrays.type().library != Library::jax) return;
-    if (nb::cast<bool>(nb::module_::import_("jax").attr("config").attr("jax_enable_x64"))) return;
-    fail(ErrorKind::type, where,
-         "ages and indices are int64, which JAX has only with jax_enable_x64; turn it on, or use resample");
-  }
-
   AlignOptions options;
   struct Member {
     nb::object name;  // None: named by its position
@@ -253,7 +245,7 @@ nb::object align(Argument streams, Argument names, Argument targets, Argument ed
   call.parse_options(edge, causal, on_nan, check);
   if (!call.view(streams, names, targets)) return not_implemented();
   const Batch shape_of_call = batch(call.where.operation, call.streams, *call.targets);
-  call.check_wide_integers();
+  call.check_wide_integers("ages and indices", ", or use resample");
   const std::size_t count = call.streams.size();
   Outputs outputs(call.where, call.arrays, 4 * count);
   std::vector<Aligned> aligned(count);
@@ -295,7 +287,7 @@ nb::object fuse(Argument streams, Argument names, Argument targets, Argument edg
   std::optional<DType> wanted = parse_dtype(call.where, dtype.ptr());
   if (!call.view(streams, names, targets)) return not_implemented();
   const Batch shape_of_call = batch(call.where.operation, call.streams, *call.targets);
-  call.check_wide_integers();
+  call.check_wide_integers("ages and indices", ", or use resample");
   const std::size_t count = call.streams.size();
   if (!wanted && out.is_none()) wanted = common_dtype(call);
   std::int64_t shape[3];

@@ -49,6 +49,13 @@ struct Call {
     return {Outputs::allocate_scratch, &outputs};
   }
 
+  // JAX without x64 would cut int64 outputs to 32 bits. `instead`: what else the caller may do.
+  void check_wide_integers(const char* what, const char* instead = "") const {
+    if (arrays.type().library != Library::jax) return;
+    if (nanobind::cast<bool>(nanobind::module_::import_("jax").attr("config").attr("jax_enable_x64"))) return;
+    fail(ErrorKind::type, where, what, " are int64, which JAX has only with jax_enable_x64; turn it on", instead);
+  }
+
   // out= must have the dtype that would have been returned; its shape and device are checked by the library.
   void view_out(nanobind::handle out, std::optional<DType> dtype, TensorView& view) {
     if (!arrays.view(where, "out", out.ptr(), Role::output, view)) {

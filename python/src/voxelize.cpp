@@ -1,12 +1,15 @@
 // voxelize and voxelize_depth: arrays in, one call of the library, arrays out.
 #include "voxelize.h"
 
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <robocache/voxelize.h>
 
 #include <algorithm>
 #include <array>
 #include <fstream>
 #include <iomanip>
+#include <optional>
 #include <span>
 #include <sstream>
 #include <string>
@@ -34,8 +37,9 @@ nb::object tuple_of(const Where& where, const char* argument, PyObject* object, 
   return items;
 }
 
-std::array<double, 3> parse_three(const Where& where, const char* argument, PyObject* object) {
-  const nb::object items = tuple_of(where, argument, object, 3, "three numbers");
+std::array<double, 3> parse_three(const Where& where, const char* argument, PyObject* object,
+                                  const char* expected = "three numbers") {
+  const nb::object items = tuple_of(where, argument, object, 3, expected);
   std::array<double, 3> three{};
   for (std::size_t k = 0; k < 3; ++k) {
     three[k] = parse_number(where, argument, PyTuple_GetItem(items.ptr(), static_cast<Py_ssize_t>(k)));
@@ -43,9 +47,17 @@ std::array<double, 3> parse_three(const Where& where, const char* argument, PyOb
   return three;
 }
 
+// Arrays without dimensions are sequences that have no length.
+bool has_length(PyObject* object) {
+  if (PyFloat_Check(object) != 0 || PySequence_Check(object) == 0) return false;
+  if (PySequence_Size(object) >= 0) return true;
+  PyErr_Clear();
+  return false;
+}
+
 // One number for all axes, or three.
 std::array<double, 3> parse_voxel_size(const Where& where, PyObject* object) {
-  if (PyFloat_Check(object) == 0 && PySequence_Check(object) != 0) return parse_three(where, "voxel_size", object);
+  if (has_length(object)) return parse_three(where, "voxel_size", object, "a number, or three numbers");
   const double size = parse_number(where, "voxel_size", object);
   return {size, size, size};
 }
@@ -119,6 +131,24 @@ std::string gibibytes(double bytes) {
 namespace {
 
 constexpr double large = 0x1p28;  // bytes; below, nobody asks whether they are free
+
+[[noreturn]] void fail_size(const Where& where, const std::array<std::int64_t, 3>& shape, std::int64_t grids,
+                            double bytes, const std::string& why) {
+  const auto& [x, y, z] = shape;
+  fail(ErrorKind::value, where, grids, " dense ", grids == 1 ? "grid" : "grids", " of [", x, ", ", y, ", ", z,
+       "] would take ", gibibytes(bytes), ", and ", why,
+       "; take larger voxels, or layout=\"sparse\", which holds only the voxels that have points");
+}
+
+// Before dense grids are made.
+void check_size(const Where& where, const std::array<std::int64_t, 3>& shape, std::int64_t grids, double bytes,
+                bool on_cpu) {
+  if (bytes <= large) return;
+  if (bytes >= 0x1p62) fail_size(where, shape, grids, bytes, "no memory is as large");
+  if (on_cpu && bytes > free_memory()) {
+    fail_size(where, shape, grids, bytes, gibibytes(free_memory()) + " of memory are free");
+  }
+}
 
 // What the two calls share.
 struct SceneCall : Call {
@@ -194,6 +224,11 @@ struct SceneCall : Call {
     return clouds;
   }
 
+  void check_grids(std::int64_t grids, const TensorView& out, bool batched) const {
+    if (!batched || out.rank == 0 || out.shape[0] == grids) return;
+    fail(ErrorKind::value, where, "grids is ", grids, " and out has ", out.shape[0]);
+  }
+
   struct Described {
     DType dtype;
     std::vector<std::int64_t> shape;
@@ -244,6 +279,7 @@ struct SceneCall : Call {
         for (const Input& input : inputs) check_apart(where, values, input.argument, input.view);
         for (std::size_t other = 0; other < k; ++other) check_apart(where, values, "out", wanted[other].values);
       }
+      if (!given_grids.is_none()) check_grids(parse_grids(given_grids, scene, clouds), wanted[0].values, batched);
       add_dropped(outputs, batched, clouds);
       outputs.allocate();
     }
@@ -266,12 +302,7 @@ struct SceneCall : Call {
 
   void add_values(Outputs& outputs, const Scene& scene, bool batched, std::int64_t grids) const {
     const double bytes = bytes_of(scene, batched, grids);
-    if (bytes > large) {
-      if (bytes >= 0x1p62) fail_size(bytes, grids, "no memory is as large");
-      if (arrays.device().kind == DeviceKind::cpu && bytes > free_memory()) {
-        fail_size(bytes, grids, gibibytes(free_memory()) + " of memory are free");
-      }
-    }
+    check_size(where, grid.shape, grids, bytes, arrays.device().kind == DeviceKind::cpu);
     for (const Reduction reduction : reductions) {
       const Described described = describe_output(reduction, scene, batched, grids);
       outputs.add(described.dtype, described.shape);
@@ -289,14 +320,8 @@ struct SceneCall : Call {
       const double bytes = bytes_of(scene, batched, grids);
       if (bytes <= large) throw;
       const std::string why = text_of(nb::borrow(error.value()));
-      fail_size(bytes, grids, why.substr(0, why.find('\n')));
+      fail_size(where, grid.shape, grids, bytes, why.substr(0, why.find('\n')));
     }
-  }
-  [[noreturn]] void fail_size(double bytes, std::int64_t grids, const std::string& why) const {
-    const auto& [x, y, z] = grid.shape;
-    fail(ErrorKind::value, where, grids, " dense ", grids == 1 ? "grid" : "grids", " of [", x, ", ", y, ", ", z,
-         "] would take ", gibibytes(bytes), ", and ", why,
-         "; take larger voxels, or layout=\"sparse\", which holds only the voxels that have points");
   }
   double bytes_of(const Scene& scene, bool batched, std::int64_t grids) const {
     double bytes = 0;
@@ -391,6 +416,7 @@ struct SceneCall : Call {
   template <class F>
   nb::object finish_sparse(const Scene& scene, const TensorView& main, std::size_t lead, bool batched,
                            std::int64_t clouds, nb::handle given_grids, const F& call) {
+    check_wide_integers("coordinates");
     sparse.grids = parse_grids(given_grids, scene, clouds);
     Dropped dropped(*this, batched, clouds);
     Outputs outputs(where, arrays, reductions.size() + 6);
@@ -520,6 +546,7 @@ nb::object voxel_downsample(Argument points, Argument voxel_size, Argument origi
   served &= call.view_input("offsets", offsets, Role::integers, clouds.offsets);
   served &= call.view_scene(clouds, features, nb::none(), pose);
   if (!served) return not_implemented();
+  call.check_wide_integers("coordinates");
   const auto [batched, number] = batch_of(clouds);
   const std::int64_t clouds_number = number;
   SceneCall::Dropped dropped(call, batched, number);
@@ -575,6 +602,17 @@ void bind_voxelize(nb::module_& m) {
       "make_grid of the smallest grid that begins at `low` and reaches `high`.",
       nb::sig("def grid_from_bounds(low: typing.Any, high: typing.Any, voxel_size: typing.Any) -> tuple[tuple[float, "
               "float, float], tuple[float, float, float], tuple[int, int, int]]"));
+  m.def(
+      "check_dense_size",
+      [](const std::string& operation, nb::handle shape, std::int64_t grids, double bytes, bool on_cpu,
+         const std::optional<std::string>& why) {
+        const Where where{operation.c_str(), {}, -1};
+        const auto cells = parse_shape(where, shape.ptr());
+        if (why) fail_size(where, cells, grids, bytes, *why);
+        check_size(where, cells, grids, bytes, on_cpu);
+      },
+      nb::arg("operation"), nb::arg("shape"), nb::arg("grids"), nb::arg("bytes"), nb::arg("on_cpu"),
+      nb::arg("why").none(), "Raises where dense grids of that many bytes do not fit, or always, where `why` says so.");
   m.def(
       "voxelize", &voxelize,
       nb::sig("def voxelize(points: typing.Any, grid: typing.Any, features: typing.Any, reduce: typing.Any, packed: "

@@ -879,6 +879,9 @@ TEST_F(VoxelizeSentences, Depth) {
   images.intrinsics = TensorView::contiguous(intrinsics, DType::f64, {4});
   images.depth_scale = -1;
   EXPECT_EQ(depth_said(), "voxelize_depth: depth_scale is -1; it must be positive and finite");
+  images.depth_scale = 1e-60;
+  EXPECT_EQ(depth_said(),
+            "voxelize_depth: depth_scale 1e-60 is beyond float32, in which uint16 is computed; give float64");
   images.depth_scale = 0;
   images.depth_min = 3;
   images.depth_max = 2;

@@ -50,4 +50,8 @@ def test_the_readme_s_example():
 def test_all_that_the_readme_shows():
     pytest.importorskip("torch", reason="torch is not installed")
     said = run("-c", "".join(readme("python")))
-    assert re.search(r"\(3, 10, 7\)\ntorch.Size\(\[200, 7\]\)\n\(2, 120, 120, 40, 3\) \[( *\d+){4}\]\n$", said)
+    assert re.search(
+        r"\(3, 10, 7\)\ntorch.Size\(\[200, 7\]\)\n\(2, 120, 120, 40, 3\) \[( *\d+){4}\]\n"
+        r"\(\d+, 8\) \(4000, 5, 11\) \(\d+, 3\)\n$",
+        said,
+    )

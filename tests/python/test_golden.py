@@ -57,6 +57,8 @@ def tsdf_inputs(problem: tsdf_cases.Problem):
 TABLES = {
     "align": (cases.CASES, align_inputs, align_outputs),
     "voxelize": (voxel_cases.CASES, voxelize_inputs, voxel_calling.voxelize),
+    "sparse": (voxel_cases.SPARSE_CASES, voxelize_inputs, voxel_calling.sparse),
+    "downsample": (voxel_cases.DOWNSAMPLE_CASES, voxelize_inputs, voxel_calling.downsample),
     "tsdf": (tsdf_cases.CASES, tsdf_inputs, tsdf_cases.outputs),
 }
 GOLDEN = {

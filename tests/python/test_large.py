@@ -123,3 +123,51 @@ def test_large_outputs_are_written_everywhere(backend):
     times = np.array([0, 1000], np.int64)
     got = rc.resample(values, times, rc.Timeline(0, rate=1e6, count=3 * 10**7), backend=backend)
     assert int(got.sum(dtype=np.int64)) == 3 * 10**7
+
+
+def test_sparse_voxels_of_the_largest_grid(backend):
+    """2^62 cells in four grids: keys up to the last."""
+    side = 1 << 20
+    grid = rc.Grid((0, 0, 0), 1, (side, side, side))
+    points = np.array([[side - 1] * 3, [0, 0, 0], [side - 1, 0, side - 1]], np.float64) + 0.5
+    clouds = np.broadcast_to(points, (4, 3, 3))
+    voxels = rc.voxelize(clouds, grid, layout="sparse", first=1, backend=backend)
+    cells = [[0, 0, 0], [side - 1, 0, side - 1], [side - 1] * 3]
+    assert voxels.coordinates.tolist() == [[g, *cell] for g in range(4) for cell in cells]
+    assert voxels.point_to_voxel.tolist() == [[3 * g + 2, 3 * g, 3 * g + 1] for g in range(4)]
+    np.testing.assert_array_equal(voxels.first[:, 0], np.tile(np.array(cells) + 0.5, (4, 1)))
+    small = rc.voxel_downsample(clouds, 1, origin=(side // 2, 0, 0), backend=backend)
+    np.testing.assert_array_equal(small.coordinates, voxels.coordinates - np.array([0, side // 2, 0, 0]))
+    np.testing.assert_array_equal(small.points, voxels.first[:, 0])
+
+
+def test_a_million_points_in_one_voxel_and_in_as_many(backend):
+    count = 10**6
+    line = np.zeros((count, 3), np.float32)
+    one = rc.voxel_downsample(line + np.float32(0.1), 1, backend=backend)
+    assert (one.counts.tolist(), one.points.tolist()) == ([count], [[float(np.float32(0.1))] * 3])
+    line[:, 0] = np.arange(count)[::-1]
+    each = rc.voxel_downsample(line, 1, backend=backend)
+    assert (each.counts == 1).all()
+    np.testing.assert_array_equal(each.coordinates[:, 1], np.arange(count))
+    np.testing.assert_array_equal(each.points, line[::-1])
+    grid = rc.Grid((0, 0, 0), 1, (count, 1, 1))
+    voxels = rc.voxelize(line, grid, first=2, max_voxels=count // 2, backend=backend)
+    assert voxels.found.tolist() == [count // 2, count - count // 2]
+    np.testing.assert_array_equal(voxels.point_to_voxel[count // 2 :], np.arange(count // 2)[::-1])
+    assert (voxels.point_to_voxel[: count // 2] == -1).all()
+
+
+def test_points_beyond_32_bits_of_elements(backend):
+    huge = np.zeros(5 * 2**29, np.float16)  # pages exist once written
+    apart = 2**31 + 7
+    points = np.lib.stride_tricks.as_strided(huge, (2, 4, 3), (apart * 2, 2000, 2))
+    points[1] = 1 + np.arange(4)[:, None]
+    voxels = rc.voxelize(
+        points, rc.Grid((0, 0, 0), 1, (8, 8, 8)), layout="sparse", features=points, first=1, backend=backend
+    )
+    assert voxels.coordinates.tolist() == [[0, 0, 0, 0], *[[1, k, k, k] for k in range(1, 5)]]
+    assert voxels.first[-1].tolist() == [[4] * 6]
+    small = rc.voxel_downsample(points, 1, features=points, backend=backend)
+    np.testing.assert_array_equal(small.points, small.features)
+    np.testing.assert_array_equal(small.coordinates, voxels.coordinates)

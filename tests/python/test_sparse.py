@@ -14,36 +14,26 @@ import voxel_oracle as oracle
 
 import robocache as rc
 
-FIRST = 2
-NAMES = [
-    name
-    for name, case in cases.BY_NAME.items()
-    if not name.startswith(("accumulate", "packed", "depth/65535")) and not case.build().options.get("packed")
-]
-every_case = pytest.mark.parametrize("name", NAMES)
+every_case = pytest.mark.parametrize("name", [case.name for case in cases.SPARSE_CASES])
+every_downsample = pytest.mark.parametrize("name", [case.name for case in cases.DOWNSAMPLE_CASES])
 LIMITED = ["features/float32/into", "count/float64/packed", "depth/into", "empty/max", "empty/mean", "one_voxel"]
 
 
-def arrays_of(voxels: rc.SparseVoxels) -> list[np.ndarray]:
-    values = voxels.values if isinstance(voxels.values, tuple) else (voxels.values,)
-    rest = (voxels.counts, voxels.point_to_voxel, voxels.found, voxels.first, voxels.number, voxels.dropped.counts)
-    return [calling.to_numpy(array) for array in (voxels.coordinates, *values, *rest)]
+assert_same = voxel_calling.assert_same
 
 
 def run(name: str, backend: str | None, convert=calling.keep, **changes) -> list[np.ndarray]:
-    changes = {"first": FIRST, **changes}
-    return arrays_of(voxel_calling.call(cases.problem_of(name), backend, convert, layout="sparse", **changes))
+    return voxel_calling.sparse(cases.problem_of(name), backend, convert, **changes)
 
 
 @functools.cache
 def expected_of(name: str, max_voxels: int | None = None) -> list[np.ndarray]:
-    return oracle.sparse(cases.problem_of(name), FIRST, max_voxels).arrays()
+    return oracle.sparse(cases.problem_of(name), voxel_calling.FIRST, max_voxels).arrays()
 
 
-def assert_same(actual: list[np.ndarray], expected: list[np.ndarray], what: str) -> None:
-    assert len(actual) == len(expected), what
-    for k, (mine, theirs) in enumerate(zip(actual, expected, strict=True)):
-        calling.assert_same_bytes(mine, theirs, f"{what}: array {k}")
+@functools.cache
+def downsampled_of(name: str) -> list[np.ndarray]:
+    return oracle.downsample(cases.problem_of(name))
 
 
 @every_case
@@ -89,8 +79,8 @@ def test_many_points(backend):
             grid=((-4.0, -4.0, -4.0), (size,) * 3, shape),
             odd_features=True,
         )
-        expected = arrays_of(voxel_calling.call(problem, "reference", layout="sparse", first=3))
-        actual = arrays_of(voxel_calling.call(problem, kind, convert, layout="sparse", first=3))
+        expected = voxel_calling.sparse(problem, "reference", first=3)
+        actual = voxel_calling.sparse(problem, kind, convert, first=3)
         assert_same(actual, expected, str(shape))
         assert expected[0].shape[0] > 1
 
@@ -142,6 +132,29 @@ def test_bad_calls_get_a_sentence(options, sentence):
 
 
 # ---- voxel_downsample --------------------------------------------------------------------------------------------
+
+
+@every_downsample
+def test_downsample_reference_equals_the_oracle(name):
+    assert_same(voxel_calling.downsample(cases.problem_of(name), "reference"), downsampled_of(name), name)
+
+
+@every_downsample
+def test_downsample_cpu_equals_the_oracle(name, simd):
+    actual = voxel_calling.downsample(cases.problem_of(name), "cpu")
+    assert_same(actual, downsampled_of(name), f"{name}: cpu {simd}")
+
+
+@every_downsample
+def test_downsample_cuda_equals_the_oracle(name, cuda):
+    assert_same(voxel_calling.downsample(cases.problem_of(name), "cuda", cuda), downsampled_of(name), f"{name}: cuda")
+
+
+@every_downsample
+def test_downsample_torch_equals_the_oracle(name):
+    pytest.importorskip("torch")
+    actual = voxel_calling.downsample(cases.problem_of(name), "torch", calling.to_torch)
+    assert_same(actual, downsampled_of(name), f"{name}: torch")
 
 
 def downsampled(points, size, convert=calling.keep, backend=None, **options):

@@ -16,6 +16,8 @@ import calling
 import cases
 import numpy as np
 import pytest
+import voxel_calling
+import voxel_cases
 
 import robocache as rc
 
@@ -253,3 +255,129 @@ def test_data_loader_workers(pool):
     )
     got = torch.cat(list(loader))
     assert torch.equal(got, torch.stack(expected))
+
+
+# ---- voxels ------------------------------------------------------------------------------------------------------
+
+
+def voxel_problem(seed: int = 6) -> voxel_cases.Problem:
+    """Several pieces for the pool, long and short rows, keys of two digits."""
+    return voxel_cases.make_clouds(
+        voxel_cases.Random(seed),
+        points=40000,
+        layout="into",
+        channels=3,
+        reduce=("count", "mean", "max"),
+        odd_points=True,
+        grid=((-4.0, -4.0, -4.0), (0.25, 0.25, 0.5), (32, 32, 16)),
+    )
+
+
+def lattice_problem(seed: int = 7) -> voxel_cases.Problem:
+    return voxel_cases.make_lattice(voxel_cases.Random(seed), points=70000, channels=2, layout="packed")
+
+
+VOXEL_CALLS = {
+    "voxelize": (voxel_calling.voxelize, voxel_problem),
+    "sparse": (voxel_calling.sparse, voxel_problem),
+    "downsample": (voxel_calling.downsample, lattice_problem),
+}
+
+
+def voxels_of(name: str, backend: str) -> list[np.ndarray]:
+    run, make = VOXEL_CALLS[name]
+    return run(make(), backend)
+
+
+@pytest.fixture(scope="module")
+def voxels_expected() -> dict[str, list[np.ndarray]]:
+    return {name: voxels_of(name, "reference") for name in VOXEL_CALLS}
+
+
+def test_voxels_by_many_threads(pool, voxels_expected):
+    problems = {name: make() for name, (_, make) in VOXEL_CALLS.items()}
+    names = list(VOXEL_CALLS)
+
+    def work(worker: int) -> None:
+        for turn in range(2 * len(names)):
+            name = names[(worker + turn) % len(names)]
+            actual = VOXEL_CALLS[name][0](problems[name], "cpu")
+            voxel_calling.assert_same(actual, voxels_expected[name], f"worker {worker}: {name}")
+
+    with ThreadPoolExecutor(6) as executor:
+        for done in [executor.submit(work, worker) for worker in range(6)]:
+            done.result(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_voxels_by_any_number_of_threads(pool, voxels_expected, threads):
+    rc.set_num_threads(threads)
+    for name in VOXEL_CALLS:
+        voxel_calling.assert_same(voxels_of(name, "cpu"), voxels_expected[name], f"{threads} threads: {name}")
+
+
+def test_voxel_errors_in_some_threads_leave_the_others_alone(pool, voxels_expected):
+    problem = lattice_problem()
+    spread = np.array([[0, 0, 0], [1e9, 1e9, 1e9]])
+
+    def bad() -> None:
+        with pytest.raises(ValueError, match="the points span"):
+            rc.voxel_downsample(spread, 1e-3, backend="cpu")
+
+    def good() -> None:
+        voxel_calling.assert_same(voxel_calling.downsample(problem, "cpu"), voxels_expected["downsample"], "good")
+
+    with ThreadPoolExecutor(6) as executor:
+        for done in [executor.submit(bad if k % 2 else good) for k in range(12)]:
+            done.result(timeout=PATIENCE)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("name", VOXEL_CALLS)
+def test_voxels_after_fork(pool, voxels_expected, name):
+    expected = voxels_expected[name]
+    voxel_calling.assert_same(voxels_of(name, "cpu"), expected, "the pool runs")
+
+    def action() -> None:
+        voxel_calling.assert_same(voxels_of(name, "cpu"), expected, "child")
+        rc.set_num_threads(2)
+        voxel_calling.assert_same(voxels_of(name, "cpu"), expected, "child, two threads")
+
+    for _ in range(2):
+        assert in_child(action) == 0
+        voxel_calling.assert_same(voxels_of(name, "cpu"), expected, "parent")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_voxels_forked_while_other_threads_work(pool, voxels_expected):
+    stop = threading.Event()
+    problem = voxel_problem()
+
+    def work() -> None:
+        while not stop.is_set():
+            voxel_calling.sparse(problem, "cpu")
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        for name in VOXEL_CALLS:
+
+            def action(name=name) -> None:
+                voxel_calling.assert_same(voxels_of(name, "cpu"), voxels_expected[name], f"child: {name}")
+
+            assert in_child(action) == 0
+    finally:
+        stop.set()
+        worker.join(PATIENCE)
+
+
+def _downsampled(seed: int) -> bytes:
+    return calling.bytes_of(voxel_calling.downsample(lattice_problem(seed), "cpu")[0])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_voxels_in_multiprocessing(pool, method):
+    expected = [_downsampled(seed) for seed in range(2)]
+    with multiprocessing.get_context(method).Pool(2) as workers:
+        assert workers.map_async(_downsampled, range(2)).get(timeout=2 * PATIENCE) == expected

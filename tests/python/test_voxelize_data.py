@@ -37,7 +37,7 @@ def test_clouds(name, backend):
         {"reduce": ("count", "mean")},
     )
     count, mean, dropped = voxel_calling.voxelize(problem, kind, convert)
-    flat, counts = oracle.located(problem, 0)
+    flat, counts, _ = oracle.located(problem, 0)
     np.testing.assert_array_equal(dropped, counts)
     assert counts[1] == len(points) - len(finite)
     assert counts[3] == 0

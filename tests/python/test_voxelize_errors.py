@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -161,7 +162,10 @@ def test_out():
 
 def test_a_grid_that_does_not_fit():
     large = rc.Grid((0, 0, 0), 1, (1 << 16, 1 << 16, 1 << 10))
-    parts = ["voxelize: 1 dense grid of [65536, 65536, 1024] would take 16384.0 GiB", 'take larger voxels, or layout="sparse"']
+    parts = [
+        "voxelize: 1 dense grid of [65536, 65536, 1024] would take 16384.0 GiB",
+        'take larger voxels, or layout="sparse"',
+    ]
     says(ValueError, parts, rc.voxelize, POINTS, large)
     parts = ["voxelize: 2 dense grids", "32768.0 GiB"]
     says(ValueError, parts, rc.voxelize, BATCH, large)
@@ -206,3 +210,116 @@ def test_cuda_data_is_checked_later(cuda):
     says(ValueError, ["voxelize: lengths[1] = 5 is outside 0..4"], rc.synchronize)
     rc.voxelize(points, GRID, pose=2 * np.eye(4))
     says(ValueError, ["voxelize: pose[0] is not rigid"], rc.synchronize)
+
+
+# ---- voxel_downsample --------------------------------------------------------------------------------------------
+
+
+def test_downsample_sizes_and_origins():
+    call = rc.voxel_downsample
+    says(TypeError, ["voxel_downsample: voxel_size is None", "a number"], call, POINTS, None)
+    says(TypeError, ["voxel_downsample: voxel_size is 'small'", "a number"], call, POINTS, "small")
+    says(TypeError, ["voxel_downsample: voxel_size is (1, 2)", "three numbers"], call, POINTS, (1, 2))
+    says(TypeError, ["voxel_downsample: voxel_size", "three numbers"], call, POINTS, np.ones(2))
+    says(TypeError, ["voxel_downsample: voxel_size", "a number"], call, POINTS, (1, "2", 3))
+    says(ValueError, ["voxel_downsample: the voxel size along x is 0", "positive"], call, POINTS, 0)
+    says(ValueError, ["voxel_downsample: the voxel size along z is -1", "positive"], call, POINTS, (1, 1, -1))
+    says(ValueError, ["voxel_downsample: the voxel size along x is nan"], call, POINTS, math.nan)
+    says(ValueError, ["voxel_downsample: the voxel size along x is inf", "finite"], call, POINTS, math.inf)
+    parts = ["voxel_downsample: the grid's origin 0 or voxel size 1e-60", "beyond float32"]
+    says(ValueError, parts, call, POINTS, 1e-60)
+    says(TypeError, ["voxel_downsample: origin is 0", "three numbers"], call, POINTS, 1, origin=0)
+    says(TypeError, ["voxel_downsample: origin is None", "three numbers"], call, POINTS, 1, origin=None)
+    says(TypeError, ["voxel_downsample: origin is (0, 0)", "three numbers"], call, POINTS, 1, origin=(0, 0))
+    says(TypeError, ["voxel_downsample: origin is 'xyz'"], call, POINTS, 1, origin="xyz")
+    says(ValueError, ["voxel_downsample: the origin along y is inf"], call, POINTS, 1, origin=(0, math.inf, 0))
+
+
+def test_downsample_arrays():
+    call = rc.voxel_downsample
+    says(ValueError, ["voxel_downsample: points have shape [4, 2]"], call, POINTS[:, :2], 1)
+    says(ValueError, ["voxel_downsample: points have shape [3]"], call, POINTS[0], 1)
+    says(TypeError, ["voxel_downsample: points are int64"], call, POINTS.astype(np.int64), 1)
+    says(TypeError, ["voxel_downsample: points is of type list"], call, POINTS.tolist(), 1)
+    parts = ["voxel_downsample: features have shape [3, 2]", "expected [4]"]
+    says(ValueError, parts, call, POINTS, 1, features=FEATURES[:3])
+    parts = ["voxel_downsample: features are float64", "float16, bfloat16, float32 or uint8"]
+    says(TypeError, parts, call, POINTS, 1, features=FEATURES.astype(np.float64))
+    says(ValueError, ["voxel_downsample: lengths need points"], call, POINTS, 1, lengths=[1])
+    says(ValueError, ["voxel_downsample: lengths[1] = 5 is outside 0..4"], call, BATCH, 1, lengths=[1, 5])
+    says(ValueError, ["voxel_downsample: offsets[1] = 5 is outside 0..4"], call, POINTS, 1, offsets=[0, 5])
+    says(ValueError, ["voxel_downsample: offsets[2] = 1 is below"], call, POINTS, 1, offsets=[0, 2, 1])
+    says(ValueError, ["voxel_downsample: offsets are empty"], call, POINTS, 1, offsets=[])
+    says(ValueError, ["voxel_downsample: lengths are for padded"], call, BATCH, 1, lengths=[1, 1], offsets=[0, 1])
+    says(ValueError, ["voxel_downsample: pose[0] is not rigid"], call, POINTS, 1, pose=2 * np.eye(4))
+    says(ValueError, ["voxel_downsample: pose[1] is not rigid"], call, BATCH, 1, pose=[np.eye(4), 2 * np.eye(4)])
+    says(ValueError, ["voxel_downsample: pose has shape [3, 4]"], call, POINTS, 1, pose=np.eye(4)[:3])
+    says(TypeError, ["voxel_downsample: crop is 3", "(low, high)"], call, POINTS, 1, crop=3)
+    says(ValueError, ["voxel_downsample: crop along y is 2..1"], call, POINTS, 1, crop=((0, 2, 0), (1, 1, 1)))
+    says(ValueError, ["voxel_downsample: crop_frame is 'robot'"], call, POINTS, 1, crop_frame="robot")
+    says(TypeError, ["voxel_downsample: check is 1"], call, POINTS, 1, check=1)
+    says(ValueError, ["voxel_downsample: backend is 'gpu'"], call, POINTS, 1, backend="gpu")
+    loose = call(POINTS, 1, pose=2 * np.eye(4), check=False)  # as asked for
+    assert loose.counts.tolist() == [4]
+
+
+def test_downsample_of_torch_has_the_same_sentences():
+    torch = pytest.importorskip("torch")
+    points = torch.from_numpy(POINTS)
+    for options in ({"backend": "torch"}, {"features": torch.zeros(4, 1, requires_grad=True)}):
+        call = functools.partial(rc.voxel_downsample, points, **options)
+        says(ValueError, ["voxel_downsample: the voxel size along x is 0", "positive"], call, 0)
+        says(TypeError, ["voxel_downsample: voxel_size is (1, 2)", "three numbers"], call, (1, 2))
+        says(TypeError, ["voxel_downsample: origin is (0, 0)", "three numbers"], call, 1, origin=(0, 0))
+        says(ValueError, ["voxel_downsample: offsets[1] = 5 is outside 0..4"], call, 1, offsets=[0, 5])
+        says(ValueError, ["voxel_downsample: pose[0] is not rigid"], call, 1, pose=2 * np.eye(4))
+        says(ValueError, ["voxel_downsample: crop along y is 2..1"], call, 1, crop=((0, 2, 0), (1, 1, 1)))
+        parts = ["voxel_downsample: the points span", "2^62"]
+        far = functools.partial(rc.voxel_downsample, points + torch.arange(4)[:, None] * 1e12, **options)
+        says(ValueError, parts, far, 1e-3)
+
+
+def test_cuda_downsample_is_checked_later(cuda):
+    rc.voxel_downsample(cuda(BATCH), 1, lengths=[1, 5])
+    says(ValueError, ["voxel_downsample: lengths[1] = 5 is outside 0..4"], rc.synchronize)
+    rc.voxelize(cuda(POINTS), GRID, layout="sparse", pose=2 * np.eye(4))
+    says(ValueError, ["voxelize: pose[0] is not rigid"], rc.synchronize)
+
+
+# ---- out and grids -----------------------------------------------------------------------------------------------
+
+
+def test_grids_beside_out():
+    kinds = [(np.asarray, None)]
+    torch = pytest.importorskip("torch")
+    kinds += [(torch.from_numpy, None), (torch.from_numpy, "torch")]
+    for convert, backend in kinds:
+        points, out = convert(BATCH), convert(np.zeros((2, 2, 2, 2), np.int32))
+        call = functools.partial(rc.voxelize, points, GRID, out=out, backend=backend)
+        says(ValueError, ["voxelize: grids is 3 and out has 2"], call, into=[0, 0], grids=3)
+        says(ValueError, ["voxelize: into[1] = 2 is outside 0..1"], call, into=[0, 2])
+        assert call(into=[0, 0], grids=2).values is out  # the second stays empty
+        assert call(into=[0, 0]).values is out
+        assert out.reshape(2, 8).sum(1).tolist() == [8, 0]
+        depth = convert(np.ones((2, 3, 5), np.float32))
+        call = functools.partial(rc.voxelize_depth, depth, CAMERA, GRID, out=out, backend=backend)
+        says(ValueError, ["voxelize_depth: grids is 1 and out has 2"], call, into=[0, 0], grids=1)
+        none = convert(np.zeros((), np.int32))
+        error = ValueError
+        says(error, ["voxelize:"], rc.voxelize, points, GRID, into=[0, 0], out=none, backend=backend)
+
+
+def test_a_depth_scale_that_float32_has_not():
+    torch = pytest.importorskip("torch")
+    depth = np.ones((3, 5), np.uint16)
+    for convert, backend in ((np.asarray, None), (torch.from_numpy, None), (torch.from_numpy, "torch")):
+        for scale in (1e-60, 1e60):
+            parts = [f"voxelize_depth: depth_scale {scale:g} is beyond float32, in which uint16 is computed"]
+            call = functools.partial(rc.voxelize_depth, convert(depth), CAMERA, GRID, backend=backend)
+            says(ValueError, parts, call, depth_scale=scale)
+            wide = rc.voxelize_depth(
+                convert(DEPTH.astype(np.float64)), CAMERA, GRID, depth_scale=scale, backend=backend
+            )
+            assert int(wide.dropped.no_reading) == 0
+    integrate = rc.TsdfVolume(GRID, truncation=1).integrate
+    says(ValueError, ["depth_scale 1e-60 is beyond float32"], integrate, depth, CAMERA, np.eye(4), depth_scale=1e-60)

@@ -49,6 +49,30 @@ def test_portable_says_what_is_wrong_with_the_words_of_the_engine():
     says(TypeError, ["backend torch takes torch tensors"], rc.voxelize, points.numpy(), GRID, backend="torch")
 
 
+def test_portable_says_how_large_a_grid_would_be():
+    """With the engine's words, and before anything is made: here with what its own scratch takes besides."""
+    large = rc.Grid((0, 0, 0), 1, (1 << 16, 1 << 16, 1 << 10))
+    words = r"voxelize: 2 dense grids of \[65536, 65536, 1024\] would take \d+\.\d GiB, and \d+\.\d GiB of memory "
+    for backend in (None, "torch"):
+        with pytest.raises(ValueError, match=words + 'are free; take larger voxels, or layout="sparse"'):
+            rc.voxelize(torch.zeros(2, 4, 3), large, backend=backend)
+    largest = rc.Grid((0, 0, 0), 1, (1 << 20, 1 << 21, 1 << 21))
+    parts = ["voxelize_depth: 1 dense grid of", "GiB, and no memory is as large"]
+    says(ValueError, parts, rc.voxelize_depth, torch.ones(2, 2), (1, 1, 0, 0), largest, backend="torch")
+    assert rc.voxelize(torch.zeros(4, 3), large, layout="sparse", backend="torch").counts.tolist() == [4]
+
+
+def test_an_allocator_that_has_no_more_is_quoted(monkeypatch):
+    from robocache import _torch_voxels_backend
+
+    def full(scene):
+        raise torch.OutOfMemoryError("tried to allocate 7 GiB\nand more")
+
+    monkeypatch.setattr(_torch_voxels_backend, "dense_places", full)
+    parts = ["voxelize: 1 dense grid of [4, 4, 4] would take 0.0 GiB, and tried to allocate 7 GiB; take larger voxels"]
+    says(ValueError, parts, rc.voxelize, torch.zeros(4, 3), GRID, backend="torch")
+
+
 # ---- gradients ---------------------------------------------------------------------------------------------------
 
 
@@ -154,6 +178,24 @@ def test_gradients_exclude_out_and_second_derivatives():
     (first,) = torch.autograd.grad(values.square().sum(), features, create_graph=True)
     with pytest.raises(RuntimeError):
         first.sum().backward()
+
+
+@pytest.mark.parametrize("backend", [None, "torch"])
+def test_out_without_a_gradient_needs_none(backend):
+    """Features that require grad are in nobody's way where nothing is made of them."""
+    points, features = problem()
+    features.requires_grad_()
+    out = torch.zeros(2, 4, 4, 4, dtype=torch.int32)
+    made = rc.voxelize(points, GRID, features=features, reduce="count", out=out, backend=backend)
+    assert made.values is out
+    assert torch.equal(out, rc.voxelize(points, GRID).values)
+    rc.voxelize(points, GRID, features=features, reduce="count", out=out, accumulate=True, backend=backend)
+    assert torch.equal(out, 2 * rc.voxelize(points, GRID).values)
+    values = rc.voxelize(points, GRID, features=features, reduce=("count", "occupancy"), backend=backend).values
+    assert not any(value.requires_grad for value in values)
+    both = (out, torch.zeros(2, 4, 4, 4, 3))
+    refused = {"features": features, "reduce": ("count", "sum"), "out": both, "backend": backend}
+    says(ValueError, ["out takes no part"], rc.voxelize, points, GRID, **refused)
 
 
 def test_torch_func_grad():

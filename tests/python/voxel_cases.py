@@ -293,10 +293,73 @@ def table() -> list[Case]:
     return cases
 
 
+def make_lattice(random: Random, *, size=(0.5, 0.5, 0.5), origin=(0.0, 0.0, 0.0), **arguments: Any) -> Problem:
+    """Of voxel_downsample: a grid whose shape says nothing."""
+    return make_clouds(random, grid=(origin, size, (1, 1, 1)), **arguments)
+
+
+def far_apart(random: Random, dtype: str) -> Problem:
+    """Coordinates over more powers of two than a sum can hold, some of them denormal, and some beyond every cell."""
+    problem = make_lattice(random, dtype=dtype, points=60, channels=1, size=(1e12, 1e12, 1e12), layout="padded")
+    points = problem.arrays["points"].astype(np.float64)
+    lowest, highest = {"float16": (-24, 12), "float32": (-149, 44)}.get(dtype, (-1074, 44))
+    mixed = np.ldexp(points, random.integers(lowest, highest, points.shape))
+    if dtype != "float16":  # which ends before the cells do
+        beyond = np.ldexp(np.copysign(1.0, points), 120 if dtype == "float32" else 1000)
+        mixed = np.where(random.integers(0, 40, points.shape) == 0, beyond, mixed)
+    with np.errstate(over="ignore"):
+        problem.arrays["points"] = mixed.astype(dtype)
+    return problem
+
+
+def downsample_table() -> list[Case]:
+    cases: list[Case] = []
+
+    def add(name: str, make: Callable[..., Problem], *positional: Any, **arguments: Any) -> None:
+        cases.append(Case(f"downsample/{name}", lambda random: make(random, *positional, **arguments)))
+
+    for dtype in POINT_DTYPES:
+        for layout in ("single", "padded", "lengths", "packed"):
+            add(f"{dtype}/{layout}", make_lattice, dtype=dtype, layout=layout, channels=2)
+        add(f"{dtype}/alone", make_lattice, dtype=dtype, points=100)
+        add(f"{dtype}/tenths", make_lattice, dtype=dtype, points=200, size=(0.1, 0.3, 0.7), origin=(0.1, -0.2, 0.3))
+        add(f"{dtype}/far_apart", far_apart, dtype)
+        for frame in ("grid", "sensor"):
+            box = ((-2.0, -1.5, -math.inf), (1.1, 2.0, 0.7))
+            options = {"dtype": dtype, "pose": "float64", "crop": box, "crop_frame": frame, "channels": 1}
+            add(f"{dtype}/crop/{frame}", make_lattice, layout="packed", points=90, odd_points=True, **options)
+    for dtype in FEATURE_DTYPES:
+        options = {"channels": 17, "feature_dtype": dtype, "odd_features": True, "odd_points": True}
+        add(f"features/{dtype}", make_lattice, points=150, size=(2.0, 2.0, 2.0), **options)
+    for how in ("fortran", "negative", "step"):
+        cases.append(
+            Case(
+                f"downsample/strides/{how}",
+                lambda random, how=how: strided(
+                    make_lattice(random, layout="padded", channels=3, columns=5, pose="float32"), how
+                ),
+            )
+        )
+    add("columns", make_lattice, columns=6, channels=1)
+    add("channels/0", make_lattice, channels=0)
+    add("points/0", make_lattice, points=0, channels=2)
+    add("clouds/0", make_lattice, layout="padded", clouds=0, channels=2)
+    add("points/0/packed", make_lattice, layout="packed", points=0)
+    add("one_voxel", make_lattice, points=500, channels=4, size=(64.0, 64.0, 64.0), origin=(-32.0, -32.0, -32.0))
+    return cases
+
+
 CASES = table()
 BY_NAME = {case.name: case for case in CASES}
+SPARSE_CASES = [
+    case
+    for case in CASES
+    if not case.name.startswith(("accumulate", "packed", "depth/65535")) and not case.build().options.get("packed")
+]
+DOWNSAMPLE_CASES = downsample_table()
+DOWNSAMPLE_BY_NAME = {case.name: case for case in DOWNSAMPLE_CASES}
 
 
 @functools.cache
 def problem_of(name: str) -> Problem:
-    return BY_NAME[name].build()
+    return (DOWNSAMPLE_BY_NAME if name in DOWNSAMPLE_BY_NAME else BY_NAME)[name].build()

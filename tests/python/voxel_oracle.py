@@ -140,10 +140,10 @@ def inside(points: np.ndarray, box) -> np.ndarray:
     return np.all((points >= low) & (points < high), axis=1)
 
 
-def located(problem, cloud: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The flat cell of each point, -1 where it is dropped, the four counts, and the points in the grid's frame."""
+def brought(problem, cloud: int) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """The points in the grid's frame, how many voxels each is from the origin, and what it has passed so far."""
     options, arrays = problem.options, problem.arrays
-    origin, size, shape = problem.grid
+    origin, size, _ = problem.grid
     with np.errstate(all="ignore"):
         points, reading, _ = cloud_points(problem, cloud)
         finite = np.all(np.isfinite(points), axis=1)
@@ -159,17 +159,30 @@ def located(problem, cloud: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             kept &= inside(points, crop)
         compute = points.dtype.type
         steps = np.floor((points - np.asarray(origin).astype(compute)) / np.asarray(size).astype(compute))
-        within = np.all((steps >= 0) & (steps < 2.0**62), axis=1)
-        index = np.where(within[:, None], steps, 0).astype(np.int64)
-        within &= np.all(index < np.asarray(shape), axis=1)
-    flat = (index[:, 0] * shape[1] + index[:, 1]) * shape[2] + index[:, 2]
-    stages = [reading, finite, kept, within]
-    alive = np.ones(len(points), bool)
+    return points, steps, [reading, finite, kept]
+
+
+def dropped_at(stages: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Which points pass all, and how many each stage is the first to drop."""
+    alive = np.ones(len(stages[0]), bool)
     counts = []
     for stage in stages:
         counts.append(int(np.sum(alive & ~stage)))
         alive &= stage
-    return np.where(alive, flat, -1), np.array(counts, np.int64), points
+    return alive, np.array(counts, np.int64)
+
+
+def located(problem, cloud: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The flat cell of each point, -1 where it is dropped, the four counts, and the points in the grid's frame."""
+    shape = problem.grid[2]
+    points, steps, stages = brought(problem, cloud)
+    with np.errstate(invalid="ignore"):
+        within = np.all((steps >= 0) & (steps < 2.0**62), axis=1)
+        index = np.where(within[:, None], steps, 0).astype(np.int64)
+    within &= np.all(index < np.asarray(shape), axis=1)
+    flat = (index[:, 0] * shape[1] + index[:, 1]) * shape[2] + index[:, 2]
+    alive, counts = dropped_at([*stages, within])
+    return np.where(alive, flat, -1), counts, points
 
 
 def scale_exponent(features: np.ndarray, points: int) -> int:
@@ -182,14 +195,22 @@ def scale_exponent(features: np.ndarray, points: int) -> int:
     return 61 - ilogb - points.bit_length()
 
 
-def summed(values: np.ndarray, exponent: int, divisor: int) -> np.float32:
+def scale_exponent_of_doubles(values: np.ndarray, points: int) -> int:
+    """s of one axis of float64 points: from the upper half of the largest magnitude, and at most 1000."""
+    largest = int(np.abs(values).view(np.int64).max()) >> 32 if len(values) else 0
+    if largest == 0:
+        return 0
+    return min(1000, 61 - ((largest >> 20) - 1023) - points.bit_length())
+
+
+def summed(values: np.ndarray, exponent: int, divisor: int, result=np.float32):
     if np.isnan(values).any() or (np.isposinf(values).any() and np.isneginf(values).any()):
-        return np.float32(np.nan)
+        return result(np.nan)
     if np.isinf(values).any():
-        return np.float32(values[np.isinf(values)][0])
+        return result(values[np.isinf(values)][0])
     total = sum(round(Fraction(float(value)) * Fraction(2) ** exponent) for value in values)
     with np.errstate(over="ignore"):
-        return np.float32(math.ldexp(float(total), -exponent) / divisor)
+        return result(math.ldexp(float(total), -exponent) / divisor)
 
 
 def extreme(values: np.ndarray, greatest: bool):
@@ -346,3 +367,48 @@ def sparse(problem, first: int, max_voxels: int | None = None) -> SparseResult:
 
 def is_batched(problem) -> bool:
     return number_of_clouds(problem) is not None
+
+
+def downsample(problem) -> list[np.ndarray]:
+    """Of voxel_downsample: points, features where there are some, counts, coordinates, dropped."""
+    clouds = number_of_clouds(problem)
+    main, features = problem.arrays["points"], problem.arrays.get("features")
+    compute = np.float64 if main.dtype == np.float64 else np.float32
+    channels = 0 if features is None else features.shape[-1]
+    dropped, means, mean_features, counts, coordinates = [], [], [], [], []
+    for cloud in range(1 if clouds is None else clouds):
+        points, steps, stages = brought(problem, cloud)
+        with np.errstate(invalid="ignore"):
+            within = np.all((steps >= -(2.0**62)) & (steps < 2.0**62), axis=1)
+        alive, reasons = dropped_at([*stages, within])
+        dropped.append(reasons)
+        given = len(points)
+        points, steps = points[alive], steps[alive]
+        rule = scale_exponent_of_doubles if compute is np.float64 else scale_exponent
+        exponents = [rule(points[:, axis], given) for axis in range(3)]
+        rows = np.zeros((len(points), 0))
+        if features is not None:
+            with np.errstate(invalid="ignore"):
+                part = cloud_features(problem, cloud, cloud_points(problem, cloud)[2])
+                rows = part[alive].astype(np.float64)
+        feature_exponents = [scale_exponent(rows[:, c], given) for c in range(channels)]
+        members: dict[tuple[int, ...], list[int]] = {}
+        for k, step in enumerate(steps.tolist()):
+            members.setdefault(tuple(int(x) for x in step), []).append(k)
+        for cell in sorted(members):
+            own = members[cell]
+            coordinates.append((cloud, *cell))
+            counts.append(len(own))
+            means.append([summed(points[own, axis], exponents[axis], len(own), compute) for axis in range(3)])
+            mean_features.append([summed(rows[own, c], feature_exponents[c], len(own)) for c in range(channels)])
+    made = len(counts)
+    parts = [np.array(means, compute).reshape(made, 3)]
+    if features is not None:
+        parts.append(np.array(mean_features, np.float32).reshape(made, channels))
+    all_dropped = np.array(dropped, np.int64).reshape(-1, 4)
+    return [
+        *parts,
+        np.array(counts, np.int32),
+        np.array(coordinates, np.int64).reshape(made, 4),
+        all_dropped if clouds is not None else all_dropped[0],
+    ]

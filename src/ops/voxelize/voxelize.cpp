@@ -35,12 +35,32 @@ bool is_one_of(DType dtype, std::initializer_list<DType> accepted) {
   return false;
 }
 
+// `who` speaks where the numbers make no grid.
+std::int64_t checked_cells(const char* who, const Grid& grid) {
+  const auto fail = [&](const auto&... parts) { throw Error(ErrorKind::value, concat(who, ": ", parts...)); };
+  std::int64_t cells = 1;
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    if (!std::isfinite(grid.origin[axis])) {
+      fail("the origin along ", axes[axis], " is ", grid.origin[axis], "; it must be finite");
+    }
+    if (!(grid.voxel_size[axis] > 0) || !std::isfinite(grid.voxel_size[axis])) {
+      fail("the voxel size along ", axes[axis], " is ", grid.voxel_size[axis], "; it must be positive and finite");
+    }
+    const std::int64_t size = grid.shape[axis];
+    if (size < 1) fail("the shape is ", shape_text(grid.shape), "; every size must be positive");
+    if (size > most_cells / cells) fail("a shape of ", shape_text(grid.shape), " has more than 2^62 cells");
+    cells *= size;
+  }
+  return cells;
+}
+
 class Planner {
  public:
   Planner(Operation operation, const TensorView& main, const char* what, const Grid& grid)
       : speaker_{operation}, what_(what), device_(main.device) {
     plan_.operation = operation;
-    plan_.cells = cells_of(grid);
+    plan_.cells =
+        checked_cells(operation == Operation::voxel_downsample ? robocache::name_of(operation) : "Grid", grid);
     for (int axis = 0; axis < 3; ++axis) {
       const auto k = static_cast<std::size_t>(axis);
       plan_.origin[axis] = grid.origin[k];
@@ -125,6 +145,11 @@ class Planner {
     plan_.depth_scale = images.depth_scale != 0 ? images.depth_scale : (is_float(depth.dtype) ? 1.0 : 0.001);
     if (!(plan_.depth_scale > 0) || !std::isfinite(plan_.depth_scale)) {
       fail(ErrorKind::value, "depth_scale is ", plan_.depth_scale, "; it must be positive and finite");
+    }
+    const auto scale = static_cast<float>(plan_.depth_scale);
+    if (depth.dtype != DType::f64 && (scale == 0 || !std::isfinite(scale))) {
+      fail(ErrorKind::value, "depth_scale ", plan_.depth_scale, " is beyond float32, in which ",
+           robocache::name_of(depth.dtype), " is computed; give float64");
     }
     plan_.depth_min = images.depth_min;
     plan_.depth_max = images.depth_max;
@@ -491,23 +516,7 @@ Plan voxelize_op::plan_images(Operation operation, const DepthImages& images, co
   return planner.plan();
 }
 
-std::int64_t cells_of(const Grid& grid) {
-  const auto fail = [](const auto&... parts) { throw Error(ErrorKind::value, concat("Grid: ", parts...)); };
-  std::int64_t cells = 1;
-  for (std::size_t axis = 0; axis < 3; ++axis) {
-    if (!std::isfinite(grid.origin[axis])) {
-      fail("the origin along ", axes[axis], " is ", grid.origin[axis], "; it must be finite");
-    }
-    if (!(grid.voxel_size[axis] > 0) || !std::isfinite(grid.voxel_size[axis])) {
-      fail("the voxel size along ", axes[axis], " is ", grid.voxel_size[axis], "; it must be positive and finite");
-    }
-    const std::int64_t size = grid.shape[axis];
-    if (size < 1) fail("the shape is ", shape_text(grid.shape), "; every size must be positive");
-    if (size > most_cells / cells) fail("a shape of ", shape_text(grid.shape), " has more than 2^62 cells");
-    cells *= size;
-  }
-  return cells;
-}
+std::int64_t cells_of(const Grid& grid) { return checked_cells("Grid", grid); }
 
 Grid grid_from_bounds(const std::array<double, 3>& low, const std::array<double, 3>& high,
                       const std::array<double, 3>& voxel_size) {
