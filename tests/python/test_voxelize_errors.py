@@ -161,7 +161,10 @@ def test_out():
 
 def test_a_grid_that_does_not_fit():
     large = rc.Grid((0, 0, 0), 1, (1 << 16, 1 << 16, 1 << 10))
-    parts = ["voxelize: 1 dense grid of [65536, 65536, 1024] would take 16384.0 GiB", 'take larger voxels, or layout="sparse"']
+    parts = [
+        "voxelize: 1 dense grid of [65536, 65536, 1024] would take 16384.0 GiB",
+        'take larger voxels, or layout="sparse"',
+    ]
     says(ValueError, parts, rc.voxelize, POINTS, large)
     parts = ["voxelize: 2 dense grids", "32768.0 GiB"]
     says(ValueError, parts, rc.voxelize, BATCH, large)
