@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bench import peers
 from bench.goals import GOALS, Row
+from bench.sparse import SPARSE_CASES, DownsampleCase, SparseCase
 from bench.timing import Call
 from bench.tsdf import TSDF_CASES, TsdfCase
 from bench.voxels import VOXEL_CASES, VoxelCase
@@ -325,8 +326,8 @@ METHODS = (
     ),
 )
 
-AnyCase = Case | VoxelCase | TsdfCase
-CASES: tuple[AnyCase, ...] = (*WITH_GOALS, *SCALE, *METHODS, *VOXEL_CASES, *TSDF_CASES)
+AnyCase = Case | VoxelCase | SparseCase | DownsampleCase | TsdfCase
+CASES: tuple[AnyCase, ...] = (*WITH_GOALS, *SCALE, *METHODS, *VOXEL_CASES, *SPARSE_CASES, *TSDF_CASES)
 
 
 def select(pattern: str | None) -> tuple[AnyCase, ...]:

@@ -1,8 +1,14 @@
-"""The rows that have a goal: (op, case) to microseconds cold and wall on an H200. No torch, for bench.table."""
+"""The contenders' names, and the rows that have a goal. No torch, for bench.table."""
 
 from __future__ import annotations
 
-GOALS: dict[tuple[str, str], tuple[float, float]] = {
+from typing import Any
+
+OURS, EAGER, COMPILED = "robocache", "torch", "torch.compile"
+FLOOR = "floor"
+
+# (op, case) to microseconds cold and wall on an H200; None: no goal.
+GOALS: dict[tuple[str, str], tuple[float, float | None]] = {
     ("resample", "64x4096->1024x32 f32"): (9.8, 10),
     ("resample", "32x500->256x256 bf16"): (6, 8),
     ("resample", "256x500->250x32 bf16"): (6, 8),
@@ -14,15 +20,51 @@ GOALS: dict[tuple[str, str], tuple[float, float]] = {
     ("voxelize", "occupancy 500K->128^3, uniform"): (8, 11),
     ("voxelize", "mean, 8 channels, 500K->128^3"): (48, 50),
     ("voxelize", "max, 8 channels, 500K->128^3"): (42, 45),
+    ("voxelize", "first 5 of 250K->1400x800x20, max_voxels"): (100, None),
 }
-CPU_FACTOR = 4  # on a CPU the goal of these rows is to be this many times as fast as torch
+
+# (op, case) to how many times as fast as a contender; of what sensors give, half of the floor's speed is past 81 G
+# points/s too.
+SENSOR_ORDER = {COMPILED: 2.0, FLOOR: 0.5}
+GPU_FACTORS: dict[tuple[str, str], dict[str, float]] = {
+    ("voxelize", "count 8M->256^3, sensor order"): SENSOR_ORDER,
+    ("voxelize", "occupancy 8M->256^3, sensor order"): SENSOR_ORDER,
+    ("voxelize", "count 20 shared frames as points->256^3"): SENSOR_ORDER,
+    ("voxelize", "occupancy 20 shared frames as points->256^3"): SENSOR_ORDER,
+    ("voxelize", "count 48 shared lidar scans->256^3"): SENSOR_ORDER,
+    ("voxelize", "occupancy 48 shared lidar scans->256^3"): SENSOR_ORDER,
+    ("voxelize_depth", "occupancy 20 frames of 640x480->128^3"): {COMPILED: 5},
+    ("voxelize_depth", "occupancy 20 shared frames->256^3"): {COMPILED: 5},
+    ("voxelize", "mean, 8 channels, 500K->128^3"): {"float atomics": 1 / 1.3},
+    ("voxelize", "mean, 8 channels, 500K->128^3, sensor order"): {"float atomics": 1 / 1.3},
+}
+CPU_FACTORS: dict[tuple[str, str], dict[str, float]] = {
+    **{row: {EAGER: 4} for row in GOALS},
+    **{
+        ("voxel_downsample", name): {"open3d": 2, "open3d.t": 2}
+        for name in (
+            "500K in a unit cube, 1/64",
+            "1M on surfaces, 1/16",
+            "table_scene_mug.pcd, 1/128",
+            "cturtle.pcd, 1/64",
+            "lidar_source.ply, 1/4",
+            "lidar_target.ply, 1/4",
+            "lidar_ascii.pcd, 1/4",
+        )
+    },
+}
+
+
+class Absent(Exception):
+    """What a case or a contender needs is not on this machine: it is skipped, and this says why."""
 
 
 class Row:
-    """What a case is called, and whether it has a goal."""
+    """What a case is called, who runs it, and whether it has a goal."""
 
     op: str
     name: str
+    devices: tuple[str, ...] = ("cuda", "cpu")
 
     @property
     def title(self) -> str:
@@ -30,4 +72,21 @@ class Row:
 
     @property
     def has_goal(self) -> bool:
-        return (self.op, self.name) in GOALS
+        row = self.op, self.name
+        return row in GOALS or row in GPU_FACTORS or row in CPU_FACTORS
+
+    def peers(self, device: str) -> tuple[str, ...]:
+        """Who is measured beside ours."""
+        return EAGER, COMPILED
+
+    def other_call(self, who: str, inputs: Any) -> Any:
+        """The call of a peer that is not torch."""
+        raise NotImplementedError(who)
+
+    def compared(self, who: str, results: list[Any]) -> list[Any]:
+        """What of a contender's results, and of the truth, must be the same."""
+        return results
+
+    def waits(self, who: str) -> bool:
+        """For the GPU, which keeps it out of CUDA graphs: it has no cold figure."""
+        return False

@@ -26,7 +26,7 @@ from bench import records
 from bench.cases import CASES, AnyCase, select
 
 MARK = "spin_kernel"  # torch.cuda._sleep
-KERNELS = f"regex:robocache|align|voxelize|tsdf|{MARK}"
+KERNELS = f"regex:robocache|align|voxelize|tsdf|cub|{MARK}"
 TIMEOUT = 300  # seconds, for all of ncu
 
 # Our name, and what ncu may call it: the first that the report has.
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", metavar="PATTERN", help="as for bench.run")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    cases = select(options.only)
+    cases = [case for case in select(options.only) if "cuda" in case.devices]
     if options.child:
         return launch(cases)
     ncu = find_ncu()

@@ -1,4 +1,4 @@
-"""python -m bench.run: ours beside torch on the same data, checked before it is timed.
+"""python -m bench.run: ours beside torch and others on the same data, checked before it is timed.
 
 On CUDA: cold (CUDA-graph replay over inputs that rotate past the L2), warm (one input), wall (eager calls back to
 back), wall p99 (single calls), floor (fewest bytes over the copy bandwidth measured here); of one call the host's time
@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from bench import records, timing
+from bench import others, records, timing
 from bench.cases import (
     CASES,
     PEER_TOLERANCE,
@@ -35,8 +35,11 @@ from bench.cases import (
     relative_error,
     select,
 )
+from bench.goals import COMPILED, EAGER, OURS, Absent
 from bench.progress import Progress
-from bench.report import COMPILED, EAGER, OURS, table
+from bench.report import table
+
+PEERS = (EAGER, COMPILED, *others.NAMES)
 
 
 class Disagreement(Exception):
@@ -74,6 +77,9 @@ class Bench:
             progress.begin(f"{case.title}: {who}")
             try:
                 row = {"op": case.op, "case": case.name, "who": who} | self._contender(case, who, sets, truth, common)
+            except Absent as reason:
+                progress.end(f"{case.title}: {who}: skipped: {reason}")
+                continue
             except Exception as error:  # whatever a contender does, the others are measured
                 self.failed(f"{case.title}: {who}", error, who)
                 progress.end(self.failures[-1])
@@ -106,11 +112,13 @@ class Bench:
             return row
         row["wall_us"] = timing.wall(calls[0], self.effort, self.synchronize)
         row["wall_p99_us"] = timing.tail_on_cuda(calls[0], self.effort, row["wall_us"])
+        if case.waits(who):
+            return row
         if who == OURS and case is SMALL_FUSE:
             row["host_without_launch_us"] = timing.host(case.without_launch(self.rc, sets[0]))
         try:
-            row["cold_us"] = timing.graph(calls, self.effort)
-            row["warm_us"] = timing.graph([calls[0]] * 8, self.effort)
+            row["cold_us"] = timing.graph(calls, self.effort, row["wall_us"])
+            row["warm_us"] = timing.graph(calls[:1], self.effort, row["wall_us"])
         except Exception as error:
             self.failed(f"{case.title}: {who}: no cold figure, the capture failed", error, who)
         if who == OURS:
@@ -120,6 +128,8 @@ class Bench:
     def _calls(self, case: AnyCase, who: str, sets: Sequence[Any]) -> list[Call]:
         if who == OURS:
             return [case.ours(self.rc, inputs) for inputs in sets]
+        if who not in (EAGER, COMPILED):
+            return [case.other_call(who, inputs) for inputs in sets]
         function: Callable[..., Any] | None = None
         if who == COMPILED:
             torch._dynamo.reset()  # else the second shape gets slower kernels of dynamic shape
@@ -127,12 +137,13 @@ class Bench:
         return [case.peer_call(inputs, function) for inputs in sets]
 
     def _agreement(self, case: AnyCase, who: str, call: Call, truth: Sequence[torch.Tensor]) -> float:
-        results = case.results(call())
+        results, truth = case.compared(who, case.results(call())), case.compared(who, list(truth))
         if len(results) != len(truth):
             raise Disagreement(f"{len(results)} results, expected {len(truth)}")
         worst = 0.0
         for got, exact in zip(results, truth, strict=True):
-            error = relative_error([got], [exact])
+            same = got.dtype == exact.dtype and torch.equal(got, exact)  # a billion cells as float64 would take 9 GB
+            error = 0.0 if same else relative_error([got], [exact])
             bound = TOLERANCE.get(got.dtype, 0.0) if who == OURS else PEER_TOLERANCE
             if not error <= bound:
                 raise Disagreement(f"disagrees with the float64 truth: relative error {error:.2e}, at most {bound:.0e}")
@@ -208,7 +219,7 @@ class Run:
 
     def _contenders(self, case: AnyCase) -> list[str]:
         skipped = COMPILED if self.options.quick and not case.has_goal else None
-        return [OURS, *(who for who in self.peers if who != skipped)]
+        return [OURS, *(who for who in case.peers(self.device) if who in self.peers and who != skipped)]
 
     def _measures(self, row: records.Row) -> bool:
         """Whether this run makes that row anew. A run of all cases also drops what is no case any more."""
@@ -223,6 +234,8 @@ class Run:
         alive = True
         try:
             self.bench.case(case, self._contenders(case), threads, progress)
+        except Absent as reason:
+            progress.end(f"{case.title}: skipped: {reason}")
         except Exception as error:
             self.bench.failed(case.title, error)
             progress.end(self.bench.failures[-1])
@@ -266,7 +279,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--quick", action="store_true", help="fewer repeats; torch.compile only on the rows that have a goal"
     )
     parser.add_argument(
-        "--peers", default=f"{EAGER},{COMPILED}", help="comma separated, of torch and torch.compile; none: ours alone"
+        "--peers", default=",".join(PEERS), help=f"comma separated, of {', '.join(PEERS)}; none: ours alone"
     )
     parser.add_argument("--threads", default="", help="on a CPU: comma separated; default: all cores")
     parser.add_argument("--copies", type=int, help="on CUDA: input sets to rotate; default: past the L2")
@@ -281,14 +294,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("bench.run: torch sees no CUDA device; try --device cpu", file=sys.stderr)
         return 2
     chosen = [] if options.peers == "none" else options.peers.split(",")
-    if unknown := set(chosen) - {EAGER, COMPILED}:
+    if unknown := set(chosen) - set(PEERS):
         names = ", ".join(sorted(unknown))
-        print(f"bench.run: no peer is named {names}; there are {EAGER} and {COMPILED}", file=sys.stderr)
+        print(f"bench.run: no peer is named {names}; there are {', '.join(PEERS)}", file=sys.stderr)
         return 2
     if importlib.util.find_spec("robocache") is None:
         print("bench.run: robocache is not installed in this Python; `make bench` installs it", file=sys.stderr)
         return 2
-    cases = select(options.only)
+    cases = [case for case in select(options.only) if device in case.devices]
     if not cases:
         print(f"bench.run: no case matches {options.only!r}; the titles are:", file=sys.stderr)
         print("\n".join(f"  {case.title}" for case in CASES), file=sys.stderr)

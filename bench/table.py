@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import records
-from bench.goals import GOALS
-from bench.report import Group, groups, number, pair
+from bench.goals import CPU_FACTORS, GOALS, GPU_FACTORS
+from bench.report import Group, faster, groups, number, others, pair
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 FEW = {
     *GOALS,
+    *GPU_FACTORS,
+    *CPU_FACTORS,
     ("resample", "hold 4x60->100x224x224x3 u8"),
     ("resample", "pose 256x500->250x7 f32"),
     ("resample", "8 packed episodes 256x5000->100x32 f32"),
@@ -52,7 +54,7 @@ def gpu_table(record: records.Row) -> str:
         lines.append(_line(f"{op} {case}", f"{floor:.1f}", *map(pair, group), _speedup(group)))
     host = record.get("host_without_launch_us")
     said = f"Host time of a call with 7 tensors, all but the launch: {host:.1f} us. " if host else ""
-    return "\n".join([*lines, "", said + _import(record)]).rstrip()
+    return "\n".join([*lines, *_others(record), "", said + _import(record)]).rstrip()
 
 
 def cpu_table(record: records.Row) -> str:
@@ -70,7 +72,17 @@ def cpu_table(record: records.Row) -> str:
         factor = f"{eager['wall_us'] / ours['wall_us']:.1f}x" if ours and eager else "-"
         share = f"{ours['memcpy_share']:.0%}" if ours else "-"
         lines.append(_line(f"{op} {case}", str(threads), *walls, factor, share))
-    return "\n".join([*lines, "", _import(record)]).rstrip()
+    return "\n".join([*lines, *_others(record), "", _import(record)]).rstrip()
+
+
+def _others(record: records.Row) -> list[str]:
+    """Beside peers that are not torch, where there are some."""
+    lines = [
+        _line(f"{ours['op']} {ours['case']}", pair(ours), other["who"], pair(other), f"{faster(ours, other):.1f}x")
+        for ours, other in others(record["rows"])
+    ]
+    head = ["", "| case | RoboCache | beside | takes | faster |", "| --- | ---: | --- | ---: | ---: |"]
+    return [*head, *lines] if lines else []
 
 
 def _line(*cells: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import statistics
 import subprocess
 import sys
@@ -86,12 +87,14 @@ def tail_on_cpu(call: Call, effort: Effort, estimate_us: float) -> float:
 # ---- CUDA
 
 FEWEST_IN_GRAPH = 24
+ENOUGH_IN_GRAPH = 2000  # microseconds: fewer calls will do, whose outputs may be large
 
 
-def graph(calls: Sequence[Call], effort: Effort, most: int = 30) -> float:
+def graph(calls: Sequence[Call], effort: Effort, wall_us: float = 0, most: int = 30) -> float:
     """Device time of one call: replays of one CUDA graph that holds all of them, over and over where they are few, so
     that starting the graph counts for little."""
-    calls = list(calls) * -(-FEWEST_IN_GRAPH // len(calls))
+    fewest = min(FEWEST_IN_GRAPH, math.ceil(ENOUGH_IN_GRAPH / max(wall_us, 1)))
+    calls = list(calls) * -(-fewest // len(calls))
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

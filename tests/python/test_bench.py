@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pty
@@ -16,9 +17,11 @@ import robocache as rc
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("typer", reason="Typer is not installed")
 
-from bench import records, table, timing
+from bench import others, recordings, records, report, run, table, timing
 from bench.cases import SMALL_FUSE
-from bench.report import OURS
+from bench.goals import CPU_FACTORS, EAGER, GOALS, GPU_FACTORS, OURS, Absent
+from bench.sparse import SPARSE_CASES, DownsampleCase, SparseCase
+from bench.voxels import VOXEL_CASES, VoxelCase
 
 PATIENCE = 120
 
@@ -96,3 +99,80 @@ def test_the_table_says_the_host_time_where_it_was_measured():
     assert measured.splitlines()[-1].startswith(
         "Host time of a call with 7 tensors, all but the launch: 4.3 us. `import"
     )
+
+
+def small(case):
+    """The same row with sizes that take no time."""
+    if isinstance(case, VoxelCase):
+        clouds = min(case.clouds, 6)
+        grids = case.grids and min(case.grids, 2)
+        sizes = {"cameras": min(case.cameras, 2), "clouds": clouds, "grids": grids}
+        return dataclasses.replace(case, number=min(case.number, 2000), side=min(case.side, 16), **sizes)
+    if isinstance(case, SparseCase):
+        return dataclasses.replace(case, number=2048, max_voxels=case.max_voxels and 2048)
+    return dataclasses.replace(case, number=min(case.number, 2000))
+
+
+@pytest.mark.parametrize("case", [*VOXEL_CASES, *SPARSE_CASES], ids=lambda case: case.title)
+def test_voxel_rows_agree_with_their_truth(case):
+    row = small(case)
+    measured = run.Bench(rc, "cpu", timing.Effort(quick=True), None)
+    try:
+        inputs = row.make("cpu")
+        truth = row.truth(inputs)
+        assert row.floor_bytes(inputs) > 0
+        for who in (OURS, EAGER):
+            measured._agreement(row, who, measured._calls(row, who, [inputs])[0], truth)
+    except Absent as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize("who", others.DOWNSAMPLES)
+def test_others_downsample_the_same_cloud(who):
+    case = small(next(case for case in SPARSE_CASES if isinstance(case, DownsampleCase)))
+    inputs = case.make("cpu")
+    measured = run.Bench(rc, "cpu", timing.Effort(quick=True), None)
+    try:
+        call = case.other_call(who, inputs)
+    except Absent as reason:
+        pytest.skip(str(reason))
+    measured._agreement(case, who, call, case.truth(inputs))
+
+
+def test_every_goal_is_of_a_row():
+    titles = {(case.op, case.name) for case in run.CASES}
+    assert {*GOALS, *GPU_FACTORS, *CPU_FACTORS} <= titles
+
+
+def test_what_is_not_there_is_skipped_and_said(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("ROBOCACHE_DATA", str(tmp_path))
+    recordings.frames.cache_clear()
+    options = run._arguments(["--device", "cpu", "--only", "20 shared frames as points", "--json", str(tmp_path / "r")])
+    cases = run.select(options.only)
+    assert run.Run(options, "cpu", [], cases, [1]).all() == 0
+    assert f"skipped: there is no *.depth.png in {tmp_path}/depth; ROBOCACHE_DATA names" in capsys.readouterr().out
+
+
+def test_goals_beside_others_and_the_floor():
+    common = {"op": "voxelize", "case": "count 8M->256^3, sensor order", "floor_us": 40.0}
+    rows = [
+        common | {"who": OURS, "cold_us": 70.0, "wall_us": 71.0},
+        common | {"who": "torch.compile", "cold_us": 150.0, "wall_us": 160.0},
+        common | {"who": "float atomics", "cold_us": 35.0, "wall_us": 36.0},
+    ]
+    title = f"{common['op']} {common['case']}"
+    assert report.goals(rows, "cuda") == [
+        (title, "2x torch.compile", "2.14x", True),
+        (title, "0.5x floor", "0.57x", True),
+    ]
+    assert "NO" not in report.table(rows, "cuda")
+    record = {
+        "rows": rows,
+        "gpu": "a",
+        "driver": "b",
+        "cuda": "c",
+        "torch": "d",
+        "commit": "e",
+        "copy_bytes_per_s": 1e12,
+    }
+    assert f"| {title} | 70.0 / 71.0 | float atomics | 35.0 / 36.0 | 0.5x |" in table.gpu_table(record)
