@@ -71,102 +71,107 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
   if (threadIdx.x == 0) {
     if constexpr (Plain) {
       tile.one = true;
-      tile.first = blockIdx.x * tile_points;
-      tile.count = tile.stored = min(tile_points, plan.points_per_cloud - tile.first);
+      tile.first = blockIdx.x * round_points;
+      tile.count = tile.stored = min(round_points, plan.points_per_cloud - tile.first);
       tile.cloud.number = tile.cloud.grid = tile.cloud.first = 0;
       tile.cloud.count = plan.points_per_cloud;
     } else {
-      set_tile(plan, call.tiles_per_cloud, tile);
+      set_tile(plan, call.tiling, tile);
     }
   }
   if constexpr (!Plain) __syncthreads();
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
-  const std::int64_t base = static_cast<std::int64_t>(threadIdx.x / warp_size) * warp_points + lane;
-  Index keys[n];
-  Drop drops[n];
-  std::int64_t clouds[n];
-  if constexpr (Plain) {
-    Cloud<C> cloud;
-    cloud.count = plan.points_per_cloud;
+  std::int64_t base = static_cast<std::int64_t>(threadIdx.x / warp_size) * warp_points + lane;
+  for (std::int64_t round = 0; round < (Plain ? round_points : tile.stored);
+       round += round_points, base += round_points) {
+    Index keys[n];
+    Drop drops[n];
+    std::int64_t clouds[n];
+    if constexpr (Plain) {
+      Cloud<C> cloud;
+      cloud.count = plan.points_per_cloud;
 #pragma unroll
-    for (int axis = 0; axis < 3; ++axis) {
-      cloud.origin[axis] = static_cast<C>(plan.origin[axis]);
-      cloud.voxel_size[axis] = static_cast<C>(plan.voxel_size[axis]);
-    }
+      for (int axis = 0; axis < 3; ++axis) {
+        cloud.origin[axis] = static_cast<C>(plan.origin[axis]);
+        cloud.voxel_size[axis] = static_cast<C>(plan.voxel_size[axis]);
+      }
 #pragma unroll
-    for (int k = 0; k < n; ++k) {
-      keys[k] = locate_plain<T, Index>(plan, cloud, blockIdx.x * tile_points + base + k * warp_size, drops[k]);
-    }
-    __syncthreads();
-  } else {
+      for (int k = 0; k < n; ++k) {
+        keys[k] = locate_plain<T, Index>(plan, cloud, blockIdx.x * round_points + base + k * warp_size, drops[k]);
+      }
+      __syncthreads();
+    } else {
 #pragma unroll
-    for (int k = 0; k < n; ++k) {
-      C p[3] = {};
-      keys[k] = locate_in<T, Index>(plan, tile, base + k * warp_size, drops[k], clouds[k], p);
+      for (int k = 0; k < n; ++k) {
+        C p[3] = {};
+        keys[k] = locate_in<T, Index>(plan, tile, base + k * warp_size, drops[k], clouds[k], p);
+      }
     }
-  }
-  const bool shares_largest = Features && call.sums && (tile.one || plan.grids == 1);
-  if constexpr (Features) {
-    if (call.sums) find_largest(call, tile, base, keys, largest);
-  }
+    if constexpr (Features) {
+      if (call.sums) find_largest(call, tile, base, keys, largest);
+    }
 
-  after_earlier_work();  // the grids, or the heads, are filled
-  if constexpr (Features) {
-    // Points of a warp follow each other in memory, whichever cloud they are of.
-    const std::int64_t number = number_in(plan, tile, base);
-    std::int32_t previous[n] = {}, lengths[n];
+    after_earlier_work();  // the grids, or the heads, are filled
+    if constexpr (Features) {
+      // Points of a warp follow each other in memory, whichever cloud they are of.
+      const std::int64_t number = number_in(plan, tile, base);
+      std::int32_t previous[n] = {}, lengths[n];
 #pragma unroll
-    for (int k = 0; k < n; ++k) {
-      const Runs runs(keys[k]);
-      lengths[k] = runs.leads ? runs.length : 0;
-      if (runs.leads) previous[k] = atomicExch(call.heads + keys[k], static_cast<std::int32_t>(number + k * warp_size));
-    }
+      for (int k = 0; k < n; ++k) {
+        const Runs runs(keys[k]);
+        lengths[k] = runs.leads ? runs.length : 0;
+        if (runs.leads)
+          previous[k] = atomicExch(call.heads + keys[k], static_cast<std::int32_t>(number + k * warp_size));
+      }
 #pragma unroll
-    for (int k = 0; k < n; ++k) {
-      if (base + k * warp_size < tile.stored) static_cast<Index*>(call.keys)[number + k * warp_size] = keys[k];
-    }
-    if (threadIdx.x == 0 && tile.one && tile.first == 0) {
-      atomicAdd(call.magnitudes.given + tile.cloud.grid, static_cast<unsigned long long>(tile.cloud.count));
-    }
+      for (int k = 0; k < n; ++k) {
+        if (base + k * warp_size < tile.stored) static_cast<Index*>(call.keys)[number + k * warp_size] = keys[k];
+      }
+      if (threadIdx.x == 0 && tile.one && tile.first + round == 0) {
+        atomicAdd(call.magnitudes.given + tile.cloud.grid, static_cast<unsigned long long>(tile.cloud.count));
+      }
 #pragma unroll
-    for (int k = 0; k < n; ++k) {
-      const std::int64_t at = base + k * warp_size;
-      if (!tile.one && at < tile.count && clouds[k] >= 0 && integer(plan.offsets, clouds[k]) == tile.first + at) {
-        Cloud<float> cloud;
-        set_extent(plan, clouds[k], cloud);
-        atomicAdd(call.magnitudes.given + cloud.grid, static_cast<unsigned long long>(cloud.count));
+      for (int k = 0; k < n; ++k) {
+        const std::int64_t at = base + k * warp_size;
+        if (!tile.one && at < tile.count && clouds[k] >= 0 && integer(plan.offsets, clouds[k]) == tile.first + at) {
+          Cloud<float> cloud;
+          set_extent(plan, clouds[k], cloud);
+          atomicAdd(call.magnitudes.given + cloud.grid, static_cast<unsigned long long>(cloud.count));
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < n; ++k) {
+        if (lengths[k] > 0) call.nodes[number + k * warp_size] = {previous[k], lengths[k]};
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < n; ++k) {
+        const Runs runs(keys[k]);
+        // Nothing comes back: a reduction, which nobody waits for.
+        if (runs.leads && plan.count != nullptr) atomicAdd(plan.count + keys[k], runs.length);
+        if (runs.leads && plan.occupancy != nullptr) mark(call, plan.occupancy, keys[k]);
+        if (runs.leads && call.occupied != nullptr) call.occupied[keys[k]] = 1;
       }
     }
 #pragma unroll
-    for (int k = 0; k < n; ++k) {
-      if (lengths[k] > 0) call.nodes[number + k * warp_size] = {previous[k], lengths[k]};
-    }
-  } else {
+    for (int k = 0; plan.dropped != nullptr && k < n; ++k) {
+      if (!__any_sync(whole_warp, drops[k] != Drop::none)) continue;
 #pragma unroll
-    for (int k = 0; k < n; ++k) {
-      const Runs runs(keys[k]);
-      // Nothing comes back: a reduction, which nobody waits for.
-      if (runs.leads && plan.count != nullptr) atomicAdd(plan.count + keys[k], runs.length);
-      if (runs.leads && plan.occupancy != nullptr) mark(call, plan.occupancy, keys[k]);
-      if (runs.leads && call.occupied != nullptr) call.occupied[keys[k]] = 1;
-    }
-  }
-#pragma unroll
-  for (int k = 0; plan.dropped != nullptr && k < n; ++k) {
-    if (!__any_sync(whole_warp, drops[k] != Drop::none)) continue;
-#pragma unroll
-    for (int reason = 0; reason < drop_reasons; ++reason) {
-      const bool mine = static_cast<int>(drops[k]) == reason;
-      if (tile.one) {
-        const int count = __popc(__ballot_sync(whole_warp, mine));
-        if (lane == 0 && count > 0) atomicAdd(dropped + reason, count);
-      } else if (mine) {
-        atomicAdd(reinterpret_cast<unsigned long long*>(plan.dropped) + clouds[k] * drop_reasons + reason, 1ull);
+      for (int reason = 0; reason < drop_reasons; ++reason) {
+        const bool mine = static_cast<int>(drops[k]) == reason;
+        if (tile.one) {
+          const int count = __popc(__ballot_sync(whole_warp, mine));
+          if (lane == 0 && count > 0) atomicAdd(dropped + reason, count);
+        } else if (mine) {
+          atomicAdd(reinterpret_cast<unsigned long long*>(plan.dropped) + clouds[k] * drop_reasons + reason, 1ull);
+        }
       }
     }
+    __syncwarp();  // what find_largest() shares is read
   }
   let_next_begin();
   const bool drops_together = plan.dropped != nullptr && tile.one;
+  const bool shares_largest = Features && call.sums && (tile.one || plan.grids == 1);
   if (!drops_together && !shares_largest) return;
   __syncthreads();
   if (drops_together && threadIdx.x < drop_reasons && dropped[threadIdx.x] > 0) {
@@ -304,7 +309,7 @@ class Runner {
   template <bool Features>
   void run_points() const {
     const Plan& plan = call_.plan;
-    const std::int64_t tiles = tiles_of(plan);
+    const std::int64_t tiles = call_.tiling.tiles;
     with_point_type(plan, [&](auto type) {
       using T = typename decltype(type)::type;
       if constexpr (is_float_type<T>) {
@@ -371,7 +376,7 @@ void run_cuda(const Plan& plan, const Context& context, int device) {
   call.box = cuda_fault_box(device);
   const CudaDevice current(device);
   call.all_cells = plan.grids * plan.cells;
-  call.tiles_per_cloud = tiles_per_cloud(plan);
+  call.tiling = tiling_of(plan);
   Room needed(nullptr);
   take_scratch(call, needed);
   const CudaScratch scratch(context.workspace, device,

@@ -28,8 +28,8 @@ struct Call {
   FaultBox* box = nullptr;
   Fill fills[max_fills];
   int fill_count = 0;
-  std::int64_t tiles_per_cloud = 0;  // 0: packed, tiles run over clouds' ends
-  std::int64_t all_cells = 0;        // of all grids
+  Tiling tiling;
+  std::int64_t all_cells = 0;  // of all grids
 
   std::uint8_t* occupied = nullptr;  // scratch: what bits are packed from
   bool zero_or_one = false;          // all that plan.occupancy holds

@@ -14,7 +14,14 @@ namespace {
 constexpr unsigned whole_warp = 0xffffffffu;
 constexpr int warp_size = 32;
 constexpr int warps = tuning::threads / warp_size;
-constexpr std::int64_t tile_points = std::int64_t{tuning::threads} * tuning::points_per_thread;
+constexpr std::int64_t round_points = std::int64_t{tuning::threads} * tuning::points_per_thread;
+
+// How points are cut into tiles, one for each block: whole rounds of them, clouds apart unless they are packed.
+struct Tiling {
+  std::int64_t points = round_points;
+  std::int64_t per_cloud = 0;  // tiles; 0: packed, tiles run over clouds' ends
+  std::int64_t tiles = 0;
+};
 
 // The cloud that a packed point is in; -1 where it is in none.
 __device__ std::int64_t cloud_at(const Plan& plan, std::int64_t point) {
@@ -48,15 +55,15 @@ struct Tile {
   std::int64_t stored = 0;  // of them and of the padding behind them, which gets keys too
 };
 template <class C>
-__device__ void set_tile(const Plan& plan, std::int64_t tiles_per_cloud, Tile<C>& tile) {
+__device__ void set_tile(const Plan& plan, const Tiling& tiling, Tile<C>& tile) {
   tile = {};  // shared memory has no initial values
   std::int64_t cloud = 0;
-  if (tiles_per_cloud > 0) {
-    cloud = blockIdx.x / tiles_per_cloud;
-    tile.first = (blockIdx.x - cloud * tiles_per_cloud) * tile_points;
+  if (tiling.per_cloud > 0) {
+    cloud = blockIdx.x / static_cast<std::uint32_t>(tiling.per_cloud);  // both fit: a launch has fewer blocks
+    tile.first = (blockIdx.x - cloud * tiling.per_cloud) * tiling.points;
   } else {
-    const std::int64_t first = blockIdx.x * tile_points;
-    const std::int64_t last = min(first + tile_points, plan.points_per_cloud) - 1;
+    const std::int64_t first = blockIdx.x * tiling.points;
+    const std::int64_t last = min(first + tiling.points, plan.points_per_cloud) - 1;
     cloud = cloud_at(plan, first);
     tile.one = cloud >= 0 && cloud == cloud_at(plan, last);
     tile.first = first;
@@ -65,8 +72,8 @@ __device__ void set_tile(const Plan& plan, std::int64_t tiles_per_cloud, Tile<C>
     tile.first -= clamp_to(integer(plan.offsets, cloud), 0, plan.points_per_cloud);
   }
   tile.cloud = cloud_of<C>(plan, cloud);
-  tile.count = min(tile_points, tile.cloud.count - tile.first);
-  if (tiles_per_cloud > 0) tile.stored = min(tile_points, plan.points_per_cloud - tile.first);
+  tile.count = min(tiling.points, tile.cloud.count - tile.first);
+  if (tiling.per_cloud > 0) tile.stored = min(tiling.points, plan.points_per_cloud - tile.first);
 }
 
 // The key of point k of a tile, -1 where it has none, and the point in the grid's frame.
@@ -119,14 +126,21 @@ inline bool is_plain(const Plan& plan) {
          plan.offsets.data == nullptr;
 }
 
-// Tiles of each cloud; 0 where clouds are packed and tiles run over their ends.
-inline std::int64_t tiles_per_cloud(const Plan& plan) {
-  if (plan.offsets.data != nullptr) return 0;
-  return std::max<std::int64_t>(divide_up(plan.points_per_cloud, tile_points), 1);
-}
-inline std::int64_t tiles_of(const Plan& plan) {
-  const std::int64_t each = tiles_per_cloud(plan);
-  return each > 0 ? plan.clouds * each : divide_up(plan.points_per_cloud, tile_points);
+// Where a tile has to find out about its cloud first (its pose, its camera), several rounds share that, as long as there are
+// tiles for all multiprocessors, and packed clouds are long enough to have tiles of their own.
+inline Tiling tiling_of(const Plan& plan) {
+  Tiling tiling;
+  if (!is_plain(plan)) {
+    std::int64_t rounds = plan.all_points / (round_points * tuning::enough_tiles);
+    if (plan.offsets.data != nullptr && plan.clouds > 0) {
+      rounds = std::min(rounds, plan.all_points / plan.clouds / (round_points * tuning::most_rounds));
+    }
+    tiling.points = round_points * std::clamp<std::int64_t>(rounds, 1, tuning::most_rounds);
+  }
+  const std::int64_t tiles = divide_up(plan.points_per_cloud, tiling.points);
+  if (plan.offsets.data == nullptr) tiling.per_cloud = std::max<std::int64_t>(tiles, 1);
+  tiling.tiles = tiling.per_cloud > 0 ? plan.clouds * tiling.per_cloud : tiles;
+  return tiling;
 }
 
 }  // namespace

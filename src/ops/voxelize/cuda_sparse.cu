@@ -15,7 +15,7 @@ namespace {
 struct SparseCall {
   Plan plan;
   FaultBox* box = nullptr;
-  std::int64_t tiles_per_cloud = 0;
+  Tiling tiling;
   std::int64_t all_cells = 0;  // of all grids; also the key of points that are in none
 
   // Scratch. Keys are uint32 where the plan is small, else uint64.
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(threads) voxelize_bounds_kernel(const __grid_c
   __shared__ Tile<C> tile;
   after_earlier_work();
   let_next_begin();
-  if (threadIdx.x == 0) set_tile(plan, call.tiles_per_cloud, tile);
+  if (threadIdx.x == 0) set_tile(plan, call.tiling, tile);
   __syncthreads();
   long long low[3] = {farthest, farthest, farthest};
   long long high[3] = {-farthest, -farthest, -farthest};
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(threads) voxelize_keys_kernel(const __grid_con
     }
   }
   if (threadIdx.x < drop_reasons) dropped[threadIdx.x] = 0;
-  if (threadIdx.x == 0) set_tile(plan, call.tiles_per_cloud, tile);
+  if (threadIdx.x == 0) set_tile(plan, call.tiling, tile);
   __syncthreads();
   if (threadIdx.x == 0 && tile.one && tile.first == 0) {
     atomicAdd(call.magnitudes.given + tile.cloud.grid, static_cast<unsigned long long>(tile.cloud.count));
@@ -432,7 +432,7 @@ class SparseRunner {
       : set_rows_(set_rows), context_(context), device_(device), stream_(static_cast<cudaStream_t>(context.stream)) {
     call_.plan = plan;
     call_.box = cuda_fault_box(device);
-    call_.tiles_per_cloud = tiles_per_cloud(plan);
+    call_.tiling = tiling_of(plan);
   }
 
   void run() {
@@ -488,7 +488,7 @@ class SparseRunner {
     call_.bounds = static_cast<long long*>(scratch.data());
     cuda_check(cudaMemcpyAsync(call_.bounds, bounds, sizeof bounds, cudaMemcpyHostToDevice, stream_), name());
     with_point_type(call_.plan, [&](auto type) {
-      launch(&voxelize_bounds_kernel<typename decltype(type)::type>, tiles_of(call_.plan));
+      launch(&voxelize_bounds_kernel<typename decltype(type)::type>, call_.tiling.tiles);
     });
     fetch(bounds, call_.bounds, sizeof bounds);
     const std::int64_t low[] = {bounds[0], bounds[1], bounds[2]};
@@ -553,8 +553,9 @@ class SparseRunner {
     take_scratch<Key>(room, temporary_bytes);
     clear(scratch.data(), cleared_);
     clear(plan.dropped, plan.clouds * drop_reasons * 8);
-    with_point_type(
-        plan, [&](auto type) { launch(&voxelize_keys_kernel<typename decltype(type)::type, Key>, tiles_of(plan)); });
+    with_point_type(plan, [&](auto type) {
+      launch(&voxelize_keys_kernel<typename decltype(type)::type, Key>, call_.tiling.tiles);
+    });
     if (plan.all_points > 0) {
       sort<Key>(temporary_, temporary_bytes);
       launch_for(&voxelize_starts_kernel<Key>, plan.all_points);

@@ -139,7 +139,8 @@ ROBOCACHE_HD bool depth_of(const Plan& plan, T raw, C& z) {
 // False where there is no reading.
 template <class T, class C>
 ROBOCACHE_HD bool unproject(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, C (&p)[3]) {
-  const std::int64_t v = k / plan.width;
+  const std::int64_t v =
+      static_cast<std::uint32_t>(k) / static_cast<std::uint32_t>(plan.width);  // fewer than 2^31 pixels
   const std::int64_t u = k - v * plan.width;
   C z = 0;
   if (!depth_of(plan, pixel_at<T>(plan, cloud.number, v, u), z)) return false;

@@ -9,6 +9,10 @@ namespace robocache::voxelize_op::tuning {
 inline constexpr int threads = 128;
 inline constexpr int points_per_thread = 2;
 
+// Clouds that have poses, cameras or a batch: rounds of those that a block makes, where there are enough tiles of points.
+inline constexpr int most_rounds = 8;
+inline constexpr int enough_tiles = 4224;
+
 // With features, cells of which a thread finds those that have points (a mean of 8 channels takes 75.5 with 4, 78.0 with 8),
 // and blocks that a multiprocessor holds at least: 8 leave 64 registers, which makes it 115 for 80 without a bound; 6 leave 80.
 inline constexpr int cells_per_thread = 4;
