@@ -18,7 +18,8 @@ if(NOT HIGHWAY_INCLUDE_DIR)
 endif()
 
 # Equal bits everywhere: nothing may contract a * b + c, on the host or on the device.
-set(host_flags -ffp-contract=off -Wall -Wextra)
+# Nobody sees exception flags (core/float_environment.h), and unless told so GCC makes no vectors of floor.
+set(host_flags -ffp-contract=off -fno-trapping-math -Wall -Wextra)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND host_flags -Wno-restrict)  # GCC 12 warns of every "text" + std::string (its bug 105651)
 endif()

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "ops/voxelize/kernel.h"
+#include "ops/voxelize/features.h"
 
 namespace robocache::voxelize_op {
 inline namespace ROBOCACHE_SIMD_TARGET {
@@ -52,53 +52,16 @@ inline void fill_cells(const Plan& plan, std::int64_t begin, std::int64_t end) {
   });
 }
 
+inline void write_bit(const Plan& plan, std::int64_t key) {
+  const Bit bit = bit_of(plan, key);
+  plan.bits[bit.byte] = static_cast<std::uint8_t>(plan.bits[bit.byte] | bit.mask);
+}
 inline void write_count(const Plan& plan, std::int64_t row, std::int64_t points) {
   if (plan.count != nullptr) {
     plan.count[row] = static_cast<std::int32_t>((plan.accumulate ? plan.count[row] : 0) + points);
   }
   if (plan.occupancy != nullptr) plan.occupancy[row] = 1;
-  if (plan.bits != nullptr) {
-    const Bit bit = bit_of(plan, row);
-    plan.bits[bit.byte] = static_cast<std::uint8_t>(plan.bits[bit.byte] | bit.mask);
-  }
-}
-
-// The features of one cell, from the numbers of its points. `exponents` are those of its grid.
-template <class F>
-void write_features(const Plan& plan, std::int64_t row, std::span<const std::int64_t> points, const int* exponents) {
-  constexpr std::int64_t block = 16;
-  using R = feature_t<F>;  // of sums and means
-  const auto* const features = static_cast<const F*>(plan.features);
-  for (std::int64_t first = 0; first < plan.channels; first += block) {
-    const std::int64_t width = std::min(block, plan.channels - first);
-    const std::int64_t out = row * plan.channels + first;
-    if (plan.sum != nullptr || plan.mean != nullptr) {
-      Sum sums[block];
-      double scales[block];
-      for (std::int64_t c = 0; c < width; ++c) scales[c] = power_of_two(exponents[first + c]);
-      for (const std::int64_t point : points) {
-        const F* const from = features + feature_offset(plan, point) + first * plan.channel_stride;
-        for (std::int64_t c = 0; c < width; ++c) sums[c].add(feature_value(from[c * plan.channel_stride]), scales[c]);
-      }
-      for (std::int64_t c = 0; c < width; ++c) {
-        const double scale = power_of_two(-exponents[first + c]);
-        const Divisor count(static_cast<std::int64_t>(points.size()));
-        if (plan.sum != nullptr) reinterpret_cast<R*>(plan.sum)[out + c] = sums[c].template value<R>(scale, {});
-        if (plan.mean != nullptr) reinterpret_cast<R*>(plan.mean)[out + c] = sums[c].template value<R>(scale, count);
-      }
-    }
-    for (const bool greatest : {true, false}) {
-      F* const values = static_cast<F*>(greatest ? plan.max : plan.min);
-      if (values == nullptr) continue;
-      Extreme extremes[block];
-      for (std::int64_t c = 0; plan.accumulate && c < width; ++c) extremes[c].add(greatest, values[out + c]);
-      for (const std::int64_t point : points) {
-        const F* const from = features + feature_offset(plan, point) + first * plan.channel_stride;
-        for (std::int64_t c = 0; c < width; ++c) extremes[c].add(greatest, from[c * plan.channel_stride]);
-      }
-      for (std::int64_t c = 0; c < width; ++c) values[out + c] = feature_at<F>(greatest, extremes[c].order);
-    }
-  }
+  if (plan.bits != nullptr) write_bit(plan, row);
 }
 
 // Points given to each grid.
@@ -113,12 +76,13 @@ inline std::vector<std::int64_t> points_of_grids(const Plan& plan) {
 }
 
 // The exponents of every grid and channel, from the largest magnitudes there.
-template <class F>
-std::vector<int> exponents_of(const Plan& plan, std::span<const std::uint32_t> largest) {
+inline std::vector<int> exponents_of(const Plan& plan, std::span<const std::uint32_t> largest) {
   const std::vector<std::int64_t> points = points_of_grids(plan);
   std::vector<int> exponents(largest.size());
   for (std::size_t k = 0; k < largest.size(); ++k) {
-    exponents[k] = exponent_of<F>(largest[k], points[k / static_cast<std::size_t>(plan.channels)]);
+    const std::int64_t given = points[k / static_cast<std::size_t>(plan.channels)];
+    exponents[k] = plan.feature_dtype == DType::f64 ? exponent_of<double>(largest[k], given)
+                                                    : exponent_of<float>(largest[k], given);
   }
   return exponents;
 }

@@ -1,54 +1,250 @@
-// From points to keys, compiled once for each SIMD target. Keys are -1 where a point is dropped.
+// What the cpu backend computes, compiled once for each SIMD target. Points are placed a block at a time, by loops over
+// the block that have no branches: compilers turn them into vectors.
 #include "ops/voxelize/cpu.h"
 
 namespace robocache::voxelize_op {
 inline namespace ROBOCACHE_SIMD_TARGET {
 namespace {
 
-template <class T>
-void locate_points(const Plan& plan, const Piece& piece, std::int64_t* keys, compute_t<T>* located,
-                   std::int64_t (&dropped)[drop_reasons]) {
-  const auto cloud = cloud_of<compute_t<T>>(plan, piece.cloud);
+constexpr std::int32_t block_points = 256;  // what a few loops keep in the first cache
+
+template <class C>
+struct Block {
+  std::int32_t count = 0;
+  C p[3][block_points];             // points, in the grid's frame in the end
+  std::int32_t drop[block_points];  // a Drop
+
+  template <class F>
+  void each(const F& f) {
+    for (std::int32_t k = 0; k < count; ++k) f(k);
+  }
+  // The smallest Drop is the reason.
+  template <class F>
+  void drop_unless(Drop reason, const F& holds) {
+    for (std::int32_t k = 0; k < count; ++k) {
+      const C at[3] = {p[0][k], p[1][k], p[2][k]};
+      const auto here = static_cast<std::int32_t>(holds(at) ? Drop::none : reason);
+      drop[k] = here < drop[k] ? here : drop[k];
+    }
+  }
+};
+
+// As bring(), for points from k on.
+template <class T, class C = compute_t<T>>
+void bring_block(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, Block<C>& block) {
+  if (plan.source == Source::points) {
+    if constexpr (is_float_type<T>) {
+      const std::int64_t stride = plan.point_stride;
+      const T* const first =
+          static_cast<const T*>(plan.points) + cloud.number * plan.cloud_stride + (cloud.first + k) * stride;
+      for (int axis = 0; axis < 3; ++axis) {
+        block.each([&](std::int32_t n) { block.p[axis][n] = widen(first[n * stride + axis * plan.axis_stride]); });
+      }
+      block.each([&](std::int32_t n) { block.drop[n] = static_cast<std::int32_t>(Drop::none); });
+    }
+  } else {
+    block.each([&](std::int32_t n) {
+      C p[3] = {};
+      block.drop[n] = static_cast<std::int32_t>(unproject<T>(plan, cloud, k + n, p) ? Drop::none : Drop::no_reading);
+      for (int axis = 0; axis < 3; ++axis) block.p[axis][n] = p[axis];
+    });
+  }
+  const auto finite = [](const C(&p)[3]) { return all_finite(p); };
+  const auto crop = [&] {
+    C low[3], high[3];
+    for (int axis = 0; axis < 3; ++axis) {
+      low[axis] = static_cast<C>(plan.crop_low[axis]);
+      high[axis] = static_cast<C>(plan.crop_high[axis]);
+    }
+    block.drop_unless(Drop::cropped, [=](const C(&p)[3]) {
+      bool inside = true;
+      for (int axis = 0; axis < 3; ++axis) inside &= p[axis] >= low[axis] && p[axis] < high[axis];
+      return inside;
+    });
+  };
+  block.drop_unless(Drop::not_finite, finite);
+  if (plan.crops && plan.crop_in_sensor_frame) crop();
+  if (plan.poses.data != nullptr) {
+    const Cloud<C> posed = cloud;  // a copy, so that writing points cannot change it
+    block.each([&](std::int32_t n) {
+      C p[3] = {block.p[0][n], block.p[1][n], block.p[2][n]};
+      transform(posed, p);
+      for (int axis = 0; axis < 3; ++axis) block.p[axis][n] = p[axis];
+    });
+    block.drop_unless(Drop::not_finite, finite);
+  }
+  if (plan.crops && !plan.crop_in_sensor_frame) crop();
+}
+
+// As cell_of() and lattice_place(), which differ only in what `lowest` is. Index is int32 where fits_int32().
+template <class Index, class C>
+void place_block(const Plan& plan, const Cloud<C>& cloud, Block<C>& block, std::int64_t* keys) {
+  constexpr C limit = sizeof(Index) == 8 ? C(0x1p62) : C(0x1p30);
+  Index cells[block_points] = {};
+  for (int axis = 0; axis < 3; ++axis) {
+    const C origin = cloud.origin[axis], voxel_size = cloud.voxel_size[axis];
+    const auto lowest = static_cast<Index>(plan.lowest[axis]);
+    const auto size = static_cast<Index>(plan.shape[axis]);
+    const C* const p = block.p[axis];
+    block.each([&](std::int32_t k) {
+      const C at = floor_of((p[k] - origin) / voxel_size);
+      const bool near = at >= static_cast<C>(lowest) && at < limit;
+      const Index index = static_cast<Index>(near ? at : C(0)) - lowest;
+      const bool inside = near && index < size;
+      const auto reason = static_cast<std::int32_t>(inside ? Drop::none : Drop::outside);
+      block.drop[k] = reason < block.drop[k] ? reason : block.drop[k];
+      cells[k] = cells[k] * size + (inside ? index : 0);
+    });
+  }
   const std::int64_t base = cloud.grid * plan.cells;
-  for (std::int64_t k = piece.begin; k < piece.end; ++k) {
-    compute_t<T> p[3] = {};
-    const Place place = locate<T>(plan, cloud, k, p);
-    *keys++ = place.drop == Drop::none ? base + place.cell : -1;
-    if (place.drop != Drop::none) ++dropped[static_cast<int>(place.drop)];
-    if (located == nullptr) continue;
-    for (const compute_t<T> x : p) *located++ = x;
+  block.each(
+      [&](std::int32_t k) { keys[k] = block.drop[k] == static_cast<std::int32_t>(Drop::none) ? base + cells[k] : -1; });
+}
+
+bool fits_int32(const Plan& plan) {
+  bool fits = plan.is_small();
+  for (int axis = 0; axis < 3; ++axis) {
+    fits = fits && plan.lowest[axis] >= -(1 << 30) && plan.lowest[axis] + plan.shape[axis] <= 1 << 30;
+  }
+  return fits;
+}
+
+template <class C, class F>
+void each_block(const Part& part, Block<C>& block, const F& f) {
+  for (std::int64_t k = part.begin; k < part.end; k += block_points) {
+    block.count = static_cast<std::int32_t>(part.end - k < block_points ? part.end - k : block_points);
+    f(k);
   }
 }
 
 template <class T>
-void bound_points(const Plan& plan, const Piece& piece, std::int64_t (&low)[3], std::int64_t (&high)[3]) {
-  const auto cloud = cloud_of<compute_t<T>>(plan, piece.cloud);
-  for (std::int64_t k = piece.begin; k < piece.end; ++k) {
-    compute_t<T> p[3] = {};
-    std::int64_t cell[3];
-    if (bring<T>(plan, cloud, k, p) != Drop::none || !lattice_cell(cloud, p, cell)) continue;
+void locate_points(const Plan& plan, const Part& part, std::int64_t* keys, compute_t<T>* located,
+                   std::int64_t (&dropped)[drop_reasons]) {
+  using C = compute_t<T>;
+  const auto cloud = cloud_of<C>(plan, part.cloud);
+  const bool small = fits_int32(plan);
+  Block<C> block;
+  each_block(part, block, [&](std::int64_t k) {
+    bring_block<T>(plan, cloud, k, block);
+    if (small) {
+      place_block<std::int32_t>(plan, cloud, block, keys);
+    } else {
+      place_block<std::int64_t>(plan, cloud, block, keys);
+    }
+    keys += block.count;
+    for (std::int32_t reason = 0; reason < drop_reasons; ++reason) {
+      std::int32_t here = 0;
+      block.each([&](std::int32_t n) { here += block.drop[n] == reason ? 1 : 0; });
+      dropped[reason] += here;
+    }
+    if (located == nullptr) return;
+    block.each([&](std::int32_t n) {
+      for (int axis = 0; axis < 3; ++axis) located[3 * n + axis] = block.p[axis][n];
+    });
+    located += 3 * block.count;
+  });
+}
+
+// Of the points at the same place of every block, along an axis: so that vectors need not be reduced before the end.
+template <class C>
+struct Spread {
+  C low[block_points], high[block_points];
+  std::uint32_t largest[block_points];
+};
+
+template <class T>
+void bound_points(const Plan& plan, const Part& part, Bounds& bounds, std::uint32_t (&largest)[3]) {
+  using C = compute_t<T>;
+  constexpr C none = std::numeric_limits<C>::infinity();
+  const auto cloud = cloud_of<C>(plan, part.cloud);
+  const std::int32_t used =
+      part.end - part.begin < block_points ? static_cast<std::int32_t>(part.end - part.begin) : block_points;
+  Block<C> block;
+  Spread<C> spreads[3];
+  C cells[3][block_points];
+  for (Spread<C>& spread : spreads) {
+    for (std::int32_t n = 0; n < used; ++n) {
+      spread.low[n] = none;
+      spread.high[n] = -none;
+      spread.largest[n] = 0;
+    }
+  }
+  each_block(part, block, [&](std::int64_t k) {
+    bring_block<T>(plan, cloud, k, block);
     for (int axis = 0; axis < 3; ++axis) {
-      low[axis] = cell[axis] < low[axis] ? cell[axis] : low[axis];
-      high[axis] = cell[axis] > high[axis] ? cell[axis] : high[axis];
+      const C origin = cloud.origin[axis], voxel_size = cloud.voxel_size[axis];
+      block.each([&](std::int32_t n) {
+        const C at = floor_of((block.p[axis][n] - origin) / voxel_size);
+        cells[axis][n] = at;
+        block.drop[n] = at >= C(-0x1p62) && at < C(0x1p62) ? block.drop[n] : 0;
+      });
+    }
+    for (int axis = 0; axis < 3; ++axis) {
+      Spread<C>& spread = spreads[axis];
+      block.each([&](std::int32_t n) {
+        const bool kept = block.drop[n] == static_cast<std::int32_t>(Drop::none);
+        const C at = cells[axis][n];
+        spread.low[n] = kept && at < spread.low[n] ? at : spread.low[n];
+        spread.high[n] = kept && at > spread.high[n] ? at : spread.high[n];
+        const std::uint32_t magnitude = kept ? magnitude_of(block.p[axis][n]) : 0u;
+        spread.largest[n] = magnitude > spread.largest[n] ? magnitude : spread.largest[n];
+      });
+    }
+  });
+  for (int axis = 0; axis < 3; ++axis) {
+    const Spread<C>& spread = spreads[axis];
+    for (std::int32_t n = 0; n < used; ++n) {
+      if (spread.low[n] > spread.high[n]) continue;
+      const auto low = static_cast<std::int64_t>(spread.low[n]), high = static_cast<std::int64_t>(spread.high[n]);
+      bounds.low[axis] = low < bounds.low[axis] ? low : bounds.low[axis];
+      bounds.high[axis] = high > bounds.high[axis] ? high : bounds.high[axis];
+      largest[axis] = spread.largest[n] > largest[axis] ? spread.largest[n] : largest[axis];
     }
   }
 }
 
-void locate_piece(const Plan& plan, const Piece& piece, std::int64_t* keys, void* located,
-                  std::int64_t (&dropped)[drop_reasons]) {
-  with_point_type(plan, [&](auto type) {
-    using T = typename decltype(type)::type;
-    locate_points<T>(plan, piece, keys, static_cast<compute_t<T>*>(located), dropped);
+template <class F, class Stride>
+void measure_features(const Plan& plan, std::int64_t first, std::int64_t count, const std::int64_t* keys,
+                      std::uint32_t* largest, Stride stride) {
+  const auto* const features = static_cast<const F*>(plan.features);
+  over_channels(plan.channels, [&](auto wide, std::int64_t channel) {
+    constexpr int width = decltype(wide)::value;
+    std::uint32_t most[width];
+    for (int c = 0; c < width; ++c) most[c] = largest[channel + c];
+    for (std::int64_t k = 0; k < count; ++k) {
+      if (keys[k] < 0) continue;
+      const F* const from = features + feature_offset(plan, first + k) + channel * stride;
+      for (int c = 0; c < width; ++c) {
+        const std::uint32_t here = magnitude_of(feature_value(from[c * stride]));
+        most[c] = here > most[c] ? here : most[c];
+      }
+    }
+    for (int c = 0; c < width; ++c) largest[channel + c] = most[c];
   });
 }
-void bound_piece(const Plan& plan, const Piece& piece, std::int64_t (&low)[3], std::int64_t (&high)[3]) {
-  with_point_type(plan, [&](auto type) { bound_points<typename decltype(type)::type>(plan, piece, low, high); });
+
+void locate(const Plan& plan, const Part& part, std::int64_t* keys, void* located,
+            std::int64_t (&dropped)[drop_reasons]) {
+  with_point_type(plan, [&](auto type) {
+    using T = typename decltype(type)::type;
+    locate_points<T>(plan, part, keys, static_cast<compute_t<T>*>(located), dropped);
+  });
+}
+void bound(const Plan& plan, const Part& part, Bounds& bounds, std::uint32_t (&largest)[3]) {
+  with_point_type(plan, [&](auto type) { bound_points<typename decltype(type)::type>(plan, part, bounds, largest); });
+}
+void measure(const Plan& plan, std::int64_t first, std::int64_t count, const std::int64_t* keys,
+             std::uint32_t* largest) {
+  with_value_type(plan, [&](auto type) {
+    using F = typename decltype(type)::type;
+    with_stride(plan, [&](auto stride) { measure_features<F>(plan, first, count, keys, largest, stride); });
+  });
 }
 
 }  // namespace
 
-extern const PieceFunctions piece_functions;
-constexpr PieceFunctions piece_functions{locate_piece, bound_piece};
+extern const CpuFunctions cpu_functions;
+constexpr CpuFunctions cpu_functions{locate, bound, measure, reduce};
 
 }  // namespace ROBOCACHE_SIMD_TARGET
 }  // namespace robocache::voxelize_op

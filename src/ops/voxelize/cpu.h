@@ -1,22 +1,33 @@
-// The cpu backend's two halves: cpu.cpp finds the cells of points, threads.cpp does the rest.
+// The cpu backend's two halves: cpu.cpp computes, threads.cpp shares out the work.
 #pragma once
 
-#include "ops/voxelize/kernel.h"
+#include "ops/voxelize/features.h"
 
 namespace robocache::voxelize_op {
 
 // Points [begin, end) of a cloud.
-struct Piece {
+struct Part {
   std::int64_t cloud, begin, end;
 };
-// `located`, where given: the piece's points in the grid's frame.
-using LocatePiece = void (*)(const Plan&, const Piece&, std::int64_t* keys, void* located,
-                             std::int64_t (&dropped)[drop_reasons]);
-// Widens low .. high to the cells that the piece's points have in a grid without end.
-using BoundPiece = void (*)(const Plan&, const Piece&, std::int64_t (&low)[3], std::int64_t (&high)[3]);
-struct PieceFunctions {
-  LocatePiece locate;
-  BoundPiece bound;
+
+// Of cells.
+struct Bounds {
+  std::int64_t low[3] = {farthest, farthest, farthest};
+  std::int64_t high[3] = {-farthest, -farthest, -farthest};
+};
+
+struct CpuFunctions {
+  // Keys of a part's points, -1 where one is dropped. `located`, where given: the points in the grid's frame.
+  void (*locate)(const Plan&, const Part&, std::int64_t* keys, void* located, std::int64_t (&dropped)[drop_reasons]);
+  // Widens the bounds to the cells that the part's points have in a grid without end, and raises `largest` to the
+  // magnitudes of the points along each axis.
+  void (*bound)(const Plan&, const Part&, Bounds&, std::uint32_t (&largest)[3]);
+  // Raises `largest` of each channel to the magnitudes of features: of `count` points from number `first` on, where keys
+  // are not negative.
+  void (*measure)(const Plan&, std::int64_t first, std::int64_t count, const std::int64_t* keys,
+                  std::uint32_t* largest);
+  // As in features.h.
+  void (*reduce)(const Plan&, const Voxels&, std::int64_t begin, std::int64_t end, const int* exponents);
 };
 
 }  // namespace robocache::voxelize_op

@@ -92,6 +92,7 @@ ROBOCACHE_HD std::int64_t point_number(const Plan& plan, const Cloud<C>& cloud, 
 
 // ---- where a point falls -------------------------------------------------------------------------------------------
 
+// The first of them that holds.
 enum class Drop : std::int8_t { no_reading, not_finite, cropped, outside, none };
 
 struct Place {
@@ -218,26 +219,36 @@ ROBOCACHE_HD Place lattice_place(const Plan& plan, const Cloud<C>& cloud, const 
   return {Drop::none, (cell[0] * plan.shape[1] + cell[1]) * plan.shape[2] + cell[2]};
 }
 
+// Point k of a cloud as its sensor has it. False where there is no reading.
+template <class T, class C = compute_t<T>>
+ROBOCACHE_HD bool read_point(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, C (&p)[3]) {
+  if (plan.source != Source::points) return unproject<T>(plan, cloud, k, p);
+  if constexpr (is_float_type<T>) {
+    const T* const point =
+        static_cast<const T*>(plan.points) + cloud.number * plan.cloud_stride + (cloud.first + k) * plan.point_stride;
+    for (int axis = 0; axis < 3; ++axis) p[axis] = widen(point[axis * plan.axis_stride]);
+  }
+  return true;
+}
+
+// From the sensor's frame into the grid's.
+template <class C>
+ROBOCACHE_HD void transform(const Cloud<C>& cloud, C (&p)[3]) {
+  const C x = p[0], y = p[1], z = p[2];
+  for (int axis = 0; axis < 3; ++axis) {
+    const C(&r)[3] = cloud.rotation[axis];
+    p[axis] = fused(r[0], x, fused(r[1], y, fused(r[2], z, cloud.shift[axis])));
+  }
+}
+
 // Point k of a cloud in the grid's frame, and why it is dropped where it is.
 template <class T, class C = compute_t<T>>
 ROBOCACHE_HD Drop bring(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, C (&p)[3]) {
-  if (plan.source == Source::points) {
-    if constexpr (is_float_type<T>) {
-      const T* const point =
-          static_cast<const T*>(plan.points) + cloud.number * plan.cloud_stride + (cloud.first + k) * plan.point_stride;
-      for (int axis = 0; axis < 3; ++axis) p[axis] = widen(point[axis * plan.axis_stride]);
-    }
-  } else if (!unproject<T>(plan, cloud, k, p)) {
-    return Drop::no_reading;
-  }
+  if (!read_point<T>(plan, cloud, k, p)) return Drop::no_reading;
   if (!all_finite(p)) return Drop::not_finite;
   const bool cropped_before = plan.crops && plan.crop_in_sensor_frame && is_cropped(plan, p);
   if (plan.poses.data != nullptr) {
-    const C x = p[0], y = p[1], z = p[2];
-    for (int axis = 0; axis < 3; ++axis) {
-      const C(&r)[3] = cloud.rotation[axis];
-      p[axis] = fused(r[0], x, fused(r[1], y, fused(r[2], z, cloud.shift[axis])));
-    }
+    transform(cloud, p);
     if (!all_finite(p)) return Drop::not_finite;
   }
   if (cropped_before || (plan.crops && !plan.crop_in_sensor_frame && is_cropped(plan, p))) return Drop::cropped;

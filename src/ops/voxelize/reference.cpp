@@ -6,9 +6,12 @@
 namespace robocache::voxelize_op {
 namespace {
 
-const Loop one_after_the_other = [](std::int64_t count, std::int64_t, const auto& piece) {
-  if (count > 0) piece(0, count);
+struct Entry {
+  std::int64_t key, point;
 };
+
+// One after the other.
+const auto loop = [](std::int64_t count, std::int64_t, const auto& piece) { piece(std::int64_t{0}, count); };
 
 // `located`, where given: each point in the grid's frame.
 template <class T>
@@ -34,21 +37,46 @@ std::vector<Entry> locate_all(const Plan& plan, compute_t<T>* located = nullptr)
   return entries;
 }
 
-template <class F>
-void reduce(const Plan& plan, const std::vector<Entry>& entries) {
-  std::vector<int> exponents;
-  if (plan.reduces_features()) exponents = exponents_for<F>(plan, entries, one_after_the_other);
-  std::vector<std::int64_t> points;
-  for (std::size_t begin = 0; begin < entries.size(); begin += points.size()) {
-    const std::int64_t key = entries[begin].key;
-    points.clear();
-    for (std::size_t k = begin; k < entries.size() && entries[k].key == key; ++k) points.push_back(entries[k].point);
-    write_count(plan, key, static_cast<std::int64_t>(points.size()));
-    if (plan.reduces_features()) {
-      write_features<F>(plan, key, points, exponents.data() + key / plan.cells * plan.channels);
+struct Lists {
+  std::vector<std::int64_t> keys;
+  std::vector<std::uint32_t> starts;
+  std::vector<PointRun> runs;  // each of one point
+
+  explicit Lists(const std::vector<Entry>& entries) {
+    for (const Entry& entry : entries) {
+      if (keys.empty() || entry.key != keys.back()) {
+        keys.push_back(entry.key);
+        starts.push_back(static_cast<std::uint32_t>(runs.size()));
+      }
+      runs.push_back({static_cast<std::uint32_t>(entry.point), 1});
     }
+    starts.push_back(static_cast<std::uint32_t>(runs.size()));
   }
+  Voxels voxels(bool dense) const {
+    return {dense, static_cast<std::int64_t>(keys.size()), keys.data(), starts.data(), runs.data()};
+  }
+};
+
+template <class F>
+std::vector<int> find_exponents(const Plan& plan, const Voxels& voxels) {
+  std::vector<std::uint32_t> largest(static_cast<std::size_t>(plan.grids * plan.channels));
+  for (std::int64_t voxel = 0; voxel < voxels.count; ++voxel) {
+    std::uint32_t* const here = largest.data() + voxels.keys[voxel] / plan.cells * plan.channels;
+    over_features<F>(plan, voxels, voxel, 0, [&](const F* from) {
+      for (std::int64_t c = 0; c < plan.channels; ++c) {
+        here[c] = std::max(here[c], magnitude_of(feature_value(from[c * plan.channel_stride])));
+      }
+    });
+  }
+  return exponents_of(plan, largest);
 }
+
+// The first `count` voxels.
+const auto reduce_voxels = [](const Plan& plan, const Voxels& voxels, std::int64_t count) {
+  std::vector<int> exponents;
+  with_value_type(plan, [&](auto type) { exponents = find_exponents<typename decltype(type)::type>(plan, voxels); });
+  reduce(plan, voxels, 0, count, exponents.data());
+};
 
 template <class T>
 void find_lattice(Plan& plan) {
@@ -74,8 +102,10 @@ void find_lattice(Plan& plan) {
 void run_reference(const Plan& plan) {
   fill_cells(plan, 0, plan.grids * plan.cells);
   with_point_type(plan, [&](auto type) {
-    const std::vector<Entry> entries = locate_all<typename decltype(type)::type>(plan);
-    with_feature_type(plan, [&](auto feature) { reduce<typename decltype(feature)::type>(plan, entries); });
+    const Lists lists(locate_all<typename decltype(type)::type>(plan));
+    const Voxels voxels = lists.voxels(true);
+    for (std::int64_t n = 0; n < voxels.count; ++n) write_count(plan, voxels.keys[n], voxels.points_of(n));
+    if (plan.reduces_features()) reduce_voxels(plan, voxels, voxels.count);
   });
 }
 
@@ -84,8 +114,8 @@ void run_sparse_reference(Plan plan, const SetRows& set_rows) {
     using T = typename decltype(type)::type;
     if (plan.lattice) find_lattice<T>(plan);
     std::vector<compute_t<T>> located(static_cast<std::size_t>(plan.locates() ? plan.all_points * 3 : 0));
-    const std::vector<Entry> entries = locate_all<T>(plan, plan.locates() ? located.data() : nullptr);
-    Rows(plan, entries, located.data(), set_rows, one_after_the_other).write();
+    const Lists lists(locate_all<T>(plan, plan.locates() ? located.data() : nullptr));
+    Rows(plan, lists.voxels(false), located.data(), set_rows, loop, reduce_voxels).write();
   });
 }
 

@@ -1,10 +1,13 @@
-// The cpu backend: pieces of clouds to keys. Dense: keys to shards of the grids, and each shard one thread's, so no cell
-// is written by two, and the points of a cell come in their own order. Sparse: points are sorted by key.
-#include <memory>
+// The cpu backend. Counts: pieces of the points are dealt to shards of the cells, and a shard is one thread's, so no cell
+// is written by two. Features and sparse results: points are sorted by key into voxels.
+#include <atomic>
+#include <bit>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
 #include "core/parallel.h"
+#include "core/scratch.h"
 #include "core/simd.h"
 #include "ops/voxelize/cpu.h"
 #include "ops/voxelize/rows.h"
@@ -12,331 +15,433 @@
 
 namespace robocache::voxelize_op {
 
-#define ROBOCACHE_DECLARE(target)              \
-  namespace target {                           \
-  extern const PieceFunctions piece_functions; \
+#define ROBOCACHE_DECLARE(target)          \
+  namespace target {                       \
+  extern const CpuFunctions cpu_functions; \
   }
 ROBOCACHE_SIMD_TARGETS(ROBOCACHE_DECLARE)
 #undef ROBOCACHE_DECLARE
 
 namespace {
 
-constexpr std::int64_t piece_points = 1 << 15;
-constexpr std::int64_t shard_cells = 1 << 15;
-constexpr std::int64_t most_shards = 1 << 12;
+// Keys of a piece fit the second cache. Not swept.
+constexpr std::int64_t piece_points = 1 << 14;
 
-const PieceFunctions* functions_in_use() {
-#define ROBOCACHE_ENTRY(target) &target::piece_functions,
-  static constexpr const PieceFunctions* targets[] = {ROBOCACHE_SIMD_TARGETS(ROBOCACHE_ENTRY) nullptr};
+const CpuFunctions* functions_in_use() {
+#define ROBOCACHE_ENTRY(target) &target::cpu_functions,
+  static constexpr const CpuFunctions* targets[] = {ROBOCACHE_SIMD_TARGETS(ROBOCACHE_ENTRY) nullptr};
 #undef ROBOCACHE_ENTRY
   const int target = simd_target_in_use();
   return target < 0 ? nullptr : targets[target];
 }
 
-std::vector<Piece> pieces_of(const Plan& plan) {
-  std::vector<Piece> pieces;
-  for (std::int64_t c = 0; c < plan.clouds; ++c) {
-    Cloud<float> cloud;
-    set_extent(plan, c, cloud);
-    for (std::int64_t k = 0; k < cloud.count; k += piece_points) {
-      pieces.push_back({c, k, std::min(k + piece_points, cloud.count)});
+// The points of all clouds, one cloud after the other, cut into pieces. Clouds may be many and small, so a piece has parts.
+class Pieces {
+ public:
+  Pieces(const Plan& plan, const CpuFunctions& functions)
+      : plan_(plan), functions_(functions), starts_(static_cast<std::size_t>(plan.clouds) + 1) {
+    for (std::int64_t c = 0; c < plan.clouds; ++c) {
+      starts_[static_cast<std::size_t>(c) + 1] = starts_[static_cast<std::size_t>(c)] + extent(c).count;
     }
   }
-  return pieces;
-}
 
-// Keys of all pieces, one after the other, and where each piece's begin.
-struct Keys {
-  std::vector<Piece> pieces;
-  std::vector<std::int64_t> starts;
-  std::unique_ptr<std::int64_t[]> keys;
+  std::int64_t points() const { return starts_.back(); }
+  std::int64_t count() const { return (points() + piece_points - 1) / piece_points; }
+  std::int64_t begin(std::int64_t piece) const { return piece * piece_points; }
+  std::int64_t end(std::int64_t piece) const { return std::min((piece + 1) * piece_points, points()); }
 
-  explicit Keys(const Plan& plan) : pieces(pieces_of(plan)), starts(pieces.size() + 1) {
-    for (std::size_t n = 0; n < pieces.size(); ++n) starts[n + 1] = starts[n] + pieces[n].end - pieces[n].begin;
-    keys = std::make_unique_for_overwrite<std::int64_t[]>(static_cast<std::size_t>(starts.back()));
+  // Calls f(part) for all of a piece.
+  template <class F>
+  void parts(std::int64_t piece, const F& f) const {
+    std::int64_t at = begin(piece);
+    for (auto c = std::upper_bound(starts_.begin(), starts_.end(), at) - starts_.begin() - 1; at < end(piece); ++c) {
+      const std::int64_t first = starts_[static_cast<std::size_t>(c)];
+      const std::int64_t stop = std::min(starts_[static_cast<std::size_t>(c) + 1], end(piece));
+      if (at < stop) f(Part{c, at - first, stop - first});
+      at = stop;
+    }
   }
 
-  std::span<const std::int64_t> of(std::int64_t piece) const {
-    const auto n = static_cast<std::size_t>(piece);
-    return {keys.get() + starts[n], static_cast<std::size_t>(starts[n + 1] - starts[n])};
-  }
-
-  // Finds them, and calls then(piece) for each. `located` as in with_point_means(), or nullptr.
+  // Keys of a piece. Calls then(part, number of its first point, its keys). `located` as in with_point_means(), or nullptr.
   template <class Then>
-  void find(const Plan& plan, LocatePiece locate, char* located, const Then& then) {
-    if (plan.dropped != nullptr) std::fill_n(plan.dropped, plan.clouds * drop_reasons, 0);
-    const std::int64_t point_bytes = plan.dtype == DType::f64 ? 24 : 12;
-    parallel_for(static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t n = begin; n < end; ++n) {
-        const Piece& piece = pieces[static_cast<std::size_t>(n)];
-        std::int64_t dropped[drop_reasons] = {};
-        void* const here = located == nullptr ? nullptr : located + first_point(plan, piece) * point_bytes;
-        locate(plan, piece, keys.get() + starts[static_cast<std::size_t>(n)], here, dropped);
-        for (int reason = 0; plan.dropped != nullptr && reason < drop_reasons; ++reason) {
-          if (dropped[reason] == 0) continue;
-          std::atomic_ref<std::int64_t>(plan.dropped[piece.cloud * drop_reasons + reason]) += dropped[reason];
-        }
-        then(n);
+  void locate(std::int64_t piece, std::int64_t* keys, char* located, const Then& then) const {
+    const std::int64_t point_bytes = plan_.dtype == DType::f64 ? 24 : 12;
+    parts(piece, [&](const Part& part) {
+      const std::int64_t first = point_number(plan_, extent(part.cloud), part.begin);
+      std::int64_t dropped[drop_reasons] = {};
+      functions_.locate(plan_, part, keys, located == nullptr ? nullptr : located + first * point_bytes, dropped);
+      for (int reason = 0; plan_.dropped != nullptr && reason < drop_reasons; ++reason) {
+        if (dropped[reason] == 0) continue;
+        std::atomic_ref<std::int64_t>(plan_.dropped[part.cloud * drop_reasons + reason]) += dropped[reason];
       }
+      then(part, first, keys);
+      keys += part.end - part.begin;
     });
   }
 
-  static std::int64_t first_point(const Plan& plan, const Piece& piece) {
+  Cloud<float> extent(std::int64_t number) const {
     Cloud<float> cloud;
-    set_extent(plan, piece.cloud, cloud);
-    return point_number(plan, cloud, piece.begin);
-  }
-};
-
-// ---- dense ---------------------------------------------------------------------------------------------------------
-
-class Run {
- public:
-  Run(const Plan& plan, LocatePiece locate) : plan_(plan), locate_(locate), keys_(plan) {
-    const std::int64_t lines = plan.grids * plan.cells / plan.shape[2];
-    const std::int64_t wanted = std::clamp<std::int64_t>(plan.grids * plan.cells / shard_cells, 1, most_shards);
-    lines_ = lines;
-    shard_lines_ = (lines + wanted - 1) / wanted;
-    shards_ = shard_lines_ == 0 ? 0 : (lines + shard_lines_ - 1) / shard_lines_;
-    if (shard_lines_ != 0) span_ = std::min(shards_, plan.cells / plan.shape[2] / shard_lines_ + 2);
-  }
-
-  void run() {
-    locate_all();
-    scatter();
-    with_feature_type(plan_, [&](auto type) {
-      using F = typename decltype(type)::type;
-      std::vector<int> exponents;
-      if (plan_.sums()) exponents = exponents_for<F>();
-      parallel_for(shards_, 1, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t shard = begin; shard < end; ++shard) write_shard<F>(shard, exponents);
-      });
-    });
+    set_extent(plan_, number, cloud);
+    return cloud;
   }
 
  private:
-  // And how many of each piece go to each shard of its grid.
-  void locate_all() {
-    places_.assign(keys_.pieces.size() * static_cast<std::size_t>(span_), 0);
-    keys_.find(plan_, locate_, nullptr, [&](std::int64_t n) {
-      std::int64_t* const counts = places_.data() + n * span_;
-      const std::int64_t first = first_shard(keys_.pieces[static_cast<std::size_t>(n)]);
-      for (const std::int64_t key : keys_.of(n)) {
-        if (key >= 0) ++counts[shard_of(key) - first];
-      }
-    });
-  }
-
-  // Points by shard, in the order of the points.
-  void scatter() {
-    shard_starts_.assign(static_cast<std::size_t>(shards_) + 1, 0);
-    const auto each_place = [&](const auto& f) {
-      for (std::size_t n = 0; n < keys_.pieces.size(); ++n) {
-        const std::int64_t first = first_shard(keys_.pieces[n]);
-        for (std::int64_t k = 0; k < span_ && first + k < shards_; ++k) {
-          f(static_cast<std::size_t>(first + k),
-            places_[n * static_cast<std::size_t>(span_) + static_cast<std::size_t>(k)]);
-        }
-      }
-    };
-    each_place([&](std::size_t shard, std::int64_t count) { shard_starts_[shard + 1] += count; });
-    for (std::size_t shard = 1; shard < shard_starts_.size(); ++shard) shard_starts_[shard] += shard_starts_[shard - 1];
-    std::vector<std::int64_t> next = shard_starts_;
-    each_place([&](std::size_t shard, std::int64_t& place) { next[shard] += std::exchange(place, next[shard]); });
-    const std::int64_t place = shard_starts_.back();
-    entries_ = std::make_unique_for_overwrite<Entry[]>(static_cast<std::size_t>(place));
-    parallel_for(static_cast<std::int64_t>(keys_.pieces.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t n = begin; n < end; ++n) {
-        const Piece& piece = keys_.pieces[static_cast<std::size_t>(n)];
-        std::int64_t point = Keys::first_point(plan_, piece);
-        std::int64_t* const places = places_.data() + n * span_;
-        const std::int64_t shard = first_shard(piece);
-        for (const std::int64_t key : keys_.of(n)) {
-          if (key >= 0) entries_[static_cast<std::size_t>(places[shard_of(key) - shard]++)] = {key, point};
-          ++point;
-        }
-      }
-    });
-  }
-
-  template <class F>
-  std::vector<int> exponents_for() {
-    std::vector<std::uint32_t> largest(static_cast<std::size_t>(plan_.grids * plan_.channels));
-    const auto* const features = static_cast<const F*>(plan_.features);
-    parallel_for(static_cast<std::int64_t>(keys_.pieces.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-      std::vector<std::uint32_t> here(static_cast<std::size_t>(plan_.channels));
-      for (std::int64_t n = begin; n < end; ++n) {
-        const Piece& piece = keys_.pieces[static_cast<std::size_t>(n)];
-        Cloud<float> cloud;
-        set_extent(plan_, piece.cloud, cloud);
-        std::int64_t point = point_number(plan_, cloud, piece.begin);
-        std::fill(here.begin(), here.end(), 0);
-        for (const std::int64_t key : keys_.of(n)) {
-          const std::int64_t offset = feature_offset(plan_, point++);
-          if (key < 0) continue;
-          for (std::int64_t c = 0; c < plan_.channels; ++c) {
-            const std::uint32_t magnitude = magnitude_of(feature_value(features[offset + c * plan_.channel_stride]));
-            here[static_cast<std::size_t>(c)] = std::max(here[static_cast<std::size_t>(c)], magnitude);
-          }
-        }
-        std::uint32_t* const grid = largest.data() + cloud.grid * plan_.channels;
-        for (std::int64_t c = 0; c < plan_.channels; ++c) raise(grid[c], here[static_cast<std::size_t>(c)]);
-      }
-    });
-    return exponents_of<F>(plan_, largest);
-  }
-
-  // Counts the points of each cell, puts them side by side, writes the cells that have some.
-  template <class F>
-  void write_shard(std::int64_t shard, const std::vector<int>& exponents) {
-    const std::int64_t first = shard * shard_lines_ * plan_.shape[2];
-    const std::int64_t end = std::min((shard + 1) * shard_lines_, lines_) * plan_.shape[2];
-    fill_cells(plan_, first, end);
-    const Entry* const entries = entries_.get() + shard_starts_[static_cast<std::size_t>(shard)];
-    const std::int64_t number =
-        shard_starts_[static_cast<std::size_t>(shard) + 1] - shard_starts_[static_cast<std::size_t>(shard)];
-    const bool counted = plan_.count != nullptr || plan_.occupancy != nullptr || plan_.bits != nullptr;
-    if (number == 0 || (!counted && !plan_.reduces_features())) return;
-    std::vector<std::int32_t> counts(static_cast<std::size_t>(end - first) + 1);
-    for (std::int64_t k = 0; k < number; ++k) ++counts[static_cast<std::size_t>(entries[k].key - first) + 1];
-    if (counted) {
-      for (std::int64_t key = first; key < end; ++key) {
-        const std::int32_t points = counts[static_cast<std::size_t>(key - first) + 1];
-        if (points > 0) write_count(plan_, key, points);
-      }
-    }
-    if (!plan_.reduces_features()) return;
-    std::vector<std::int64_t> points(static_cast<std::size_t>(number));
-    for (std::size_t k = 1; k < counts.size(); ++k) counts[k] += counts[k - 1];
-    for (std::int64_t k = 0; k < number; ++k) {  // counts becomes the end of each cell
-      points[static_cast<std::size_t>(counts[static_cast<std::size_t>(entries[k].key - first)]++)] = entries[k].point;
-    }
-    std::int64_t begin = 0;
-    for (std::int64_t key = first; key < end; ++key) {
-      const std::int64_t stop = counts[static_cast<std::size_t>(key - first)];
-      if (stop > begin) {
-        const int* const scales = exponents.empty() ? nullptr : exponents.data() + key / plan_.cells * plan_.channels;
-        write_features<F>(plan_, key, {points.data() + begin, points.data() + stop}, scales);
-      }
-      begin = stop;
-    }
-  }
-
-  std::int64_t shard_of(std::int64_t key) const { return key / plan_.shape[2] / shard_lines_; }
-  // Of the grid that a piece goes into.
-  std::int64_t first_shard(const Piece& piece) const {
-    Cloud<float> cloud;
-    set_extent(plan_, piece.cloud, cloud);
-    return shard_of(cloud.grid * plan_.cells);
-  }
-
   const Plan& plan_;
-  LocatePiece locate_;
-  Keys keys_;
-  std::int64_t lines_ = 0, shard_lines_ = 0, shards_ = 0;  // a line is all cells of an x and y
-  std::int64_t span_ = 0;                                  // shards that one grid touches, at most
-  std::vector<std::int64_t> places_, shard_starts_;
-  std::unique_ptr<Entry[]> entries_;
+  const CpuFunctions& functions_;
+  std::vector<std::int64_t> starts_;  // of clouds
 };
 
-// ---- sparse --------------------------------------------------------------------------------------------------------
+// Calls f(n) for n of [begin, end), each on any thread.
+template <class F>
+void parallel_each(std::int64_t begin, std::int64_t end, const F& f) {
+  parallel_for(end - begin, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t n = first; n < last; ++n) f(begin + n);
+  });
+}
 
-// Entries by the lowest `bits` bits of their keys; equal ones stay in their order. Digit by digit, from the lowest.
-void sort_entries(std::unique_ptr<Entry[]>& entries, std::int64_t count, int bits) {
-  constexpr int most_digit_bits = 11;  // whose counters fit the first cache
-  constexpr std::int64_t chunk = 1 << 15;
-  if (count < 2) return;
-  const int digits = (bits + most_digit_bits - 1) / most_digit_bits;
-  const int digit_bits = digits == 0 ? 0 : (bits + digits - 1) / digits;
-  const std::size_t buckets = std::size_t{1} << digit_bits;
-  const std::int64_t chunks = (count + chunk - 1) / chunk;
-  std::vector<std::int64_t> places(static_cast<std::size_t>(chunks) * buckets);
-  auto sorted = std::make_unique_for_overwrite<Entry[]>(static_cast<std::size_t>(count));
-  for (int digit = 0; digit < digits; ++digit) {
-    const auto bucket_of = [&](const Entry& entry) {
-      return static_cast<std::size_t>(entry.key >> (digit * digit_bits)) & (buckets - 1);
+// ---- counts --------------------------------------------------------------------------------------------------------
+
+// count, occupancy and bits: whose points may come in any order, a batch at a time.
+class Counts {
+ public:
+  Counts(const Plan& plan, const CpuFunctions& functions) : plan_(plan), pieces_(plan, functions) {
+    line_ = plan.bits != nullptr ? plan.shape[2] : 1;
+    lines_ = plan.grids * plan.cells / line_;
+    shift_ = std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(shard_cells / line_, 1))) - 1;
+    while (lines_ >> shift_ >= most_shards) ++shift_;
+    shards_ = ((lines_ - 1) >> shift_) + 1;
+  }
+
+  void run() {
+    // A batch is large where the grid is, since each one walks through the cells anew.
+    const std::int64_t batch = std::max(least_batch, plan_.grids * plan_.cells / 8) / piece_points;
+    const std::int64_t at_once = std::min(batch, pieces_.count());
+    keys_ = make_scratch<std::int64_t>(static_cast<std::size_t>(std::min(at_once * piece_points, pieces_.points())));
+    dealt_ = make_scratch<std::uint32_t>(static_cast<std::size_t>(std::min(at_once * piece_points, pieces_.points())));
+    ends_.resize(static_cast<std::size_t>(at_once * shards_));
+    std::int64_t begin = 0;
+    do {
+      const std::int64_t end = std::min(begin + batch, pieces_.count());
+      parallel_each(begin, end, [&](std::int64_t piece) { deal(piece, piece - begin); });
+      parallel_each(0, shards_, [&](std::int64_t shard) { add(shard, begin, end); });
+      begin = end;
+    } while (begin < pieces_.count());
+  }
+
+ private:
+  static constexpr std::int64_t shard_cells = 1 << 15;
+  static constexpr std::int64_t most_shards = 1 << 12;
+  static constexpr std::int64_t least_batch = 1 << 20;
+
+  // Sorts a piece by shard: cells as they are counted in their shard, and where those of each shard end.
+  void deal(std::int64_t piece, std::int64_t slot) {
+    std::int64_t* const keys = keys_.get() + slot * piece_points;
+    pieces_.locate(piece, keys, nullptr, [](const Part&, std::int64_t, const std::int64_t*) {});
+    std::uint32_t* const ends = ends_.data() + slot * shards_;
+    std::fill_n(ends, shards_, 0);
+    const std::span<std::int64_t> all(keys, static_cast<std::size_t>(pieces_.end(piece) - pieces_.begin(piece)));
+    const auto each = [all, line = line_, shift = shift_](const auto& f) {
+      for (const std::int64_t key : all) {
+        if (key >= 0) f(key, (line == 1 ? key : key / line) >> shift);
+      }
     };
-    const auto each_chunk = [&](const auto& f) {
-      parallel_for(chunks, 1, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t n = begin; n < end; ++n) {
-          const std::span<const Entry> part(entries.get() + n * chunk,
-                                            static_cast<std::size_t>(std::min(chunk, count - n * chunk)));
-          f(part, places.data() + static_cast<std::size_t>(n) * buckets);
+    each([=](std::int64_t, std::int64_t shard) { ++ends[shard]; });
+    std::uint32_t place = 0;
+    for (std::int64_t shard = 0; shard < shards_; ++shard) place += std::exchange(ends[shard], place);
+    std::uint32_t* const dealt = dealt_.get() + slot * piece_points;
+    each([=, line = line_, shift = shift_](std::int64_t key, std::int64_t shard) {
+      dealt[ends[shard]++] = static_cast<std::uint32_t>(key - (shard << shift) * line);
+    });
+  }
+
+  // Puts what pieces [begin, end) dealt to a shard into its cells.
+  void add(std::int64_t shard, std::int64_t begin, std::int64_t end) {
+    const std::int64_t first = first_cell(shard);
+    const std::int64_t stop = std::min(first_cell(shard + 1), plan_.grids * plan_.cells);
+    const bool from_zero = plan_.count != nullptr && !plan_.accumulate && plan_.empty != 0;
+    if (begin == 0) {
+      fill_cells(plan_, first, stop);
+      if (from_zero) std::fill(plan_.count + first, plan_.count + stop, 0);
+    }
+    const auto each = [&](const auto& f) {
+      for (std::int64_t slot = 0; slot < end - begin; ++slot) {
+        const std::uint32_t* const ends = ends_.data() + slot * shards_ + shard;
+        const std::uint32_t* const dealt = dealt_.get() + slot * piece_points;
+        for (std::uint32_t k = shard == 0 ? 0 : ends[-1]; k < *ends; ++k) f(first + dealt[k]);
+      }
+    };
+    if (plan_.count != nullptr) each([&](std::int64_t key) { ++plan_.count[key]; });
+    if (plan_.occupancy != nullptr) each([&](std::int64_t key) { plan_.occupancy[key] = 1; });
+    if (plan_.bits != nullptr) each([&](std::int64_t key) { write_bit(plan_, key); });
+    if (from_zero && end == pieces_.count()) {
+      std::replace(plan_.count + first, plan_.count + stop, 0, empty_value<std::int32_t>(plan_.empty));
+    }
+  }
+
+  std::int64_t first_cell(std::int64_t shard) const { return (shard << shift_) * line_; }
+
+  const Plan& plan_;
+  Pieces pieces_;
+  std::int64_t line_ = 0, lines_ = 0;  // cells that stay together, since their bits may share a byte
+  std::int64_t shards_ = 0;            // of 2^shift_ lines
+  int shift_ = 0;
+  Scratch<std::int64_t> keys_;
+  Scratch<std::uint32_t> dealt_;
+  std::vector<std::uint32_t> ends_;
+};
+
+// ---- voxels --------------------------------------------------------------------------------------------------------
+
+// The words of each chunk, of which the first `counts[n]` from n * chunk on are there: sorted by the `bits` bits above
+// `low`, without gaps; equal ones stay in their order. Digit by digit, from the lowest.
+template <class Word>
+void sort_words(Scratch<Word>& words, std::vector<std::int64_t> counts, std::int64_t chunk, int low, int bits) {
+  constexpr int most_digit_bits = 11;  // whose counters fit the first cache
+  constexpr std::int64_t few = 1 << 10;
+  if (counts.empty()) return;
+  if (counts.size() == 1 && counts[0] < few) {
+    std::stable_sort(words.get(), words.get() + counts[0], [&](Word a, Word b) { return a >> low < b >> low; });
+    return;
+  }
+  const int digits = std::max((bits + most_digit_bits - 1) / most_digit_bits, 1);
+  const int digit_bits = (bits + digits - 1) / digits;
+  const std::size_t buckets = std::size_t{1} << digit_bits;
+  std::vector<std::uint32_t> places(counts.size() * buckets);
+  const std::int64_t all = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  auto sorted = make_scratch<Word>(static_cast<std::size_t>(all));
+  for (int digit = 0; digit < digits; ++digit) {
+    const int shift = low + digit * digit_bits;
+    const auto each_word = [&](const auto& f) {
+      parallel_each(0, static_cast<std::int64_t>(counts.size()), [&](std::int64_t n) {
+        std::uint32_t* const here = places.data() + static_cast<std::size_t>(n) * buckets;
+        const Word* const first = words.get() + n * chunk;
+        for (std::int64_t k = 0; k < counts[static_cast<std::size_t>(n)]; ++k) {
+          f(first[k], here[static_cast<std::size_t>(first[k] >> shift) & (buckets - 1)]);
         }
       });
     };
     std::fill(places.begin(), places.end(), 0);
-    each_chunk([&](std::span<const Entry> part, std::int64_t* here) {
-      for (const Entry& entry : part) ++here[bucket_of(entry)];
-    });
-    std::int64_t place = 0;
-    for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
-      for (std::size_t n = 0; n < static_cast<std::size_t>(chunks); ++n) {
-        place += std::exchange(places[n * buckets + bucket], place);
-      }
+    each_word([&](Word, std::uint32_t& place) { ++place; });
+    std::vector<std::uint32_t> next(buckets);  // place of each bucket; chunk by chunk, as the counters lie in memory
+    for (std::size_t k = 0; k < places.size(); ++k) next[k & (buckets - 1)] += places[k];
+    std::exclusive_scan(next.begin(), next.end(), next.begin(), std::uint32_t{0});
+    for (std::size_t k = 0; k < places.size(); ++k) {
+      std::uint32_t& to = next[k & (buckets - 1)];
+      to += std::exchange(places[k], to);
     }
-    each_chunk([&](std::span<const Entry> part, std::int64_t* here) {
-      for (const Entry& entry : part) sorted[static_cast<std::size_t>(here[bucket_of(entry)]++)] = entry;
-    });
-    entries.swap(sorted);
+    each_word([&](Word word, std::uint32_t& to) { sorted[to++] = word; });
+    words.swap(sorted);
+    if (digit > 0) continue;
+    for (std::size_t n = 0; n < counts.size(); ++n) {  // no gaps any more
+      counts[n] = std::clamp<std::int64_t>(all - static_cast<std::int64_t>(n) * chunk, 0, chunk);
+    }
   }
 }
 
-void find_lattice(Plan& plan, const std::vector<Piece>& pieces, BoundPiece bound) {
+inline void raise(std::uint32_t& largest, std::uint32_t here) {
+  std::atomic_ref<std::uint32_t> shared(largest);
+  std::uint32_t known = shared.load(std::memory_order_relaxed);
+  while (here > known && !shared.compare_exchange_weak(known, here, std::memory_order_relaxed)) {
+  }
+}
+
+class Sorted {
+ public:
+  Sorted(const Plan& plan, const CpuFunctions& functions)
+      : plan_(plan), functions_(functions), pieces_(plan, functions) {}
+
+  const Pieces& pieces() const { return pieces_; }
+
+  // `sums`: whether features may be summed. `located` as in with_point_means(), or nullptr.
+  void sort(bool sums, char* located) {
+    const int low = bit_width(static_cast<std::uint64_t>(plan_.all_points)) + run_bits;
+    const int key_bits =
+        bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(plan_.grids * plan_.cells, 1) - 1));
+    if (sums) largest_.resize(static_cast<std::size_t>(plan_.grids * plan_.channels));
+    if (key_bits + low <= 64) {
+      sort_as<std::uint64_t>(located, low, key_bits);
+    } else {
+      sort_as<unsigned __int128>(located, low, key_bits);
+    }
+  }
+
+  Voxels voxels(bool dense) const { return {dense, count_, keys_.get(), starts_.get(), runs_.get()}; }
+
+  // Of features; of the points themselves, find_lattice() knows the largest magnitudes.
+  std::vector<int> exponents() const { return plan_.sums() ? exponents_of(plan_, largest_) : std::vector<int>(); }
+
+ private:
+  // A word is a key above a run of points: the number of the first, and how many more there are.
+  static constexpr int run_bits = 6;
+  static constexpr std::int64_t longest_run = 1 << run_bits;
+
+  template <class Word>
+  void sort_as(char* located, int low, int key_bits) {
+    auto words = make_scratch<Word>(static_cast<std::size_t>(pieces_.points()));
+    std::vector<std::int64_t> counts(static_cast<std::size_t>(pieces_.count()));
+    parallel_for(pieces_.count(), 1, [&](std::int64_t begin, std::int64_t end) {
+      const auto keys = make_scratch<std::int64_t>(static_cast<std::size_t>(std::min(pieces_.points(), piece_points)));
+      for (std::int64_t piece = begin; piece < end; ++piece) {
+        Word* to = words.get() + pieces_.begin(piece);
+        pieces_.locate(piece, keys.get(), located, [&](const Part& part, std::int64_t first, const std::int64_t* here) {
+          const std::int64_t count = part.end - part.begin;
+          if (!largest_.empty()) measure(pieces_.extent(part.cloud).grid, first, count, here);
+          for (std::int64_t k = 0, next = 0; k < count; k = next) {
+            const std::int64_t longest = std::min(k + longest_run, count);
+            for (next = k + 1; next < longest && here[next] == here[k]; ++next) {
+            }
+            if (here[k] < 0) continue;
+            *to++ = static_cast<Word>(here[k]) << low | static_cast<Word>(first + k) << run_bits |
+                    static_cast<Word>(next - k - 1);
+          }
+        });
+        counts[static_cast<std::size_t>(piece)] = to - words.get() - pieces_.begin(piece);
+      }
+    });
+    const std::int64_t all = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    sort_words(words, std::move(counts), piece_points, low, key_bits);
+    list(words.get(), all, low);
+  }
+
+  void measure(std::int64_t grid, std::int64_t first, std::int64_t count, const std::int64_t* keys) {
+    std::vector<std::uint32_t> here(static_cast<std::size_t>(plan_.channels));
+    functions_.measure(plan_, first, count, keys, here.data());
+    for (std::size_t c = 0; c < here.size(); ++c)
+      raise(largest_[static_cast<std::size_t>(grid) * here.size() + c], here[c]);
+  }
+
+  // From words to voxels.
+  template <class Word>
+  void list(const Word* begin, std::int64_t all, int low) {
+    runs_ = make_scratch<PointRun>(static_cast<std::size_t>(all));
+    const auto key_of = [&](std::int64_t k) { return static_cast<std::int64_t>(begin[k] >> low); };
+    const auto is_first = [&](std::int64_t k) { return k == 0 || key_of(k) != key_of(k - 1); };
+    const std::int64_t chunks = (all + piece_points - 1) / piece_points;
+    std::vector<std::int64_t> places(static_cast<std::size_t>(chunks) + 1);
+    parallel_each(0, chunks, [&](std::int64_t n) {
+      std::int64_t here = 0;
+      for (std::int64_t k = n * piece_points; k < std::min((n + 1) * piece_points, all); ++k) {
+        here += is_first(k) ? 1 : 0;
+        const std::uint64_t run = static_cast<std::uint64_t>(begin[k]) & ((std::uint64_t{1} << low) - 1);
+        runs_[static_cast<std::size_t>(k)] = {static_cast<std::uint32_t>(run >> run_bits),
+                                              static_cast<std::uint32_t>(run % longest_run) + 1};
+      }
+      places[static_cast<std::size_t>(n) + 1] = here;
+    });
+    for (std::size_t n = 1; n < places.size(); ++n) places[n] += places[n - 1];
+    count_ = places.back();
+    keys_ = make_scratch<std::int64_t>(static_cast<std::size_t>(count_));
+    starts_ = make_scratch<std::uint32_t>(static_cast<std::size_t>(count_) + 1);
+    parallel_each(0, chunks, [&](std::int64_t n) {
+      const std::int64_t stop = std::min((n + 1) * piece_points, all);
+      std::int64_t k = n * piece_points;
+      while (k < stop && !is_first(k)) ++k;  // the voxel of the chunk before
+      std::int64_t voxel = places[static_cast<std::size_t>(n)] - 1;
+      for (std::int64_t first = k; k < stop; ++k) {  // no branch: whether a voxel begins is anyone's guess
+        const bool begins = is_first(k);
+        voxel += begins ? 1 : 0;
+        first = begins ? k : first;
+        keys_[static_cast<std::size_t>(voxel)] = key_of(k);
+        starts_[static_cast<std::size_t>(voxel)] = static_cast<std::uint32_t>(first);
+      }
+    });
+    starts_[static_cast<std::size_t>(count_)] = static_cast<std::uint32_t>(all);
+  }
+
+  const Plan& plan_;
+  const CpuFunctions& functions_;
+  Pieces pieces_;
+  std::vector<std::uint32_t> largest_;  // magnitudes of every grid and channel
+  std::int64_t count_ = 0;
+  Scratch<std::int64_t> keys_;
+  Scratch<std::uint32_t> starts_;
+  Scratch<PointRun> runs_;
+};
+
+// Fills the cells and writes those that have points, a shard at a time while it is in a cache.
+void write_dense(const Plan& plan, const CpuFunctions& functions, const Voxels& voxels,
+                 const std::vector<int>& exponents) {
+  constexpr std::int64_t shard_values = 1 << 16;
+  const std::int64_t lines = plan.grids * plan.cells / plan.shape[2];
+  const std::int64_t shard = std::max<std::int64_t>(shard_values / (plan.shape[2] * plan.channels), 1);
+  parallel_for((lines + shard - 1) / shard, 1, [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t voxel =
+        std::lower_bound(voxels.keys, voxels.keys + voxels.count, begin * shard * plan.shape[2]) - voxels.keys;
+    for (std::int64_t n = begin; n < end; ++n) {
+      const std::int64_t stop = std::min((n + 1) * shard, lines) * plan.shape[2];
+      fill_cells(plan, n * shard * plan.shape[2], stop);
+      const std::int64_t first = voxel;
+      for (; voxel < voxels.count && voxels.keys[voxel] < stop; ++voxel) {
+        write_count(plan, voxels.keys[voxel], voxels.points_of(voxel));
+      }
+      functions.reduce(plan, voxels, first, voxel, exponents.data());
+    }
+  });
+}
+
+// And the largest magnitudes of the points of every grid along each axis.
+std::vector<std::uint32_t> find_lattice(Plan& plan, const CpuFunctions& functions, const Pieces& pieces) {
   std::int64_t low[3] = {farthest, farthest, farthest};
   std::int64_t high[3] = {-farthest, -farthest, -farthest};
+  std::vector<std::uint32_t> largest(static_cast<std::size_t>(plan.grids) * 3);
   std::mutex mutex;
-  parallel_for(static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-    std::int64_t lowest[3] = {farthest, farthest, farthest};
-    std::int64_t highest[3] = {-farthest, -farthest, -farthest};
-    for (std::int64_t n = begin; n < end; ++n) bound(plan, pieces[static_cast<std::size_t>(n)], lowest, highest);
+  parallel_for(pieces.count(), 1, [&](std::int64_t begin, std::int64_t end) {
+    Bounds bounds;
+    for (std::int64_t piece = begin; piece < end; ++piece) {
+      pieces.parts(piece, [&](const Part& part) {
+        std::uint32_t here[3] = {};
+        functions.bound(plan, part, bounds, here);
+        const auto grid = static_cast<std::size_t>(pieces.extent(part.cloud).grid);
+        for (std::size_t axis = 0; axis < 3; ++axis) raise(largest[grid * 3 + axis], here[axis]);
+      });
+    }
     const std::scoped_lock lock(mutex);
     for (int axis = 0; axis < 3; ++axis) {
-      low[axis] = std::min(low[axis], lowest[axis]);
-      high[axis] = std::max(high[axis], highest[axis]);
+      low[axis] = std::min(low[axis], bounds.low[axis]);
+      high[axis] = std::max(high[axis], bounds.high[axis]);
     }
   });
   set_lattice(plan, low, high);
+  return largest;
+}
+
+void clear_dropped(const Plan& plan) {
+  if (plan.dropped != nullptr) std::fill_n(plan.dropped, plan.clouds * drop_reasons, 0);
 }
 
 }  // namespace
 
 void run_cpu(const Plan& plan) {
-  const PieceFunctions* const functions = functions_in_use();
+  const CpuFunctions* const functions = functions_in_use();
   if (functions == nullptr) return run_reference(plan);
-  Run(plan, functions->locate).run();
+  clear_dropped(plan);
+  if (!plan.reduces_features()) return Counts(plan, *functions).run();
+  Sorted sorted(plan, *functions);
+  sorted.sort(plan.sums(), nullptr);
+  write_dense(plan, *functions, sorted.voxels(true), sorted.exponents());
 }
 
 void run_sparse_cpu(Plan plan, const SetRows& set_rows) {
-  const PieceFunctions* const functions = functions_in_use();
+  const CpuFunctions* const functions = functions_in_use();
   if (functions == nullptr) return run_sparse_reference(plan, set_rows);
-  Keys keys(plan);
-  if (plan.lattice) find_lattice(plan, keys.pieces, functions->bound);
+  clear_dropped(plan);
+  Sorted sorted(plan, *functions);
+  std::vector<std::uint32_t> largest;
+  if (plan.lattice) largest = find_lattice(plan, *functions, sorted.pieces());
   const std::int64_t point_bytes = plan.dtype == DType::f64 ? 24 : 12;
-  const auto located = std::make_unique_for_overwrite<char[]>(
-      static_cast<std::size_t>(plan.locates() ? plan.all_points * point_bytes : 0));
-  std::vector<std::int64_t> places(keys.pieces.size() + 1);  // where the entries of a piece begin
-  keys.find(plan, functions->locate, plan.locates() ? located.get() : nullptr, [&](std::int64_t n) {
-    const auto here = keys.of(n);
-    places[static_cast<std::size_t>(n) + 1] =
-        std::count_if(here.begin(), here.end(), [](auto key) { return key >= 0; });
-  });
-  for (std::size_t n = 1; n < places.size(); ++n) places[n] += places[n - 1];
-  const std::int64_t count = places.back();
-  auto entries = std::make_unique_for_overwrite<Entry[]>(static_cast<std::size_t>(count));
-  parallel_for(static_cast<std::int64_t>(keys.pieces.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t n = begin; n < end; ++n) {
-      std::int64_t point = Keys::first_point(plan, keys.pieces[static_cast<std::size_t>(n)]);
-      Entry* to = entries.get() + places[static_cast<std::size_t>(n)];
-      for (const std::int64_t key : keys.of(n)) {
-        if (key >= 0) *to++ = {key, point};
-        ++point;
-      }
-    }
-  });
-  sort_entries(entries, count, bit_width(static_cast<std::uint64_t>(plan.grids * plan.cells - 1)));
-  const Loop loop = [](std::int64_t all, std::int64_t grain, const auto& piece) { parallel_for(all, grain, piece); };
-  Rows(plan, {entries.get(), static_cast<std::size_t>(count)}, located.get(), set_rows, loop).write();
+  const auto located = make_scratch<char>(static_cast<std::size_t>(plan.locates() ? plan.all_points * point_bytes : 0));
+  sorted.sort(plan.channels > 0, plan.locates() ? located.get() : nullptr);  // outputs are known later
+  const auto loop = [](std::int64_t count, std::int64_t grain, const auto& piece) {
+    parallel_for(count, grain, piece);
+  };
+  const auto reduce = [&](const Plan& reduced, const Voxels& voxels, std::int64_t count) {
+    const bool of_points = reduced.features == located.get();
+    const std::vector<int> exponents = of_points ? exponents_of(reduced, largest) : sorted.exponents();
+    parallel_for(count, 256, [&](std::int64_t begin, std::int64_t end) {
+      functions->reduce(reduced, voxels, begin, end, exponents.data());
+    });
+  };
+  Rows(plan, sorted.voxels(false), located.get(), set_rows, loop, reduce).write();
 }
 
 }  // namespace robocache::voxelize_op
