@@ -29,7 +29,7 @@ namespace robocache {
 void check_tsdf(const Grid& grid, double truncation);
 
 // Puts images into a volume, one after the other. `truncation` is in metres. `images` have intrinsics, and poses from
-// camera to grid (none: the camera is at the grid's own origin); features, into, crop and rays have no meaning here.
+// camera to grid (none: the camera is at the grid's own origin); features, into, crop and rays are refused.
 void tsdf_integrate(const Context& context, const DepthImages& images, const Grid& grid, double truncation,
                     const TensorView& values, const TensorView& weights, bool check = true);
 

@@ -14,12 +14,16 @@
 // (voxel_downsample).
 //
 // Every call here
-//   - gives the same bits on every backend and every run, and for any order of the points: sums are made of integers;
+//   - gives the same bits on every backend and every run, and, but for the first points of a voxel, for any order of the
+//     points: sums are made of integers;
 //   - works in stream order on the caller's stream, never synchronises, and can be captured in a CUDA graph; only a sparse
 //     call without max_voxels waits for the GPU, once, and voxel_downsample twice: they must know how many voxels there are;
+//   - takes at most 2^31 - 1 points;
 //   - asks for scratch on CUDA: a byte a cell for occupancy_bits; where features are reduced 4 bytes a cell, and a point
-//     up to 17 bytes and one more for every two channels; for counts of over 2 million points in one cloud 5 bytes a point;
-//   - checks shapes, dtypes and devices first and throws robocache::Error before anything is written. What only the data
+//     up to 17 bytes and one for each channel; where the result is sparse 24 to 56 bytes a point, what CUB's sort needs, and
+//     one for every five channels;
+//   - checks shapes, dtypes and devices first and throws robocache::Error before anything is written; outputs of a sparse
+//     call when it is told them, by when `dropped` may have been written. What only the data
 //     can tell (lengths, offsets, into, whether a pose is rigid) is checked on the CPU before anything is written too; on
 //     CUDA inside the launch, the result is then unspecified but never out of bounds, and the sentence is thrown by the
 //     next call or by robocache::synchronize(). `check = false` leaves those checks out.
@@ -155,7 +159,7 @@ struct DownsampleOutput {
 };
 using DownsampleRows = std::function<DownsampleOutput(std::int64_t rows)>;
 
-// options: only `check` and `grids` count.
+// options: only `check` counts. Clouds have no `into`.
 void voxel_downsample(const Context& context, const Clouds& clouds, const Lattice& lattice,
                       const SparseOptions& options, const DownsampleRows& rows, const TensorView& dropped = {});
 

@@ -14,7 +14,10 @@ def backends() -> list[tuple[str, bool, str]]:
     found = package_version("torch")
     there = "torch" in sys.modules or importlib.util.find_spec("torch") is not None
     if there:
-        description = f"torch {found or 'of an unknown version'}, on any of its devices: close to the others, not equal"
+        description = (
+            f"torch {found or 'of an unknown version'}, on any of its devices: close to the others, not equal,"
+        )
+        description += " but for voxels"
     else:
         description = "torch is not installed"
     return [*_core.backends(), ("torch", there, description)]

@@ -49,10 +49,10 @@ def run(
     """(coordinates, values, counts, point_to_voxel, found, first, number, dropped), as _core.voxelize gives them."""
     tensors, call = pack(operation, arrays, grid, reduce, options)
     sparse = Sparse(first or 0, max_voxels)
-    features = arrays.get("features")
+    tensors, wants_gradient = without_gradients(tensors, arrays.get("features"), call)
     if is_traced(tensors):
         made = torch.ops.robocache.voxelize_sparse(tensors, *call, *sparse)
-    elif torch.is_grad_enabled() and isinstance(features, Tensor) and features.requires_grad:
+    elif wants_gradient:
         made = list(SparseVoxelization.apply(call, sparse, *tensors))
     else:
         made = run_now(tensors, call, sparse)
@@ -68,6 +68,13 @@ def run(
         *kept,
         dropped,
     )
+
+
+def without_gradients(tensors: list[Tensor], features: Any, call: Call) -> tuple[list[Tensor], bool]:
+    """Only features have one, through sum, mean, max and min."""
+    reduced = any(name in ("sum", "mean", "max", "min") for name in call.reduce)
+    wanted = reduced and torch.is_grad_enabled() and isinstance(features, Tensor) and features.requires_grad
+    return [tensor if wanted and tensor is features else tensor.detach() for tensor in tensors], wanted
 
 
 def run_now(tensors: Sequence[Tensor], call: Call, sparse: Sparse) -> list[Tensor]:
@@ -149,9 +156,10 @@ def downsample(
     features = arrays.get("features")
     reduce = "count" if features is None else "mean"
     tensors, call = pack("voxel_downsample", arrays, grid, reduce, options)
+    tensors, wants_gradient = without_gradients(tensors, features, call)
     if is_traced(tensors):
         made = torch.ops.robocache.voxel_downsample(tensors, *call)
-    elif torch.is_grad_enabled() and isinstance(features, Tensor) and features.requires_grad:
+    elif wants_gradient:
         made = list(Downsampling.apply(call, *tensors))
     else:
         made = downsample_now(tensors, call)
@@ -291,7 +299,8 @@ def keep_sparse(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> 
 def differentiate_sparse(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
     tensors, call = ctx.saved_tensors, ctx.call
     made: list[Tensor | None] = [None] * len(tensors)
-    made[1] = feature_gradient(tensors, call, gradients[5 : 5 + len(call.reduce)])
+    if "features" in named(tensors, call):
+        made[1] = feature_gradient(tensors, call, gradients[5 : 5 + len(call.reduce)])
     return made, *[None] * (len(Call._fields) + 2)
 
 

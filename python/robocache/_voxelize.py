@@ -432,14 +432,32 @@ def _in_torch(
     accumulate: bool,
 ) -> Any:
     """A call that the engine has looked at, or that is traced."""
-    name, first, max_voxels = layout
-    if name == "sparse" or (name is None and first is not None):
+    if _sparse(operation, *layout, out, accumulate):
+        _, first, max_voxels = layout
         from robocache import _torch_sparse
 
         return _result(_torch_sparse.run(operation, arrays, grid, reduce, options, first, max_voxels))
     from robocache import _torch_voxels
 
     return _result(_torch_voxels.run(operation, arrays, grid, reduce, options, out, accumulate))
+
+
+def _sparse(
+    operation: str, layout: str | None, first: int | None, max_voxels: int | None, out: Any, accumulate: bool
+) -> bool:
+    """The engine's checks of these, for calls that it does not see because they are traced."""
+    if layout not in (None, "dense", "sparse"):
+        raise ValueError(f"{operation}: layout is {layout!r}; expected dense or sparse")
+    sparse = layout == "sparse" or (layout is None and first is not None)
+    if not sparse and (first is not None or max_voxels is not None):
+        raise ValueError(f'{operation}: {"max_voxels" if first is None else "first"} is for layout="sparse"')
+    if sparse and (out is not None or accumulate):
+        raise ValueError(f"{operation}: out and accumulate are for dense grids; a sparse result is new each time")
+    if first is not None and first < 1:
+        raise ValueError(f"{operation}: first is {first}; it must be positive")
+    if max_voxels is not None and max_voxels < 0:
+        raise ValueError(f"{operation}: max_voxels is {max_voxels}; it must not be negative")
+    return sparse
 
 
 def _result(made: Any) -> Any:

@@ -25,13 +25,14 @@ struct Call {
   Call(const char* operation, nanobind::handle backend)
       : where{operation, {}, -1}, choice(parse_backend(where, backend.ptr())), arrays(choice) {}
 
-  // The library's call, on the stream that the arrays' library uses now. `work` is about how many elements it touches.
+  // The library's call, on the stream that the arrays' library uses now. `work` is about how many elements it touches;
+  // `waits`: for a GPU. What is called back from it must take the GIL.
   template <class F>
-  void run(std::int64_t work, Workspace workspace, const F& call) {
+  void run(std::int64_t work, Workspace workspace, const F& call, bool waits = false) {
     // Host work of more elements than this is worth letting other Python threads run; fewer take less than the switch.
     constexpr std::int64_t large_work = 1 << 14;
     const Context context{choice.backend, arrays.current_stream(where), workspace};
-    if (arrays.device().kind == DeviceKind::cpu && work > large_work) {
+    if (waits || (arrays.device().kind == DeviceKind::cpu && work > large_work)) {
       const nanobind::gil_scoped_release released;
       call(context);
     } else {

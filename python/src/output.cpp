@@ -205,6 +205,7 @@ nb::object Outputs::take() {
 }
 
 void* Outputs::allocate_scratch(void* self, std::size_t bytes) {
+  const nb::gil_scoped_acquire held;
   auto& outputs = *static_cast<Outputs*>(self);
   const std::int64_t shape[] = {static_cast<std::int64_t>(bytes)};
   outputs.scratch_.push_back(outputs.allocate(DType::u8, shape));

@@ -1,4 +1,4 @@
-// voxelize and voxelize_depth: arrays in, one call of the library, arrays out.
+// voxelize, voxelize_depth and voxel_downsample: arrays in, one call of the library, arrays out.
 #include "voxelize.h"
 
 #include <nanobind/stl/optional.h>
@@ -150,7 +150,7 @@ void check_size(const Where& where, const std::array<std::int64_t, 3>& shape, st
   }
 }
 
-// What the two calls share.
+// What the calls share.
 struct SceneCall : Call {
   using Call::Call;
 
@@ -372,6 +372,21 @@ struct SceneCall : Call {
     return is_sparse;
   }
 
+  // A sparse call must know how many voxels there are, unless it is told.
+  bool waits(std::int64_t max_voxels) const { return max_voxels < 0 && arrays.device().kind == DeviceKind::cuda; }
+
+  // Room for rows, or a sentence.
+  void allocate_rows(Outputs& outputs, std::int64_t rows) const {
+    try {
+      outputs.allocate();
+    } catch (const nb::python_error& error) {
+      const std::string why = text_of(nb::borrow(error.value()));
+      fail(ErrorKind::value, where, "there is no room for ", rows, " voxels: ", why.substr(0, why.find('\n')),
+           sparse.max_voxels < 0 ? "; take larger voxels" : "; give a smaller max_voxels",
+           sparse.first > 0 ? ", or a smaller first" : "");
+    }
+  }
+
   static void add(Outputs& outputs, DType dtype, std::initializer_list<std::int64_t> shape) {
     outputs.add(dtype, {shape.begin(), shape.size()});
   }
@@ -398,7 +413,7 @@ struct SceneCall : Call {
       add(outputs, computed(main), {rows, sparse.first, 3 + channels_of(scene)});
       add(outputs, DType::i32, {rows});
     }
-    outputs.allocate();
+    allocate_rows(outputs, rows);
     SparseOutput views;
     std::size_t next = 0;
     for (TensorView* const view : {&views.coordinates, &views.counts, &views.point_to_voxel, &views.found}) {
@@ -424,8 +439,9 @@ struct SceneCall : Call {
       const nb::gil_scoped_acquire held;
       return add_rows(outputs, scene, main, {main.shape.data(), lead}, count);
     };
-    run(main.size(), workspace(dropped.outputs),
-        [&](const Context& context) { call(context, rows, dropped.view(clouds)); });
+    run(
+        main.size(), workspace(dropped.outputs),
+        [&](const Context& context) { call(context, rows, dropped.view(clouds)); }, waits(sparse.max_voxels));
     const nb::object coordinates = outputs.take();
     const nb::object counts = outputs.take();
     const nb::object point_to_voxel = outputs.take();
@@ -558,15 +574,18 @@ nb::object voxel_downsample(Argument points, Argument voxel_size, Argument origi
     SceneCall::add(outputs, DType::i32, {count});
     SceneCall::add(outputs, DType::i64, {count, 4});
     if (has_features) SceneCall::add(outputs, DType::f32, {count, SceneCall::channels_of(clouds)});
-    outputs.allocate();
+    call.allocate_rows(outputs, count);
     return DownsampleOutput{.points = outputs[0],
                             .features = has_features ? outputs[3] : TensorView{},
                             .counts = outputs[1],
                             .coordinates = outputs[2]};
   };
-  call.run(clouds.points.size(), call.workspace(dropped.outputs), [&](const Context& context) {
-    robocache::voxel_downsample(context, clouds, lattice, options, rows, dropped.view(clouds_number));
-  });
+  call.run(
+      clouds.points.size(), call.workspace(dropped.outputs),
+      [&](const Context& context) {
+        robocache::voxel_downsample(context, clouds, lattice, options, rows, dropped.view(clouds_number));
+      },
+      call.waits(-1));
   const nb::object means = outputs.take();
   const nb::object counts = outputs.take();
   const nb::object coordinates = outputs.take();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 
 import calling
 import numpy as np
@@ -124,10 +125,12 @@ def test_what_comes_out():
         ({"out": np.zeros(1), "layout": "sparse"}, "voxelize: out and accumulate are for dense grids"),
         ({"into": [0], "grids": 0, "offsets": [0, 4], "layout": "sparse"}, "no grid for them to go into"),
         ({"empty": 0.5, "layout": "sparse", "max_voxels": 3}, "voxelize: empty = 0.5 is no value of count"),
+        ({"into": [0], "grids": 2**61, "offsets": [0, 4], "layout": "sparse"}, "grids of 0 channels; at most 2^31"),
+        ({"layout": "sparse", "max_voxels": 2**50}, "there is no room for 1125899906842624 voxels"),
     ],
 )
 def test_bad_calls_get_a_sentence(options, sentence):
-    with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
+    with pytest.raises(ValueError, match=re.escape(sentence)):
         rc.voxelize(np.zeros((4, 3), np.float32), rc.Grid((0, 0, 0), 1, (1, 1, 1)), **options)
 
 
@@ -317,6 +320,60 @@ def test_torch_compile(max_voxels):
             thin(points, features), rc.voxel_downsample(points, 2.0, features=features)[:4], strict=True
         ):
             assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"layout": "coo"}, "layout is 'coo'"),
+        ({"max_voxels": 4}, 'max_voxels is for layout="sparse"'),
+        ({"first": -2}, "first is -2; it must be positive"),
+        ({"layout": "sparse", "out": np.zeros(1)}, "out and accumulate are for dense grids"),
+    ],
+)
+def test_bad_layouts_get_a_sentence_where_they_are_traced_too(options, sentence):
+    torch = pytest.importorskip("torch")
+    grid = rc.Grid((0, 0, 0), 1, (1, 1, 1))
+    call = torch.compile(lambda points: rc.voxelize(points, grid, **options).values, backend="eager")
+    with pytest.raises(Exception, match=re.escape(sentence)):
+        call(torch.zeros(4, 3))
+
+
+def test_points_have_no_gradient_where_they_are_traced():
+    torch = pytest.importorskip("torch")
+    grid = rc.Grid((-4, -4, -4), 2, (4, 4, 4))
+    call = torch.compile(lambda points: rc.voxelize(points, grid, first=2, max_voxels=9).first, backend="aot_eager")
+    assert not call(torch.zeros(5, 3, requires_grad=True)).requires_grad
+
+
+def test_other_threads_run_while_the_gpu_is_waited_for(cuda):
+    import threading
+
+    import torch
+
+    points = torch.rand(4_000_000, 3, device="cuda")
+    grid = rc.Grid((0, 0, 0), 2.0**-9, (512, 512, 512))
+    stop, ticks = threading.Event(), []
+
+    def tick():
+        while not stop.is_set():
+            ticks.append(1)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    for _ in range(20):
+        rc.voxelize(points, grid, layout="sparse")
+    stop.set()
+    thread.join()
+    assert len(ticks) > 1000
+
+
+def test_a_bad_pose_is_said_before_its_span(cuda):
+    import torch
+
+    pose = torch.eye(4, dtype=torch.float64, device="cuda") * 1e15
+    with pytest.raises(ValueError, match=r"voxel_downsample: pose\[0\] is not rigid"):
+        rc.voxel_downsample(torch.rand(10, 3, device="cuda"), 1e-3, pose=pose)
 
 
 def test_a_graph_needs_max_voxels(cuda):

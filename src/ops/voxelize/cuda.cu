@@ -17,13 +17,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_fill_kernel(const __
   let_next_begin();  // so it may read its input at once: all that wrote it is done
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * tuning::threads + threadIdx.x;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * tuning::threads;
-  if (call.plan.check) {
-    const DataCheck check{&call.plan};
-    for (std::int64_t k = thread; k < check.count(); k += stride) {
-      const Fault fault = check(k);
-      if (fault.code != FaultCode::none) report(call.box, fault);
-    }
-  }
+  check_data(call.plan, call.box);
   for (int n = 0; n < call.fill_count; ++n) {
     const Fill& fill = call.fills[n];
     const std::int64_t wide = reinterpret_cast<std::uintptr_t>(fill.data) % 16 == 0 ? fill.bytes / 16 : 0;

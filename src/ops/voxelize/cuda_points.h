@@ -126,6 +126,18 @@ inline bool is_plain(const Plan& plan) {
          plan.offsets.data == nullptr;
 }
 
+// All threads of a launch look through the data; what they find is reported.
+__device__ inline void check_data(const Plan& plan, FaultBox* box) {
+  if (!plan.check) return;
+  const DataCheck check{&plan};
+  const auto stride = static_cast<std::int64_t>(gridDim.x) * tuning::threads;
+  for (std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * tuning::threads + threadIdx.x; k < check.count();
+       k += stride) {
+    const Fault fault = check(k);
+    if (fault.code != FaultCode::none) report(box, fault);
+  }
+}
+
 // Where a tile has to find out about its cloud first (its pose, its camera), several rounds share that, as long as there are
 // tiles for all multiprocessors, and packed clouds are long enough to have tiles of their own.
 inline Tiling tiling_of(const Plan& plan) {

@@ -71,6 +71,7 @@ __global__ void __launch_bounds__(threads) voxelize_bounds_kernel(const __grid_c
   __shared__ Tile<C> tile;
   after_earlier_work();
   let_next_begin();
+  check_data(plan, call.box);
   if (threadIdx.x == 0) set_tile(plan, call.tiling, tile);
   __syncthreads();
   long long low[3] = {farthest, farthest, farthest};
@@ -113,13 +114,7 @@ __global__ void __launch_bounds__(threads) voxelize_keys_kernel(const __grid_con
   __shared__ int dropped[drop_reasons];
   after_earlier_work();
   let_next_begin();
-  if (plan.check) {
-    const DataCheck check{&plan};
-    for (std::int64_t k = thread_number(); k < check.count(); k += thread_count()) {
-      const Fault fault = check(k);
-      if (fault.code != FaultCode::none) report(call.box, fault);
-    }
-  }
+  check_data(plan, call.box);
   if (threadIdx.x < drop_reasons) dropped[threadIdx.x] = 0;
   if (threadIdx.x == 0) set_tile(plan, call.tiling, tile);
   __syncthreads();
@@ -606,7 +601,7 @@ class SparseRunner {
       const std::int64_t vectors = plan.channels / V;
       const std::int64_t blocks = divide_up(plan.all_points * vectors, threads * tuning::magnitudes_per_thread);
       launch(&voxelize_magnitudes_kernel<F, V>,
-             std::max(std::min<std::int64_t>(blocks, tuning::most_heavy_blocks), divide_up(vectors, threads)));
+             std::max(std::min<std::int64_t>(blocks, tuning::magnitudes_blocks), divide_up(vectors, threads)));
     }
     const bool extremes = plan.max != nullptr || plan.min != nullptr;
     if (!extremes) {

@@ -34,5 +34,6 @@ inline constexpr int most_heavy_blocks = 1056;
 // Not swept.
 inline constexpr int long_row = 128;
 inline constexpr int magnitudes_per_thread = 16;
+inline constexpr int magnitudes_blocks = 1056;
 
 }  // namespace robocache::voxelize_op::tuning

@@ -199,8 +199,16 @@ class Planner {
       fail(ErrorKind::value, "there are ", plan_.clouds, " clouds and no grid for them to go into");
     }
     check_cells();
+    const std::int64_t values = std::max<std::int64_t>(plan_.channels, 3);  // of a grid that sums are scaled by
+    if (plan_.grids > (std::int64_t{1} << 31) / values) {
+      fail(ErrorKind::value, plan_.grids, " grids of ", plan_.channels, " channels; at most 2^31 in all");
+    }
   }
-  void set_lattice() { plan_.lattice = true; }
+  void set_lattice() {
+    if (plan_.into.data != nullptr)
+      fail(ErrorKind::value, "into has no meaning here: clouds are thinned each by itself");
+    plan_.lattice = true;
+  }
 
   void set_dropped(const TensorView& dropped) {
     if (!dropped) return;
@@ -608,7 +616,7 @@ void voxel_downsample(const Context& context, const Clouds& clouds, const Lattic
                       const SparseOptions& options, const DownsampleRows& rows, const TensorView& dropped) {
   Planner planner = plan_of(clouds, {lattice.origin, lattice.voxel_size, {1, 1, 1}}, Operation::voxel_downsample);
   planner.set_lattice();
-  run_sparse(planner, context, {.grids = options.grids, .check = options.check}, rows, dropped);
+  run_sparse(planner, context, {.check = options.check}, rows, dropped);
 }
 
 }  // namespace robocache
