@@ -72,7 +72,7 @@ def run(
 
 def without_gradients(tensors: list[Tensor], features: Any, call: Call) -> tuple[list[Tensor], bool]:
     """Only features have one, through sum, mean, max and min."""
-    reduced = any(name in ("sum", "mean", "max", "min") for name in call.reduce)
+    reduced = any(name in DIFFERENTIABLE for name in call.reduce)
     wanted = reduced and torch.is_grad_enabled() and isinstance(features, Tensor) and features.requires_grad
     return [tensor if wanted and tensor is features else tensor.detach() for tensor in tensors], wanted
 

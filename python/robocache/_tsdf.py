@@ -74,7 +74,7 @@ class TsdfVolume:
         self,
         depth: Any,
         intrinsics: Any,
-        pose: Any,
+        pose: Any = None,
         *,
         depth_scale: float | None = None,
         depth_min: float = 0,

@@ -103,7 +103,11 @@ class Dropped:
         return self.counts[..., 3]
 
     def __repr__(self) -> str:
-        return f"Dropped({_shape(self.counts)}: no_reading, not_finite, cropped, outside)"
+        names = ("no_reading", "not_finite", "cropped", "outside")
+        if not isinstance(self.counts, np.ndarray):  # to read others may take waiting for a GPU
+            return f"Dropped({_shape(self.counts)}: {', '.join(names)})"
+        totals = self.counts.reshape(-1, 4).sum(0).tolist()
+        return f"Dropped({', '.join(f'{name}={total}' for name, total in zip(names, totals, strict=True))})"
 
 
 class Voxels(NamedTuple, Generic[Array]):
@@ -118,7 +122,18 @@ class Voxels(NamedTuple, Generic[Array]):
 
 
 class SparseVoxels(NamedTuple, Generic[Array]):
-    """The voxels that have points, in the order of grid, x, y, z: a row for each."""
+    """The voxels that have points, in the order of grid, x, y, z: a row for each.
+
+    coordinates     int64 [M, 4]: grid, x, y, z. -1 in rows without a voxel, which only max_voxels makes
+    values          [M], features [M, F]; a tuple where `reduce` is one
+    counts          int32 [M]: how many points
+    point_to_voxel  int64, as points or pixels are shaped: the row of each; -1 where it has none
+    dropped         Dropped
+    found           int64 [2]: rows that hold voxels, and voxels that got no row; `overflow` is the latter
+    first           [M, k, 3 + F] where first=k was asked for: the first k points of each voxel in the order of the
+                    points, as grid-frame x, y, z and then features; 0 behind the last
+    number          int32 [M]: how many of these k there are
+    """
 
     coordinates: Array  # int64 [M, 4]: grid, x, y, z
     values: Array  # [M], features [M, F]; a tuple where `reduce` is one
@@ -142,7 +157,14 @@ class SparseVoxels(NamedTuple, Generic[Array]):
 
 
 class Downsampled(NamedTuple, Generic[Array]):
-    """One point for each voxel that has some, in the order of cloud, x, y, z."""
+    """One point for each voxel that has some, in the order of cloud, x, y, z.
+
+    points       [M, 3]: the mean of its points, after the pose; float32, or float64 where the points are
+    features     float32 [M, F]: the mean of their features; None where none were given
+    counts       int32 [M]: how many points
+    coordinates  int64 [M, 4]: the cloud, and the voxel's number along x, y and z from the origin
+    dropped      Dropped
+    """
 
     points: Array  # [M, 3]: their mean; float32, or float64 where the points are
     features: Array | None  # float32 [M, F]: their mean
@@ -202,8 +224,8 @@ def voxelize(
     crop      (low, high): points outside that box are dropped, in the "grid" or "sensor" frame (`crop_frame`).
     layout    "dense" or "sparse", which has a row for each voxel that has points; default: dense, sparse with `first`.
     first     sparse: how many points of each voxel are kept as they are, in the order of the points.
-    max_voxels  sparse: how many rows the result has, whatever the data; of more voxels the lowest are kept. Without it
-              a GPU must be waited for, because nobody else knows how many there are.
+    max_voxels  sparse: how many rows the result has, whatever the data; of more voxels the first in the order of
+              grid, x, y, z are kept. Without it a GPU must be waited for: only it knows how many there are.
     out       an array, or a tuple of them, to write into: contiguous, and what would be returned. Not for JAX.
     accumulate  add to what `out` holds: count, occupancy, max and min. Its cells count as they are: where a max is
               streamed, the first call takes empty=-inf.
@@ -394,6 +416,7 @@ def voxel_downsample(
 
     points      as in `voxelize`: [N, 3 or more], [C, N, ...] with `lengths`, or packed with `offsets`.
     voxel_size  one number, or three.
+    features    [..., F] beside points, of which the mean is taken.
     origin      where a voxel begins; voxels are whole multiples of their size from there, to either side.
     pose, crop, crop_frame, check, backend   as in `voxelize`; the mean is taken after the pose.
 

@@ -18,6 +18,7 @@
 
 #include "argument.h"
 #include "call.h"
+#include "core/text.h"
 #include "once.h"
 
 namespace nb = nanobind;
@@ -205,6 +206,15 @@ struct SceneCall : Call {
     served &= view_input("into", into, Role::integers, scene.into);
     served &= view_input("pose", pose, Role::integers, scene.poses);
     return served;
+  }
+
+  // Before anybody asks how large a grid would be with as many channels as there are points.
+  void check_features(const Scene& scene, const TensorView& main, int lead) const {
+    if (!scene.features || scene.features.rank == lead + 1 || main.rank < lead) return;
+    const std::span<const std::int64_t> leading(main.shape.data(), static_cast<std::size_t>(lead));
+    fail(ErrorKind::value, where, "features have shape ", shape_text(scene.features), "; expected ",
+         shape_text(leading), " and a last dimension of channels",
+         scene.features.rank == lead ? "; where there is one, features[..., None]" : "");
   }
 
   // How many grids: as many as clouds, or as `grids` says where clouds go into grids of others.
@@ -504,6 +514,7 @@ nb::object voxelize(Argument points, Argument grid, Argument features, Argument 
   served &= call.view_input("offsets", offsets, Role::integers, clouds.offsets);
   served &= call.view_scene(clouds, features, into, pose);
   if (!served) return not_implemented();
+  call.check_features(clouds, clouds.points, clouds.points.rank - 1);
   const auto [batched, number] = batch_of(clouds);
   if (sparse) {
     const auto lead = static_cast<std::size_t>(std::max(clouds.points.rank - 1, 0));
@@ -532,6 +543,7 @@ nb::object voxelize_depth(Argument depth, Argument intrinsics, Argument rays, Ar
   served &= call.view_input("rays", rays, Role::integers, images.rays);
   served &= call.view_scene(images, features, into, pose);
   if (!served) return not_implemented();
+  call.check_features(images, images.depth, images.depth.rank);
   const bool batched = images.depth.rank == 3;
   const std::int64_t cameras = batched ? images.depth.shape[0] : 1;
   if (sparse) {

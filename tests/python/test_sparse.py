@@ -103,7 +103,7 @@ def test_what_comes_out():
     assert (voxels.first, voxels.number, int(voxels.overflow)) == (None, None, 0)
     assert repr(voxels) == (
         "SparseVoxels(coordinates int64 [1, 4], values float32 [1, 2], float16 [1, 2], "
-        "Dropped(int64 [4]: no_reading, not_finite, cropped, outside))"
+        "Dropped(no_reading=0, not_finite=0, cropped=0, outside=0))"
     )
     hard = rc.voxelize(points, grid, first=3)
     assert (hard.first.shape, hard.first.dtype, hard.number.tolist()) == ((1, 3, 3), np.float32, [3])

@@ -179,7 +179,7 @@ def test_shapes():
     assert bits.dropped.outside.shape == (1,)
     assert isinstance(rc.voxelize(points, grid, reduce=("count",)).values, tuple)
     assert repr(bits) == (
-        "Voxels(values uint8 [1, 2, 3, 2], Dropped(int64 [1, 4]: no_reading, not_finite, cropped, outside))"
+        "Voxels(values uint8 [1, 2, 3, 2], Dropped(no_reading=0, not_finite=0, cropped=0, outside=0))"
     )
 
 

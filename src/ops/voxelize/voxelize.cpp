@@ -427,7 +427,8 @@ class Planner {
                       std::equal(leading.begin(), leading.end(), view.shape.begin());
     if (!fits) {
       fail(ErrorKind::value, "features have shape ", shape_text(view), "; expected ", shape_text(leading),
-           " and a last dimension of channels");
+           " and a last dimension of channels",
+           view.rank == static_cast<int>(leading.size()) ? "; where there is one, features[..., None]" : "");
     }
     has_features_ = true;
     plan_.features = view.data;
