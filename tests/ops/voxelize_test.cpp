@@ -782,7 +782,9 @@ TEST_F(VoxelizeSentences, PointsAndFeatures) {
   outputs[0].reduction = Reduction::mean;
   EXPECT_EQ(said(), "voxelize: reduce mean needs features");
   clouds.features = TensorView::contiguous(features, DType::f32, {4, 3});
-  EXPECT_EQ(said(), "voxelize: features have shape [4, 3]; expected [2, 2] and a last dimension of channels");
+  EXPECT_EQ(said(),
+            "voxelize: features have shape [4, 3]; expected [2, 2] and a last dimension of channels; where "
+            "there is one, features[..., None]");
   clouds.features = TensorView::contiguous(features, DType::f64, {2, 2, 1});
   EXPECT_EQ(said(), "voxelize: features are float64; they must be float16, bfloat16, float32 or uint8");
   clouds.features = TensorView::contiguous(features, DType::f32, {2, 2, 1});
