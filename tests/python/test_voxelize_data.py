@@ -64,7 +64,7 @@ def test_depth_frames(backend):
     problem = cases.Problem(
         ((-2.0, -2.0, -1.0), (0.05, 0.05, 0.05), (100, 100, 100)),
         {"depth": depth, "intrinsics": intrinsics, "pose": poses, "into": np.array([0, 0, 1, 1])},
-        {"reduce": ("count", "occupancy"), "invalid": (0, 65535), "depth_max": 6.0},
+        {"reduce": ("count", "occupancy"), "invalid": (0, 65535), "depth_max": 6.0, "grids": 2},
     )
     count, occupancy, dropped = voxel_calling.voxelize(problem, kind, convert)
     for camera in range(4):

@@ -279,10 +279,12 @@ def test_downsample_of_torch_has_the_same_sentences():
         says(ValueError, parts, far, 1e-3)
 
 
-def test_cuda_downsample_is_checked_later(cuda):
-    rc.voxel_downsample(cuda(BATCH), 1, lengths=[1, 5])
-    says(ValueError, ["voxel_downsample: lengths[1] = 5 is outside 0..4"], rc.synchronize)
-    rc.voxelize(cuda(POINTS), GRID, layout="sparse", pose=2 * np.eye(4))
+def test_cuda_says_at_once_what_it_finds_where_it_waits_anyway(cuda):
+    sentence = ["voxel_downsample: lengths[1] = 5 is outside 0..4"]
+    says(ValueError, sentence, rc.voxel_downsample, cuda(BATCH), 1, lengths=[1, 5])
+    call = functools.partial(rc.voxelize, cuda(POINTS), GRID, layout="sparse", pose=2 * np.eye(4))
+    says(ValueError, ["voxelize: pose[0] is not rigid"], call)
+    call(max_voxels=4)
     says(ValueError, ["voxelize: pose[0] is not rigid"], rc.synchronize)
 
 
