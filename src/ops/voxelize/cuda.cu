@@ -52,10 +52,31 @@ __device__ void mark(const Call& call, std::uint8_t* cells, std::int64_t key) {
   }
 }
 
-template <class T, class Index, bool Plain, bool Features>
+// A pixel of a dense image that a pinhole camera took, as bring() and cell_of() have it, with 32-bit numbers.
+template <class T, class C>
+__device__ Place locate_pixel(const Call& call, const Cloud<C>& cloud, const T* image, std::uint32_t k) {
+  const Plan& plan = call.plan;
+  const std::uint32_t v = call.width.divide(k);
+  const std::uint32_t u = k - v * static_cast<std::uint32_t>(plan.width);
+  C p[3];
+  if (!depth_of(plan, image[k], p[2])) return {Drop::no_reading, -1};
+  p[0] = ((static_cast<C>(u) - cloud.cx) * p[2]) / cloud.fx;
+  p[1] = ((static_cast<C>(v) - cloud.cy) * p[2]) / cloud.fy;
+  if (!all_finite(p)) return {Drop::not_finite, -1};
+  if (plan.poses.data != nullptr) {
+    transform(cloud, p);
+    if (!all_finite(p)) return {Drop::not_finite, -1};
+  }
+  return cell_of<std::int32_t>(plan, cloud, p);
+}
+
+enum class From { points, plain_points, images };  // is_plain(), is_image()
+
+template <class T, class Index, From from, bool Features>
 __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const __grid_constant__ Call call) {
   using C = compute_t<T>;
   constexpr int n = tuning::points_per_thread;
+  constexpr bool Plain = from == From::plain_points;
   const Plan& plan = call.plan;
   __shared__ Tile<C> tile;
   __shared__ int dropped[drop_reasons];
@@ -94,6 +115,17 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
         keys[k] = locate_plain<T, Index>(plan, cloud, blockIdx.x * round_points + base + k * warp_size, drops[k]);
       }
       __syncthreads();
+    } else if constexpr (from == From::images) {
+      const Cloud<C> cloud = tile.cloud;
+      const T* const image = static_cast<const T*>(plan.points) + cloud.number * plan.points_per_cloud;
+#pragma unroll
+      for (int k = 0; k < n; ++k) {
+        const std::int64_t at = base + k * warp_size;
+        Place place;
+        if (at < tile.count) place = locate_pixel(call, cloud, image, static_cast<std::uint32_t>(tile.first + at));
+        drops[k] = place.drop;
+        keys[k] = static_cast<Index>(place.cell < 0 ? -1 : cloud.grid * plan.cells + place.cell);
+      }
     } else {
 #pragma unroll
       for (int k = 0; k < n; ++k) {
@@ -307,12 +339,15 @@ class Runner {
     with_point_type(plan, [&](auto type) {
       using T = typename decltype(type)::type;
       if constexpr (is_float_type<T>) {
-        if (is_plain(plan)) return launch(&voxelize_points_kernel<T, std::int32_t, true, Features>, tiles);
+        if (is_plain(plan)) {
+          return launch(&voxelize_points_kernel<T, std::int32_t, From::plain_points, Features>, tiles);
+        }
       }
+      if (is_image(plan)) return launch(&voxelize_points_kernel<T, std::int32_t, From::images, Features>, tiles);
       if (plan.is_small()) {
-        launch(&voxelize_points_kernel<T, std::int32_t, false, Features>, tiles);
+        launch(&voxelize_points_kernel<T, std::int32_t, From::points, Features>, tiles);
       } else {
-        launch(&voxelize_points_kernel<T, std::int64_t, false, Features>, tiles);
+        launch(&voxelize_points_kernel<T, std::int64_t, From::points, Features>, tiles);
       }
     });
   }
@@ -371,6 +406,7 @@ void run_cuda(const Plan& plan, const Context& context, int device) {
   const CudaDevice current(device);
   call.all_cells = plan.grids * plan.cells;
   call.tiling = tiling_of(plan);
+  if (is_image(plan)) call.width = Division(static_cast<std::uint32_t>(plan.width));
   Room needed(nullptr);
   take_scratch(call, needed);
   const CudaScratch scratch(context.workspace, device,

@@ -29,6 +29,7 @@ struct Call {
   Fill fills[max_fills];
   int fill_count = 0;
   Tiling tiling;
+  Division width;              // by that of an image
   std::int64_t all_cells = 0;  // of all grids
 
   std::uint8_t* occupied = nullptr;  // scratch: what bits are packed from

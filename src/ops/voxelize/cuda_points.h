@@ -126,6 +126,26 @@ inline bool is_plain(const Plan& plan) {
          plan.offsets.data == nullptr;
 }
 
+// Whether locate_pixel() is enough: dense images of pinhole cameras.
+inline bool is_image(const Plan& plan) {
+  return plan.is_small() && plan.source == Source::pinhole && !plan.crops && plan.width > 0 && plan.axis_stride == 1 &&
+         plan.point_stride == plan.width && (plan.clouds == 1 || plan.cloud_stride == plan.points_per_cloud);
+}
+
+// Division of numbers below 2^31 by one number (Granlund and Montgomery, "Division by invariant integers using
+// multiplication").
+struct Division {
+  std::uint32_t factor = 0;
+  int shift = 0;
+
+  Division() = default;
+  explicit Division(std::uint32_t divisor) {
+    while (std::uint64_t{1} << shift < divisor) ++shift;
+    factor = static_cast<std::uint32_t>((((std::uint64_t{1} << shift) - divisor) << 32) / divisor + 1);
+  }
+  __device__ std::uint32_t divide(std::uint32_t a) const { return (__umulhi(factor, a) + a) >> shift; }
+};
+
 // All threads of a launch look through the data; what they find is reported.
 __device__ inline void check_data(const Plan& plan, FaultBox* box) {
   if (!plan.check) return;
