@@ -205,7 +205,7 @@ def voxelize(
         rc.voxelize(points, grid).values                                   # [N, 3] -> int32 [X, Y, Z]
         rc.voxelize(points, grid, features=rgb, reduce="mean")             # [N, 3] -> float32 [X, Y, Z, 3]
         rc.voxelize(points, grid, offsets=[0, 900, 2000], pose=poses)      # two clouds -> [2, X, Y, Z]
-        rc.voxelize(points, grid, into=[0, 0, 1])                          # three clouds into two grids
+        rc.voxelize(points, grid, into=[0, 0, 1])                          # [3, N, 3]: three clouds into two grids
         rc.voxelize(points, grid, features=f, reduce="mean", layout="sparse")   # coordinates [M, 4], values [M, F], ...
         rc.voxelize(points, grid, first=32, max_voxels=20000)              # the first 32 points of each voxel
 
@@ -328,7 +328,7 @@ def voxelize_depth(
     intrinsics  (fx, fy, cx, cy) or 3x3, one or [C, ...]; pixel centres are at integers. None where `rays` are given.
     rays        [H, W, 2] or [C, H, W, 2]: x / z and y / z of each pixel, for lenses that distort (`camera_rays`).
     features    [..., F] beside pixels.
-    depth_scale   metres of one unit; default: 0.001 for uint16, 1 for floats.
+    depth_scale   metres of one unit; default: 0.001 for uint16, 1 for floats (0.001 where they are millimetres).
     depth_min, depth_max   metres, both inclusive.
     invalid     readings, before the scale, that mean none (65535 for some cameras); at most 8.
     The rest is as in `voxelize`.
