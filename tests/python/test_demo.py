@@ -224,7 +224,7 @@ def test_with_numpy_alone_it_prints_plain_tables(tmp_path):
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert answer.returncode == 0, answer.stderr
-    assert "robocache[demo]" in answer.stdout
+    assert ".[demo]" in answer.stdout
     assert "wrist angle" in answer.stdout
     assert "no reading" in answer.stdout
     assert list(tmp_path.iterdir()) == []

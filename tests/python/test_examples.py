@@ -52,6 +52,6 @@ def test_all_that_the_readme_shows():
     said = run("-c", "".join(readme("python")))
     assert re.search(
         r"\(3, 10, 7\)\ntorch.Size\(\[200, 7\]\)\n\(2, 120, 120, 40, 3\) \[( *\d+){4}\]\n"
-        r"\(\d+, 8\) \(4000, 5, 11\) \(\d+, 3\)\n$",
+        r"\(\d+, 8\) \(4000, 5, 11\) \(\d+, 3\)\n\(\d+, 3\)\n$",
         said,
     )
