@@ -267,7 +267,7 @@ def main(output: Path, rate: float = 50.0, as_json: bool = False) -> None:
         f"Figures: {', '.join(map(str, paths))}" if paths else "No figures: pip install '.[demo]' brings matplotlib."
     )
     _report.paragraph(
-        "Next: robocache doctor (what runs on this machine), robocache bench (how fast, beside the peers)."
+        "Next: robocache doctor (what runs on this machine), robocache bench (how fast, beside the peers; needs torch)."
     )
 
 

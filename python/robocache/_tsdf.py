@@ -137,9 +137,14 @@ class _Place:
         self.torch_device: Any = None
         self.cupy_device: Any = None
         if device is not None:
-            import torch
-
-            self.torch_device = torch.device(device)
+            try:
+                import torch
+            except ModuleNotFoundError:
+                raise ValueError("tsdf: device= is for torch tensors, and torch is not installed") from None
+            try:
+                self.torch_device = torch.device(device)
+            except RuntimeError as error:
+                raise ValueError(f"tsdf: device is {device!r}, which torch does not know: {error}") from None
             return
         loaded_torch, loaded_cupy = sys.modules.get("torch"), sys.modules.get("cupy")
         if loaded_torch is not None and isinstance(like, loaded_torch.Tensor):

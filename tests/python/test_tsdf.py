@@ -343,3 +343,9 @@ def test_arrays_of_two_kinds_and_backends_elsewhere():
     says(TypeError, parts, tsdf.integrate, torch.ones(6, 8), CAMERA, np.eye(4))
     says(ValueError, ["tsdf: backend is 'tpu'"], tsdf.integrate, DEPTH, CAMERA, None, backend="tpu")
     says(TypeError, ["tsdf: backend torch takes torch tensors"], tsdf.surface_points, backend="torch")
+
+
+def test_a_device_that_there_is_not():
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match="tsdf: device is 'nonsense', which torch does not know"):
+        rc.TsdfVolume(rc.Grid((0, 0, 0), 1, (2, 2, 2)), 1.0, device="nonsense")
