@@ -40,8 +40,8 @@ void bring_block(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, Block<
       for (int axis = 0; axis < 3; ++axis) {
         block.each([&](std::int32_t n) { block.p[axis][n] = widen(first[n * stride + axis * plan.axis_stride]); });
       }
-      block.each([&](std::int32_t n) { block.drop[n] = static_cast<std::int32_t>(Drop::none); });
     }
+    block.each([&](std::int32_t n) { block.drop[n] = static_cast<std::int32_t>(Drop::none); });
   } else {
     block.each([&](std::int32_t n) {
       C p[3] = {};
