@@ -114,6 +114,9 @@ void voxelize(const Context& context, const Clouds& clouds, const Grid& grid, co
 void voxelize_depth(const Context& context, const DepthImages& images, const Grid& grid, const VoxelizeOptions& options,
                     std::span<const VoxelOutput> outputs, const TensorView& dropped = {});
 
+// What points or depth of a dtype are computed in, and so what holds where points are.
+constexpr DType computed_type(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
 // ---- sparse --------------------------------------------------------------------------------------------------------
 
 struct SparseOptions {
@@ -131,7 +134,7 @@ struct SparseOutput {
   TensorView counts{};                // int32 [M]: points
   std::vector<VoxelOutput> values{};  // [M]; features [M, F]. No occupancy_bits
   // The first K points of each voxel, in the order of the points: where they are in the grid's frame, then their features.
-  // [M, K, 3 + F], float32, or float64 where points are; 0 behind the last.
+  // [M, K, 3 + F] of computed_type(); 0 behind the last.
   TensorView first{};
   TensorView first_counts{};    // int32 [M]: min(points, K)
   TensorView point_to_voxel{};  // int64, as points or pixels are shaped: the row of each; -1: none
@@ -152,7 +155,7 @@ struct Lattice {
   std::array<double, 3> origin{};
 };
 struct DownsampleOutput {
-  TensorView points{};       // [M, 3] in the frame after the pose: float32, or float64 where points are
+  TensorView points{};       // [M, 3] in the frame after the pose, of computed_type()
   TensorView features{};     // [M, F] float32: their mean
   TensorView counts{};       // int32 [M]
   TensorView coordinates{};  // int64 [M, 4]: cloud, x, y, z; negative before the origin

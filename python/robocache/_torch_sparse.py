@@ -15,7 +15,6 @@ from torch import Tensor
 from . import _core, _torch_voxels_backend
 from ._torch_run import uses_portable
 from ._torch_voxels import (
-    DIFFERENTIABLE,
     SCHEMA,
     Call,
     Lattice,
@@ -23,11 +22,13 @@ from ._torch_voxels import (
     check_arguments,
     cloud_count,
     engine,
+    gradients_of,
     is_batched,
     is_traced,
     named,
     pack,
     scene_of,
+    without_gradients,
 )
 from ._voxelize import Grid
 
@@ -70,13 +71,6 @@ def run(
     )
 
 
-def without_gradients(tensors: list[Tensor], features: Any, call: Call) -> tuple[list[Tensor], bool]:
-    """Only features have one, through sum, mean, max and min."""
-    reduced = any(name in DIFFERENTIABLE for name in call.reduce)
-    wanted = reduced and torch.is_grad_enabled() and isinstance(features, Tensor) and features.requires_grad
-    return [tensor if wanted and tensor is features else tensor.detach() for tensor in tensors], wanted
-
-
 def run_now(tensors: Sequence[Tensor], call: Call, sparse: Sparse) -> list[Tensor]:
     """coordinates, counts, point_to_voxel, found, dropped, then the values of each reduction, then first and number."""
     if not uses_portable(call, tensors[0].device):  # type: ignore[arg-type]
@@ -108,16 +102,10 @@ def feature_gradient(
     tensors: Sequence[Tensor], call: Call, gradients: Sequence[Tensor | None], lattice: bool = False
 ) -> Tensor | None:
     """Of the values; as many gradients as call.reduce has names."""
-    pairs = [
-        (name, gradient)
-        for name, gradient in zip(call.reduce, gradients, strict=True)
-        if gradient is not None and name in DIFFERENTIABLE
-    ]
-    if not pairs:
+    names, parts = gradients_of(call, gradients)
+    if not names:
         return None
-    return torch.ops.robocache.voxelize_sparse_backward(
-        tensors, *call, lattice, [name for name, _ in pairs], [gradient for _, gradient in pairs]
-    )
+    return torch.ops.robocache.voxelize_sparse_backward(tensors, *call, lattice, names, parts)
 
 
 class SparseVoxelization(torch.autograd.Function):

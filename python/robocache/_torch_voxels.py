@@ -83,15 +83,7 @@ def run(
             raise ValueError(f"{operation}: grids is {options['grids']} and out has {grids}")
         options = {**options, "grids": grids}
     tensors, call = pack(operation, arrays, grid, reduce, options)
-    features = arrays.get("features")
-    wants_gradient = (
-        torch.is_grad_enabled()
-        and isinstance(features, Tensor)
-        and features.requires_grad
-        and any(name in DIFFERENTIABLE for name in call.reduce)
-    )
-    if not wants_gradient:
-        tensors = [tensor.detach() for tensor in tensors]
+    tensors, wants_gradient = without_gradients(tensors, arrays.get("features"), call)
     if outs and wants_gradient:
         raise ValueError(
             f"{operation}: out takes no part in gradients, and features require grad; leave out away, "
@@ -127,6 +119,13 @@ def run(
     if outs:
         values = list(outs)
     return tuple(values) if several else values[0], made[-1]
+
+
+def without_gradients(tensors: list[Tensor], features: Any, call: Call) -> tuple[list[Tensor], bool]:
+    """Only features have one, through sum, mean, max and min."""
+    reduced = any(name in DIFFERENTIABLE for name in call.reduce)
+    wanted = reduced and torch.is_grad_enabled() and isinstance(features, Tensor) and features.requires_grad
+    return [tensor if wanted and tensor is features else tensor.detach() for tensor in tensors], wanted
 
 
 def is_traced(tensors: Sequence[Tensor]) -> bool:
@@ -341,16 +340,21 @@ class Voxelization(torch.autograd.Function):
         return None, *input_gradients(ctx.saved_tensors, ctx.call, gradients)
 
 
+def gradients_of(call: Call, gradients: Sequence[Tensor | None]) -> tuple[list[str], list[Tensor]]:
+    """The reductions whose gradient reaches features, and those gradients; one is given for each of call.reduce."""
+    pairs = [
+        (name, gradient)
+        for name, gradient in zip(call.reduce, gradients, strict=True)
+        if gradient is not None and name in DIFFERENTIABLE
+    ]
+    return [name for name, _ in pairs], [gradient for _, gradient in pairs]
+
+
 def input_gradients(tensors: Sequence[Tensor], call: Call, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
     """One for each tensor: None but for the features."""
     found: list[Tensor | None] = [None] * len(tensors)
-    pairs = [
-        (name, gradient)
-        for name, gradient in zip(call.reduce, gradients[:-1], strict=True)
-        if gradient is not None and name in DIFFERENTIABLE
-    ]
-    if pairs:
-        names, parts = [name for name, _ in pairs], [gradient for _, gradient in pairs]
+    names, parts = gradients_of(call, gradients[:-1])
+    if names:
         found[1] = torch.ops.robocache.voxelize_backward(tensors, *call, names, parts)
     return found
 

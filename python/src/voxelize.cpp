@@ -208,15 +208,6 @@ struct SceneCall : Call {
     return served;
   }
 
-  // Before anybody asks how large a grid would be with as many channels as there are points.
-  void check_features(const Scene& scene, const TensorView& main, int lead) const {
-    if (!scene.features || scene.features.rank == lead + 1 || main.rank < lead) return;
-    const std::span<const std::int64_t> leading(main.shape.data(), static_cast<std::size_t>(lead));
-    fail(ErrorKind::value, where, "features have shape ", shape_text(scene.features), "; expected ",
-         shape_text(leading), " and a last dimension of channels",
-         scene.features.rank == lead ? "; where there is one, features[..., None]" : "");
-  }
-
   // How many grids: as many as clouds, or as `grids` says where clouds go into grids of others.
   std::int64_t parse_grids(nb::handle grids, const Scene& scene, std::int64_t clouds) const {
     if (!grids.is_none()) {
@@ -400,18 +391,17 @@ struct SceneCall : Call {
   static void add(Outputs& outputs, DType dtype, std::initializer_list<std::int64_t> shape) {
     outputs.add(dtype, {shape.begin(), shape.size()});
   }
-  static std::int64_t channels_of(const Scene& scene) {
+  // None where features have other dimensions than the points: the library says so.
+  std::int64_t channels_of(const Scene& scene) const {
     const TensorView& features = scene.features;
-    return features.rank > 0 ? features.shape[static_cast<std::size_t>(features.rank - 1)] : 0;
+    return features.rank == lead + 1 ? features.shape[static_cast<std::size_t>(lead)] : 0;
   }
-  static DType computed(const TensorView& main) { return main.dtype == DType::f64 ? DType::f64 : DType::f32; }
 
   // finish_sparse() takes them in the order in which they are added here.
-  SparseOutput add_rows(Outputs& outputs, const Scene& scene, const TensorView& main,
-                        std::span<const std::int64_t> lead, std::int64_t rows) const {
+  SparseOutput add_rows(Outputs& outputs, const Scene& scene, const TensorView& main, std::int64_t rows) const {
     add(outputs, DType::i64, {rows, 4});
     add(outputs, DType::i32, {rows});
-    outputs.add(DType::i64, lead);
+    outputs.add(DType::i64, {main.shape.data(), static_cast<std::size_t>(lead)});
     add(outputs, DType::i64, {2});
     for (const Reduction reduction : reductions) {
       Described described = describe_output(reduction, scene, false, 0);
@@ -420,7 +410,7 @@ struct SceneCall : Call {
       outputs.add(described.dtype, described.shape);
     }
     if (sparse.first > 0) {
-      add(outputs, computed(main), {rows, sparse.first, 3 + channels_of(scene)});
+      add(outputs, computed_type(main.dtype), {rows, sparse.first, 3 + channels_of(scene)});
       add(outputs, DType::i32, {rows});
     }
     allocate_rows(outputs, rows);
@@ -439,15 +429,15 @@ struct SceneCall : Call {
 
   // (coordinates, values, counts, point_to_voxel, found, first, number, dropped)
   template <class F>
-  nb::object finish_sparse(const Scene& scene, const TensorView& main, std::size_t lead, bool batched,
-                           std::int64_t clouds, nb::handle given_grids, const F& call) {
+  nb::object finish_sparse(const Scene& scene, const TensorView& main, bool batched, std::int64_t clouds,
+                           nb::handle given_grids, const F& call) {
     check_wide_integers("coordinates");
     sparse.grids = parse_grids(given_grids, scene, clouds);
     Dropped dropped(*this, batched, clouds);
     Outputs outputs(where, arrays, reductions.size() + 6);
     const SparseRows rows = [&](std::int64_t count) {
       const nb::gil_scoped_acquire held;
-      return add_rows(outputs, scene, main, {main.shape.data(), lead}, count);
+      return add_rows(outputs, scene, main, count);
     };
     run(
         main.size(), workspace(dropped.outputs),
@@ -478,6 +468,7 @@ struct SceneCall : Call {
   };
 
   Grid grid;
+  int lead = 0;  // dimensions of points or pixels
   SparseOptions sparse;
   std::vector<Reduction> reductions;
   bool several = false;  // reduce is a tuple, and so are the values
@@ -514,11 +505,10 @@ nb::object voxelize(Argument points, Argument grid, Argument features, Argument 
   served &= call.view_input("offsets", offsets, Role::integers, clouds.offsets);
   served &= call.view_scene(clouds, features, into, pose);
   if (!served) return not_implemented();
-  call.check_features(clouds, clouds.points, clouds.points.rank - 1);
+  call.lead = std::max(clouds.points.rank - 1, 0);
   const auto [batched, number] = batch_of(clouds);
   if (sparse) {
-    const auto lead = static_cast<std::size_t>(std::max(clouds.points.rank - 1, 0));
-    return call.finish_sparse(clouds, clouds.points, lead, batched, number, grids,
+    return call.finish_sparse(clouds, clouds.points, batched, number, grids,
                               [&](const Context& context, const SparseRows& rows, const TensorView& dropped) {
                                 voxelize_sparse(context, clouds, call.grid, call.sparse, rows, dropped);
                               });
@@ -543,12 +533,11 @@ nb::object voxelize_depth(Argument depth, Argument intrinsics, Argument rays, Ar
   served &= call.view_input("rays", rays, Role::integers, images.rays);
   served &= call.view_scene(images, features, into, pose);
   if (!served) return not_implemented();
-  call.check_features(images, images.depth, images.depth.rank);
+  call.lead = std::max(images.depth.rank, 0);
   const bool batched = images.depth.rank == 3;
   const std::int64_t cameras = batched ? images.depth.shape[0] : 1;
   if (sparse) {
-    const auto lead = static_cast<std::size_t>(std::max(images.depth.rank, 0));
-    return call.finish_sparse(images, images.depth, lead, batched, cameras, grids,
+    return call.finish_sparse(images, images.depth, batched, cameras, grids,
                               [&](const Context& context, const SparseRows& rows, const TensorView& dropped) {
                                 voxelize_depth_sparse(context, images, call.grid, call.sparse, rows, dropped);
                               });
@@ -574,6 +563,7 @@ nb::object voxel_downsample(Argument points, Argument voxel_size, Argument origi
   served &= call.view_input("offsets", offsets, Role::integers, clouds.offsets);
   served &= call.view_scene(clouds, features, nb::none(), pose);
   if (!served) return not_implemented();
+  call.lead = std::max(clouds.points.rank - 1, 0);
   call.check_wide_integers("coordinates");
   const auto [batched, number] = batch_of(clouds);
   const std::int64_t clouds_number = number;
@@ -582,10 +572,10 @@ nb::object voxel_downsample(Argument points, Argument voxel_size, Argument origi
   const bool has_features = static_cast<bool>(clouds.features);
   const DownsampleRows rows = [&](std::int64_t count) {
     const nb::gil_scoped_acquire held;
-    SceneCall::add(outputs, SceneCall::computed(clouds.points), {count, 3});
+    SceneCall::add(outputs, computed_type(clouds.points.dtype), {count, 3});
     SceneCall::add(outputs, DType::i32, {count});
     SceneCall::add(outputs, DType::i64, {count, 4});
-    if (has_features) SceneCall::add(outputs, DType::f32, {count, SceneCall::channels_of(clouds)});
+    if (has_features) SceneCall::add(outputs, DType::f32, {count, call.channels_of(clouds)});
     call.allocate_rows(outputs, count);
     return DownsampleOutput{.points = outputs[0],
                             .features = has_features ? outputs[3] : TensorView{},

@@ -82,13 +82,7 @@ class Case : private Random {
                     arrays[4 * k + 3].view(where)};
     }
     align({.backend = backend}, streams, targets(where), options_, outputs);
-    synchronize();
-    Bytes bytes;
-    for (Array& array : arrays) {
-      array.fetch();
-      bytes.push_back(array.bytes());
-    }
-    return bytes;
+    return fetched(arrays);
   }
 
   // The streams fused as `dtype`, one tensor.

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "ops/compare.h"
 #include "robocache_config.h"
 #if ROBOCACHE_WITH_CUDA
 #include <cuda_runtime_api.h>
@@ -60,5 +61,16 @@ class Array {
   bool present_ = true;
   std::shared_ptr<void> device_;
 };
+
+// What a call has written, once it is done.
+inline Bytes fetched(std::vector<Array>& arrays) {
+  synchronize();
+  Bytes bytes;
+  for (Array& array : arrays) {
+    array.fetch();
+    bytes.push_back(array.bytes());
+  }
+  return bytes;
+}
 
 }  // namespace robocache::test

@@ -129,15 +129,6 @@ class Case : private Random {
     clouds.offsets = offsets_.view(where);
     return clouds;
   }
-  static Bytes fetched(std::vector<Array>& arrays) {
-    synchronize();
-    Bytes bytes;
-    for (Array& array : arrays) {
-      array.fetch();
-      bytes.push_back(array.bytes());
-    }
-    return bytes;
-  }
   DType computed() { return points_.base.view(DeviceKind::cpu).dtype == DType::f64 ? DType::f64 : DType::f32; }
   DType type_of(Reduction reduction) {
     if (reduction == Reduction::count) return DType::i32;
@@ -467,13 +458,7 @@ struct Layout {
     clouds.offsets = offsets.view(where);
     clouds.into = into.view(where);
     voxelize({.backend = backend}, clouds, grid, options, wanted, arrays.back().view(where));
-    synchronize();
-    Bytes bytes;
-    for (Array& array : arrays) {
-      array.fetch();
-      bytes.push_back(array.bytes());
-    }
-    return bytes;
+    return fetched(arrays);
   }
   std::string difference_of_cuda() {
     return difference(run(Backend::cuda, DeviceKind::cuda), run(Backend::cpu, DeviceKind::cpu));

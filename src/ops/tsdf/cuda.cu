@@ -90,15 +90,7 @@ __global__ void __launch_bounds__(tuning::threads) tsdf_integrate_kernel(const _
   const auto volume = volume_of<C>(plan);
   after_earlier_work();
   let_next_begin();
-  if (plan.images.check) {
-    const voxelize_op::DataCheck check{&plan.images};
-    const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * tuning::threads;
-    for (std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * tuning::threads + threadIdx.x; k < check.count();
-         k += stride) {
-      const Fault fault = check(k);
-      if (fault.code != FaultCode::none) report(call.box, fault);
-    }
-  }
+  voxelize_op::check_data<tuning::threads>(plan.images, call.box);
 
   Voxels mine;
   for (std::int64_t base = 0; base < plan.images.clouds; base += tuning::cameras) {

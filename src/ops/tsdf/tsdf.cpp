@@ -7,7 +7,6 @@
 #include "core/float_environment.h"
 #include "core/speaker.h"
 #include "ops/tsdf/plan.h"
-#include "ops/voxelize/check.h"
 #include "robocache_config.h"
 
 namespace robocache {
@@ -102,11 +101,7 @@ void tsdf_integrate(const Context& context, const DepthImages& images, const Gri
   check_backend(speaker, context, images.depth.device);
   if (images.depth.device.kind == DeviceKind::cuda) return run_cuda(plan, context, images.depth.device.index);
   const FloatEnvironment exact;
-  const voxelize_op::DataCheck data{&plan.images};
-  for (std::int64_t k = 0; check && k < data.count(); ++k) {
-    const Fault fault = data(k);
-    if (fault.code != FaultCode::none) throw Error(ErrorKind::value, describe(fault));
-  }
+  voxelize_op::check_data(plan.images);
   context.backend == Backend::reference ? run_reference(plan) : run_cpu(plan);
 }
 

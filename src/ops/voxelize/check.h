@@ -1,6 +1,7 @@
 // What must hold of the data, one element at a time, for host and device: lengths, offsets, into, and the poses.
 #pragma once
 
+#include "core/cuda.h"
 #include "core/integer_check.h"
 #include "ops/voxelize/kernel.h"
 
@@ -55,6 +56,20 @@ struct DataCheck {
     return fine && determinant > 0 && ::fabs(r[3][3] - 1.0) <= tolerance;
   }
 };
+
+#if defined(__CUDACC__)
+// All threads of a launch of blocks of that size look through the data; what they find is reported.
+template <int threads>
+__device__ void check_data(const Plan& plan, FaultBox* box) {
+  if (!plan.check) return;
+  const DataCheck check{&plan};
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * threads;
+  for (std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; k < check.count(); k += stride) {
+    const Fault fault = check(k);
+    if (fault.code != FaultCode::none) report(box, fault);
+  }
+}
+#endif
 
 }  // namespace ROBOCACHE_SIMD_TARGET
 }  // namespace robocache::voxelize_op

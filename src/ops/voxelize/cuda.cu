@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_fill_kernel(const __
   let_next_begin();  // so it may read its input at once: all that wrote it is done
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * tuning::threads + threadIdx.x;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * tuning::threads;
-  check_data(call.plan, call.box);
+  check_data<tuning::threads>(call.plan, call.box);
   for (int n = 0; n < call.fill_count; ++n) {
     const Fill& fill = call.fills[n];
     const std::int64_t wide = reinterpret_cast<std::uintptr_t>(fill.data) % 16 == 0 ? fill.bytes / 16 : 0;

@@ -104,18 +104,15 @@ __device__ std::int64_t number_in(const Plan& plan, const Tile<C>& tile, std::in
 struct Runs {
   bool leads = false;
   int length = 0;
-  int before = 0;  // how many of the run are before this lane
-  int leader = 0;
   template <class Index>
   __device__ explicit Runs(Index key) {
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
     const Index previous = __shfl_up_sync(whole_warp, key, 1);
     const unsigned heads = __ballot_sync(whole_warp, lane == 0 || key != previous);
-    leader = 31 - __clz(static_cast<int>(heads & (~0u >> (31 - lane))));
+    const int leader = 31 - __clz(static_cast<int>(heads & (~0u >> (31 - lane))));
     const unsigned later = lane == 31 ? 0u : heads >> (lane + 1);
     length = later == 0 ? warp_size - lane : __ffs(static_cast<int>(later));
     leads = leader == lane && key >= 0;
-    before = lane - leader;
   }
 };
 
@@ -145,18 +142,6 @@ struct Division {
   }
   __device__ std::uint32_t divide(std::uint32_t a) const { return (__umulhi(factor, a) + a) >> shift; }
 };
-
-// All threads of a launch look through the data; what they find is reported.
-__device__ inline void check_data(const Plan& plan, FaultBox* box) {
-  if (!plan.check) return;
-  const DataCheck check{&plan};
-  const auto stride = static_cast<std::int64_t>(gridDim.x) * tuning::threads;
-  for (std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * tuning::threads + threadIdx.x; k < check.count();
-       k += stride) {
-    const Fault fault = check(k);
-    if (fault.code != FaultCode::none) report(box, fault);
-  }
-}
 
 // Where a tile has to find out about its cloud first (its pose, its camera), several rounds share that, as long as there are
 // tiles for all multiprocessors, and packed clouds are long enough to have tiles of their own.

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(threads) voxelize_bounds_kernel(const __grid_c
   __shared__ Tile<C> tile;
   after_earlier_work();
   let_next_begin();
-  check_data(plan, call.box);
+  check_data<tuning::threads>(plan, call.box);
   if (threadIdx.x == 0) set_tile(plan, call.tiling, tile);
   __syncthreads();
   long long low[3] = {farthest, farthest, farthest};
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(threads) voxelize_keys_kernel(const __grid_con
   __shared__ int dropped[drop_reasons];
   after_earlier_work();
   let_next_begin();
-  check_data(plan, call.box);
+  check_data<tuning::threads>(plan, call.box);
   if (threadIdx.x < drop_reasons) dropped[threadIdx.x] = 0;
   if (threadIdx.x == 0) set_tile(plan, call.tiling, tile);
   __syncthreads();
@@ -510,7 +510,7 @@ class SparseRunner {
     room.take(call_.row_ends, points);
     room.take(call_.starts, points + 1);
     char* located = nullptr;
-    room.take(located, plan.locates() ? points * (plan.dtype == DType::f64 ? 24 : 12) : 0);
+    room.take(located, plan.locates() ? points * plan.located_bytes() : 0);
     call_.located = plan.locates() ? located : nullptr;
     room.take(call_.partials, (points / tuning::long_row + 1) * most_channels());
     room.take(temporary_, static_cast<std::int64_t>(temporary_bytes));

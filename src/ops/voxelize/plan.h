@@ -86,7 +86,8 @@ struct Plan {
   // Whether cells of all grids, and each axis alone as a float, are 32-bit integers.
   bool is_small() const { return grids * cells < std::int64_t{1} << 30; }
   constexpr bool sums() const { return sum != nullptr || mean != nullptr; }
-  // Whether the points' places in the grid's frame are wanted.
+  // Bytes of a point's place in the grid's frame, and whether those places are wanted.
+  std::int64_t located_bytes() const { return 3 * size_of(computed_type(dtype)); }
   bool locates() const { return lattice || first_points > 0; }
   bool reduces_features() const {
     return channels > 0 && (sum != nullptr || mean != nullptr || max != nullptr || min != nullptr);
@@ -98,7 +99,7 @@ struct Plan {
 inline Plan with_point_means(const Plan& plan, const void* located) {
   Plan means = plan;
   means.features = located;
-  means.feature_dtype = plan.dtype == DType::f64 ? DType::f64 : DType::f32;
+  means.feature_dtype = computed_type(plan.dtype);
   means.channels = 3;
   means.channel_stride = 1;
   means.flat_feature_stride = 3;
@@ -109,6 +110,9 @@ inline Plan with_point_means(const Plan& plan, const void* located) {
   means.max = means.min = nullptr;
   return means;
 }
+
+// Throws what the data must not be, where plan.check is set and the data is in host memory.
+void check_data(const Plan& plan);
 
 // Sets where a sparse plan writes, once the number of its voxels is known.
 using SetRows = std::function<void(Plan& plan, std::int64_t voxels)>;

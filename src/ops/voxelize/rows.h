@@ -40,7 +40,7 @@ class Rows {
     fill(plan_.coordinates, 4, std::int64_t{-1});
     fill(plan_.counts, 1, 0);
     fill(plan_.first_counts, 1, 0);
-    const std::int64_t bytes = plan_.first_points * (3 + plan_.channels) * (plan_.dtype == DType::f64 ? 8 : 4);
+    const std::int64_t bytes = plan_.first_points * (3 + plan_.channels) * size_of(computed_type(plan_.dtype));
     fill(static_cast<char*>(plan_.first), bytes, char{0});
   }
 

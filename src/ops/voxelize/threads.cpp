@@ -65,11 +65,11 @@ class Pieces {
   // Keys of a piece. Calls then(part, number of its first point, its keys). `located` as in with_point_means(), or nullptr.
   template <class Then>
   void locate(std::int64_t piece, std::int64_t* keys, char* located, const Then& then) const {
-    const std::int64_t point_bytes = plan_.dtype == DType::f64 ? 24 : 12;
     parts(piece, [&](const Part& part) {
       const std::int64_t first = point_number(plan_, extent(part.cloud), part.begin);
       std::int64_t dropped[drop_reasons] = {};
-      functions_.locate(plan_, part, keys, located == nullptr ? nullptr : located + first * point_bytes, dropped);
+      functions_.locate(plan_, part, keys, located == nullptr ? nullptr : located + first * plan_.located_bytes(),
+                        dropped);
       for (int reason = 0; plan_.dropped != nullptr && reason < drop_reasons; ++reason) {
         if (dropped[reason] == 0) continue;
         std::atomic_ref<std::int64_t>(plan_.dropped[part.cloud * drop_reasons + reason]) += dropped[reason];
@@ -381,8 +381,7 @@ void write_dense(const Plan& plan, const CpuFunctions& functions, const Voxels& 
 
 // And the largest magnitudes of the points of every grid along each axis.
 std::vector<std::uint32_t> find_lattice(Plan& plan, const CpuFunctions& functions, const Pieces& pieces) {
-  std::int64_t low[3] = {farthest, farthest, farthest};
-  std::int64_t high[3] = {-farthest, -farthest, -farthest};
+  Bounds all;
   std::vector<std::uint32_t> largest(static_cast<std::size_t>(plan.grids) * 3);
   std::mutex mutex;
   parallel_for(pieces.count(), 1, [&](std::int64_t begin, std::int64_t end) {
@@ -397,11 +396,11 @@ std::vector<std::uint32_t> find_lattice(Plan& plan, const CpuFunctions& function
     }
     const std::scoped_lock lock(mutex);
     for (int axis = 0; axis < 3; ++axis) {
-      low[axis] = std::min(low[axis], bounds.low[axis]);
-      high[axis] = std::max(high[axis], bounds.high[axis]);
+      all.low[axis] = std::min(all.low[axis], bounds.low[axis]);
+      all.high[axis] = std::max(all.high[axis], bounds.high[axis]);
     }
   });
-  set_lattice(plan, low, high);
+  set_lattice(plan, all.low, all.high);
   return largest;
 }
 
@@ -428,8 +427,8 @@ void run_sparse_cpu(Plan plan, const SetRows& set_rows) {
   Sorted sorted(plan, *functions);
   std::vector<std::uint32_t> largest;
   if (plan.lattice) largest = find_lattice(plan, *functions, sorted.pieces());
-  const std::int64_t point_bytes = plan.dtype == DType::f64 ? 24 : 12;
-  const auto located = make_scratch<char>(static_cast<std::size_t>(plan.locates() ? plan.all_points * point_bytes : 0));
+  const auto located =
+      make_scratch<char>(static_cast<std::size_t>(plan.locates() ? plan.all_points * plan.located_bytes() : 0));
   sorted.sort(plan.channels > 0, plan.locates() ? located.get() : nullptr);  // outputs are known later
   const auto loop = [](std::int64_t count, std::int64_t grain, const auto& piece) {
     parallel_for(count, grain, piece);

@@ -223,7 +223,7 @@ class Planner {
     check_call(context);
     if (device_.kind == DeviceKind::cuda) return run_cuda(plan_, context, device_.index);
     const FloatEnvironment exact;
-    check_data();
+    check_data(plan_);
     if (context.backend == Backend::reference) {
       run_reference(plan_);
     } else {
@@ -245,13 +245,6 @@ class Planner {
       fail(ErrorKind::value, plan_.all_points, " points in one call; at most 2^31 - 1");
     }
   }
-  void check_data() const {
-    const DataCheck check{&plan_};
-    for (std::int64_t k = 0; plan_.check && k < check.count(); ++k) {
-      const Fault fault = check(k);
-      if (fault.code != FaultCode::none) throw Error(ErrorKind::value, describe(fault));
-    }
-  }
   void check_cells() const {
     if (plan_.grids > most_cells / plan_.cells) {
       fail(ErrorKind::value, plan_.grids, " grids of ", plan_.cells, " cells are more than 2^62");
@@ -270,7 +263,7 @@ class Planner {
     };
     if (device_.kind == DeviceKind::cuda) return run_sparse_cuda(plan_, set_rows, context, device_.index);
     const FloatEnvironment exact;
-    check_data();
+    check_data(plan_);
     if (context.backend == Backend::reference) {
       run_sparse_reference(plan_, set_rows);
     } else {
@@ -286,13 +279,13 @@ class Planner {
     check_output(what, view, dtype, {shape.begin(), shape.size()});
     place = static_cast<T*>(view.data);
   }
-  DType computed() const { return plan_.dtype == DType::f64 ? DType::f64 : DType::f32; }
 
   void set_rows(const SparseOutput& output) {
     const std::int64_t rows = plan_.rows;
     set_part(plan_.coordinates, "coordinates", output.coordinates, DType::i64, {rows, 4});
     set_part(plan_.counts, "counts", output.counts, DType::i32, {rows});
-    set_part(plan_.first, "first", output.first, computed(), {rows, plan_.first_points, 3 + plan_.channels});
+    set_part(plan_.first, "first", output.first, computed_type(plan_.dtype),
+             {rows, plan_.first_points, 3 + plan_.channels});
     set_part(plan_.first_counts, "first_counts", output.first_counts, DType::i32, {rows});
     set_part(plan_.found, "found", output.found, DType::i64, {2});
     if (output.point_to_voxel) {
@@ -309,7 +302,7 @@ class Planner {
   }
   void set_rows(const DownsampleOutput& output) {
     const std::int64_t rows = plan_.rows;
-    set_part(plan_.point_means, "points", output.points, computed(), {rows, 3});
+    set_part(plan_.point_means, "points", output.points, computed_type(plan_.dtype), {rows, 3});
     set_part(plan_.counts, "counts", output.counts, DType::i32, {rows});
     set_part(plan_.coordinates, "coordinates", output.coordinates, DType::i64, {rows, 4});
     if (output.features) set_output({Reduction::mean, output.features}, {&rows, 1});
@@ -577,6 +570,14 @@ void run_sparse(Planner planner, const Context& context, const SparseOptions& op
 }
 
 }  // namespace
+
+void voxelize_op::check_data(const Plan& plan) {
+  const DataCheck check{&plan};
+  for (std::int64_t k = 0; plan.check && k < check.count(); ++k) {
+    const Fault fault = check(k);
+    if (fault.code != FaultCode::none) throw Error(ErrorKind::value, describe(fault));
+  }
+}
 
 void voxelize_op::set_lattice(Plan& plan, const std::int64_t (&low)[3], const std::int64_t (&high)[3]) {
   plan.cells = 1;
