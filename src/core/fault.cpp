@@ -79,6 +79,10 @@ const char* name_of(Operation operation) noexcept {
       return "voxel_downsample";
     case Operation::tsdf:
       return "tsdf";
+    case Operation::attention:
+      return "attention";
+    case Operation::attention_backward:
+      return "attention_backward";
   }
   return "";
 }

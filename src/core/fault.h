@@ -37,7 +37,9 @@ enum class Operation : std::uint8_t {
   voxelize,
   voxelize_depth,
   voxel_downsample,
-  tsdf
+  tsdf,
+  attention,
+  attention_backward
 };
 
 struct Fault {
