@@ -57,6 +57,14 @@ class CudaDevice {
 // where one is in it, having emptied it, and Error(unavailable) where CUDA cannot run.
 FaultBox* cuda_fault_box(int device);
 
+// What kernels are planned for. Of a device whose box has been asked for.
+struct CudaMachine {
+  int major = 0;         // of its compute capability
+  int processors = 0;    // streaming multiprocessors
+  int shared_bytes = 0;  // that a block may have
+};
+const CudaMachine& cuda_machine(int device);
+
 // Scratch of a call, from the caller's workspace where there is one.
 class CudaScratch {
  public:
@@ -83,9 +91,9 @@ class CudaScratch {
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return b == 0 ? 0 : (a + b - 1) / b; }
 
 // Launches a kernel of which every thread calls after_earlier_work(). On GPUs that can (Hopper and later) its blocks are
-// brought up while the work before it in the stream drains.
+// brought up while the work before it in the stream drains. There, too, so many blocks as `cluster` can be one.
 void cuda_launch(const void* kernel, std::int64_t blocks, int threads, std::size_t shared_bytes, void* argument,
-                 int device, cudaStream_t stream, const char* doing);
+                 int device, cudaStream_t stream, const char* doing, int cluster = 1);
 
 // Lets the next launch of the stream bring up its blocks, which wait in turn; they take room from those that
 // are still to begin.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int max_devices = 64;
 std::atomic<FaultBox*> boxes[max_devices];
-bool overlaps[max_devices];  // launches: set before the box is
+CudaMachine machines[max_devices];  // set before the box is
 std::mutex boxes_mutex;
 
 std::string version_text(int version) { return concat(version / 1000, ".", version % 1000 / 10); }
@@ -83,9 +83,12 @@ FaultBox* make_box(int device) {
   cuda_check(cudaHostAlloc(&memory, sizeof(FaultBox), cudaHostAllocMapped | cudaHostAllocPortable),
              "allocating host memory");
   auto* const box = new (memory) FaultBox{};
-  int major = 0;
-  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for the architecture");
-  overlaps[device] = major >= 9;
+  const auto ask = [&](int& answer, cudaDeviceAttr attribute) {
+    cuda_check(cudaDeviceGetAttribute(&answer, attribute, device), "asking for the architecture");
+  };
+  ask(machines[device].major, cudaDevAttrComputeCapabilityMajor);
+  ask(machines[device].processors, cudaDevAttrMultiProcessorCount);
+  ask(machines[device].shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin);
   boxes[device].store(box);
   return box;
 }
@@ -145,18 +148,23 @@ FaultBox* cuda_fault_box(int device) {
   return box;
 }
 
+const CudaMachine& cuda_machine(int device) { return machines[device]; }
+
 void cuda_launch(const void* kernel, std::int64_t blocks, int threads, std::size_t shared_bytes, void* argument,
-                 int device, cudaStream_t stream, const char* doing) {
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+                 int device, cudaStream_t stream, const char* doing, int cluster) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = overlaps[device] ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = machines[device].major < 9 ? 0 : (cluster > 1 ? 2 : 1);
   void* arguments[] = {argument};
   cuda_check(cudaLaunchKernelExC(&config, kernel, arguments), doing);
 }

@@ -56,9 +56,12 @@ ROBOCACHE_HD Place place_of(const Plan& plan, const Sequence& s, std::int64_t j)
   return place;
 }
 
-// Of query i (key j) of a sequence.
+// Ranks past the most count as the most, which leaves kernels a number for keys that nobody sees.
+inline constexpr std::int32_t most_rank = std::numeric_limits<std::int32_t>::max() - 1;
+inline constexpr std::int32_t least_rank = std::numeric_limits<std::int32_t>::min();
 ROBOCACHE_HD std::int32_t rank_at(const PerPlace& ranks, std::int64_t b, std::int64_t place) {
-  return static_cast<const std::int32_t*>(ranks.data)[b * ranks.batch + place * ranks.row];
+  const std::int32_t rank = static_cast<const std::int32_t*>(ranks.data)[b * ranks.batch + place * ranks.row];
+  return rank < most_rank ? rank : most_rank;
 }
 ROBOCACHE_HD bool is_valid_key(const Plan& plan, const Sequence& s, std::int64_t j) {
   if (plan.key_valid.data == nullptr) return true;

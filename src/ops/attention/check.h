@@ -1,0 +1,48 @@
+// What must hold of the data, one element at a time, for host and device: lengths and offsets.
+#pragma once
+
+#include "core/cuda.h"
+#include "core/integer_check.h"
+#include "ops/attention/kernel.h"
+
+namespace robocache::attention_op {
+inline namespace ROBOCACHE_SIMD_TARGET {
+
+struct DataCheck {
+  const Plan* plan;
+
+  ROBOCACHE_HD std::int64_t count() const { return lengths() + 2 * offsets(); }
+
+  ROBOCACHE_HD Fault operator()(std::int64_t k) const {
+    Fault fault;
+    fault.operation = plan->operation;
+    const std::int64_t fresh = plan->append ? plan->segments[1].count : 0;
+    if (k < lengths()) {
+      return outside(fault, FaultCode::length_outside, plan->lengths, k, plan->segments[0].count - fresh);
+    }
+    k -= lengths();
+    if (k < offsets()) return outside_or_falling(fault, plan->query_offsets, k, plan->queries);
+    return outside_or_falling(fault, plan->key_offsets, k - offsets(), plan->keys);
+  }
+
+ private:
+  ROBOCACHE_HD std::int64_t lengths() const { return plan->lengths.data != nullptr ? plan->batch : 0; }
+  ROBOCACHE_HD std::int64_t offsets() const { return plan->query_offsets.data != nullptr ? plan->batch + 1 : 0; }
+};
+
+#if defined(__CUDACC__)
+// All threads of a launch look through the data; what they find is reported.
+__device__ inline void check_data(const Plan& plan, FaultBox* box) {
+  if (!plan.check) return;
+  const DataCheck check{&plan};
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; k < check.count();
+       k += stride) {
+    const Fault fault = check(k);
+    if (fault.code != FaultCode::none) report(box, fault);
+  }
+}
+#endif
+
+}  // namespace ROBOCACHE_SIMD_TARGET
+}  // namespace robocache::attention_op

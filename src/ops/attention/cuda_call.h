@@ -1,0 +1,119 @@
+// How a call is cut into blocks, and the launches for each dtype.
+#pragma once
+
+#include <atomic>
+
+#include "core/cuda.h"
+#include "ops/attention/plan.h"
+#include "ops/attention/tuning.h"
+
+namespace robocache::attention_op {
+
+inline constexpr int warp_rows = 16;  // what the tensor cores take at a time
+
+// Tiles of `count` things of a sequence; packed: of all of them, at most, and one more, which clears what no sequence has.
+inline std::int64_t tiles_of(const Plan& plan, std::int64_t count, int size) {
+  return plan.query_offsets.data != nullptr ? count / size + plan.batch + 1 : divide_up(count, size);
+}
+// Of rows: queries times the heads that share a key head. A call that appends has one at least.
+inline std::int64_t row_tiles(const Plan& plan, int size) {
+  const std::int64_t tiles = tiles_of(plan, plan.queries * plan.group(), size);
+  return plan.append && tiles == 0 ? 1 : tiles;
+}
+// Blocks: each has a tile of a key head.
+inline std::int64_t units_of(const Plan& plan, std::int64_t tiles) {
+  return tiles * plan.kv_heads * (plan.query_offsets.data != nullptr ? 1 : plan.batch);
+}
+
+struct Cut {
+  int warps = 1;           // of a block, each with warp_rows
+  int split = 1;           // blocks that share rows and have different keys: a cluster
+  std::int64_t tiles = 1;  // row_tiles
+  bool masked = false;
+};
+Cut cut_of(const Plan& plan, int device);
+
+// Head dims that kernels are compiled for; others are filled up with zeros.
+int padded_head_dim(std::int64_t head_dim);
+
+// Calls f(std::integral_constant<int, padded>{}).
+template <class F>
+void with_head_dim(std::int64_t head_dim, const F& f) {
+  switch (padded_head_dim(head_dim)) {
+    case 32:
+      return f(std::integral_constant<int, 32>{});
+    case 48:
+      return f(std::integral_constant<int, 48>{});
+    case 64:
+      return f(std::integral_constant<int, 64>{});
+    case 80:
+      return f(std::integral_constant<int, 80>{});
+    case 96:
+      return f(std::integral_constant<int, 96>{});
+    case 128:
+      return f(std::integral_constant<int, 128>{});
+    case 192:
+      return f(std::integral_constant<int, 192>{});
+    default:
+      return f(std::integral_constant<int, 256>{});
+  }
+}
+
+void run_bf16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);
+void run_f16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);
+void run_f32(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);
+// delta: a float for each query and head, as lse.
+void run_backward_bf16(const BackwardPlan& plan, float* delta, FaultBox* box, int device, cudaStream_t stream);
+void run_backward_f16(const BackwardPlan& plan, float* delta, FaultBox* box, int device, cudaStream_t stream);
+void run_backward_f32(const BackwardPlan& plan, float* delta, FaultBox* box, int device, cudaStream_t stream);
+
+// Lets a kernel have as much shared memory as there is, and clusters of 16; once for each kernel and device.
+class Permits {
+ public:
+  void give(const void* kernel, int device) {
+    const std::uint64_t bit = std::uint64_t{1} << device % 64;
+    if ((given_.load(std::memory_order_relaxed) & bit) != 0) return;
+    const CudaMachine& machine = cuda_machine(device);
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, machine.shared_bytes),
+               "asking for shared memory");
+    if (machine.major >= 9) {
+      cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+                 "asking for clusters");
+    }
+    given_.fetch_or(bit, std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<std::uint64_t> given_{0};
+};
+
+// Launches a kernel over a grid that one launch can hold.
+template <auto kernel, class Call>
+void launch(std::int64_t blocks, int threads, int shared_bytes, Call& call, int device, cudaStream_t stream,
+            int cluster = 1) {
+  static Permits permits;
+  if (blocks == 0) return;
+  if (blocks >= std::int64_t{1} << 31) throw Error(ErrorKind::value, "attention: too many queries for one launch");
+  const auto* const address = reinterpret_cast<const void*>(kernel);
+  permits.give(address, device);
+  cuda_launch(address, blocks, threads, static_cast<std::size_t>(shared_bytes), &call, device, stream, "attention",
+              cluster);
+}
+
+// Whether 16 bytes can be read at a time.
+inline bool is_aligned(const Vectors& vectors, std::int64_t batch) {
+  constexpr std::int64_t elements = 8;
+  return vectors.data == nullptr ||
+         (reinterpret_cast<std::uintptr_t>(vectors.data) % 16 == 0 && vectors.head % elements == 0 &&
+          vectors.row % elements == 0 && (batch <= 1 || vectors.batch % elements == 0));
+}
+inline bool is_aligned(const Plan& plan) {
+  bool aligned = is_aligned(plan.q, plan.batch);
+  for (int k = 0; k < plan.segment_count; ++k) {
+    aligned = aligned && is_aligned(plan.segments[k].keys, plan.batch) &&
+              is_aligned(plan.segments[k].values, plan.batch);
+  }
+  return aligned;
+}
+
+}  // namespace robocache::attention_op

@@ -1,0 +1,129 @@
+// What the backward kernels of all dtypes share: delta, and which rows and keys a block has.
+#pragma once
+
+#include "ops/attention/cuda_tiles.h"
+
+namespace robocache::attention_op {
+namespace {
+
+struct BackwardCall {
+  BackwardPlan plan;
+  FaultBox* box = nullptr;
+  float* delta = nullptr;  // as lse
+  int tiles = 0;           // of rows or keys in a sequence; packed: in all, at most, and one more
+  bool aligned = false;
+};
+
+// ---- delta ---------------------------------------------------------------------------------------------------------
+
+constexpr int delta_threads = 128;
+
+// A warp for each row. A row that sees nothing has an lse of -inf, and what is made of it is never used.
+template <class T>
+__global__ void __launch_bounds__(delta_threads) attention_delta_kernel(const __grid_constant__ BackwardCall call) {
+  const Plan& plan = call.plan.forward;
+  after_earlier_work();
+  let_next_begin();
+  check_data(plan, call.box);
+  const bool packed = plan.query_offsets.data != nullptr;
+  const std::int64_t number =
+      (static_cast<std::int64_t>(blockIdx.x) * delta_threads + threadIdx.x) / warp_size;  // of the row
+  const std::int64_t n = number % plan.queries;
+  const std::int64_t h = number / plan.queries % plan.heads;
+  const std::int64_t b = number / plan.queries / plan.heads;
+  if (b >= (packed ? 1 : plan.batch)) return;
+  const T* const out = static_cast<const T*>(plan.out.data) + offset_of(plan.out, b, h, n);
+  const T* const d_out = static_cast<const T*>(call.plan.d_out.data) + offset_of(call.plan.d_out, b, h, n);
+  float sum = 0;
+  for (unsigned d = threadIdx.x % warp_size; d < plan.head_dim; d += warp_size) {
+    sum = fmaf(widen(out[d]), widen(d_out[d]), sum);
+  }
+#pragma unroll
+  for (int step = warp_size / 2; step > 0; step /= 2) sum += __shfl_xor_sync(whole_warp, sum, step);
+  if (threadIdx.x % warp_size != 0) return;
+  const std::int64_t place = b * plan.lse_batch + h * plan.lse_head + n;
+  call.delta[place] = call.plan.d_lse != nullptr ? sum - call.plan.d_lse[place] : sum;
+}
+
+template <class T>
+BackwardCall begin_backward(const BackwardPlan& plan, float* delta, FaultBox* box, int device, cudaStream_t stream) {
+  BackwardCall call;
+  call.plan = plan;
+  call.box = box;
+  call.delta = delta;
+  const Plan& forward = plan.forward;
+  const bool packed = forward.query_offsets.data != nullptr;
+  const std::int64_t rows = forward.queries * forward.heads * (packed ? 1 : forward.batch);
+  launch<&attention_delta_kernel<T>>(divide_up(rows * warp_size, delta_threads), delta_threads, 0, call, device,
+                                     stream);
+  return call;
+}
+
+// ---- tiles ---------------------------------------------------------------------------------------------------------
+
+bool wants(const Vectors (&gradients)[max_attention_segments]) {
+  bool any = false;
+  for (const Vectors& gradient : gradients) any = any || gradient.data != nullptr;
+  return any;
+}
+
+// Each sets call.tiles, and says how many blocks there are.
+std::int64_t cut_rows(BackwardCall& call, int size) {
+  const std::int64_t tiles = row_tiles(call.plan.forward, size);
+  call.tiles = static_cast<int>(tiles);
+  return units_of(call.plan.forward, tiles);
+}
+std::int64_t cut_keys(BackwardCall& call, int size) {
+  const std::int64_t tiles = tiles_of(call.plan.forward, call.plan.forward.keys, size);
+  call.tiles = static_cast<int>(tiles);
+  return units_of(call.plan.forward, tiles);
+}
+
+// The keys of a block, and the rows that may see one of them by their position.
+struct KeyBlock {
+  Sequence s;
+  Rows rows;
+  std::int64_t first_key = 0;
+  int first_row = 0, end_row = 0;
+};
+
+// False: there are none; then it has cleared what of `written` no sequence has.
+template <class T>
+__device__ bool set_keys(const BackwardCall& call, const Vectors& written, int block_keys, KeyBlock& block) {
+  const Plan& plan = call.plan.forward;
+  const Unit unit =
+      unit_of(plan, blockIdx.x, call.tiles, block_keys, [](const Sequence& s) { return s.keys; });
+  if (unit.sequence < 0) {
+    clear_uncovered<T>(plan, written, unit.kv_head, 1, plan.key_offsets, plan.keys, nullptr);
+    return false;
+  }
+  block.s = sequence_of(plan, unit.sequence);
+  block.first_key = static_cast<std::int64_t>(unit.tile) * block_keys;
+  Rows& rows = block.rows;
+  rows.s = block.s;
+  rows.kv_head = unit.kv_head;
+  rows.group = static_cast<int>(plan.group());
+  rows.count = static_cast<int>(block.s.queries) * rows.group;
+  // Query i sees key j where j - right <= i + keys - queries <= j + left.
+  const std::int64_t shift = block.s.queries - block.s.keys;
+  const std::int64_t last_key = block.first_key + block_keys - 1;
+  const std::int64_t first = clamp_to(block.first_key - plan.right + shift, 0, block.s.queries);
+  const std::int64_t end = clamp_to(last_key + plan.left + shift + 1, first, block.s.queries);
+  block.first_row = static_cast<int>(first) * rows.group;
+  block.end_row = static_cast<int>(end) * rows.group;
+  return true;
+}
+
+// Where the gradient of key j goes; nullptr: there is no such key, or nobody asked. Behind a cache's length it is zero.
+template <class T>
+__device__ T* key_row(const Plan& plan, const Vectors* written, const KeyBlock& block, std::int64_t j) {
+  const bool packed = plan.key_offsets.data != nullptr;
+  if (j >= (packed ? block.s.keys : plan.keys)) return nullptr;
+  const Place place = plan.lengths.data != nullptr ? Place{0, j} : place_of(plan, block.s, j);
+  const Vectors& vectors = written[place.segment];
+  if (vectors.data == nullptr) return nullptr;
+  return static_cast<T*>(vectors.data) + offset_of(vectors, block.s.number, block.rows.kv_head, place.n);
+}
+
+}  // namespace
+}  // namespace robocache::attention_op

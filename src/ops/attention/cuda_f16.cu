@@ -1,0 +1,13 @@
+#include "ops/attention/cuda_backward.h"
+#include "ops/attention/cuda_forward.h"
+
+namespace robocache::attention_op {
+
+void run_f16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) {
+  run_half<f16>(plan, box, device, stream);
+}
+void run_backward_f16(const BackwardPlan& plan, float* delta, FaultBox* box, int device, cudaStream_t stream) {
+  run_half_backward<f16>(plan, delta, box, device, stream);
+}
+
+}  // namespace robocache::attention_op

@@ -1,0 +1,336 @@
+// What the kernels of half types are made of: tiles of rows in shared memory, and the tensor cores' fragments of them.
+#pragma once
+
+#include <cstdint>
+
+#include "core/cuda.h"
+#include "ops/attention/check.h"
+#include "ops/attention/cuda_call.h"
+#include "ops/attention/kernel.h"
+
+namespace robocache::attention_op {
+namespace {
+
+constexpr unsigned whole_warp = 0xffffffffu;
+constexpr int warp_size = 32;
+constexpr float log2_e = 1.4426950408889634f;
+constexpr float ln_2 = 0.6931471805599453f;
+
+__device__ float minus_infinity() { return __int_as_float(static_cast<int>(0xff800000u)); }
+__device__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// ---- fragments -----------------------------------------------------------------------------------------------------
+
+// Two elements of a half type, the first in the low bits.
+template <class T>
+__device__ std::uint32_t pack(float low, float high) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return bit_copy<std::uint32_t>(__floats2bfloat162_rn(low, high));
+  } else {
+    return bit_copy<std::uint32_t>(__floats2half2_rn(low, high));
+  }
+}
+
+// c += a b: 16 x 8 from 16 x 16 and 16 x 8. A thread has rows lane / 4 and lane / 4 + 8 of c, columns 2 * (lane % 4) and
+// the next.
+template <class T>
+__device__ void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+__device__ void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+__device__ void load_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+
+// ---- tiles ---------------------------------------------------------------------------------------------------------
+
+// Rows of D elements in shared memory; 16 bytes more between them, so that eight rows of a matrix lie in different banks.
+template <int D>
+struct Tile {
+  static_assert(D % 16 == 0);
+  static constexpr int pitch = D * 2 + 16;
+  std::uint32_t base;
+
+  // As the left operand: rows [row, row + 16), columns [column, column + 16).
+  __device__ std::uint32_t left(int row, int column) const {
+    const auto lane = static_cast<int>(threadIdx.x % warp_size);
+    return base + (row + lane % 16) * pitch + (column + lane / 16 * 8) * 2;
+  }
+  // As the right operand whose columns are rows [row, row + 16) here: of two products.
+  __device__ std::uint32_t right(int row, int column) const {
+    const auto lane = static_cast<int>(threadIdx.x % warp_size);
+    return base + (row + lane % 8 + lane / 16 * 8) * pitch + (column + lane / 8 % 2 * 8) * 2;
+  }
+  // The right operand of rows [row, row + 16) as they are, through load_transposed, has the addresses of `left`.
+};
+
+__device__ void copy_async(std::uint32_t to, const void* from, bool real) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(real ? 16 : 0) : "memory");
+}
+__device__ void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int pending>
+__device__ void wait_for_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+// Eight elements that may lie anywhere.
+template <class T>
+__device__ void copy_slowly(std::uint32_t to, const T* from, bool real) {
+  std::uint32_t words[4] = {};
+  if (real) {
+    const auto* const bits = reinterpret_cast<const std::uint16_t*>(from);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) words[k] = bits[2 * k] | static_cast<std::uint32_t>(bits[2 * k + 1]) << 16;
+  }
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+               "r"(words[3])
+               : "memory");
+}
+
+// Which eight columns of which rows a thread copies.
+template <int D>
+struct Copier {
+  static constexpr int lanes = D <= 32 ? 4 : (D <= 64 ? 8 : (D <= 128 ? 16 : 32));  // of a row
+  int column, first, step;
+
+  __device__ Copier()
+      : column(static_cast<int>(threadIdx.x) % lanes * 8),
+        first(static_cast<int>(threadIdx.x) / lanes),
+        step(static_cast<int>(blockDim.x) / lanes) {}
+
+  // address(row) gives a row of the source, or nullptr for one of zeros.
+  template <class T, class Address>
+  __device__ void copy(const Tile<D>& tile, int rows, int head_dim, bool aligned, const Address& address) const {
+    if (column >= D) return;
+    for (int row = first; row < rows; row += step) {
+      const T* const from = address(row);
+      const bool real = from != nullptr && column < head_dim;
+      const std::uint32_t to = tile.base + row * Tile<D>::pitch + column * 2;
+      const T* const here = real ? from + column : nullptr;
+      if (aligned) {
+        copy_async(to, here, real);
+      } else {
+        copy_slowly(to, here, real);
+      }
+    }
+  }
+};
+
+// ---- where a block works -------------------------------------------------------------------------------------------
+
+// The rows of a block are queries of all heads that share a key head, one query's heads after each other.
+struct Rows {
+  Sequence s;
+  int kv_head = 0;
+  int first = 0;  // of the sequence's rows
+  int count = 0;  // of them, over all blocks
+  int group = 1;
+
+  __device__ bool exists(int row) const { return first + row < count; }
+  __device__ std::int64_t query(int row) const { return (first + row) / group; }
+  __device__ std::int64_t head(int row) const {
+    return static_cast<std::int64_t>(kv_head) * group + (first + row) % group;
+  }
+  __device__ std::int64_t offset(const Vectors& vectors, int row) const {
+    return offset_of(vectors, s.number, head(row), s.first_query + query(row));
+  }
+  __device__ std::int64_t lse_offset(const Plan& plan, int row) const {
+    return s.number * plan.lse_batch + head(row) * plan.lse_head + s.first_query + query(row);
+  }
+};
+
+// Which tile of which sequence and key head a block has. Packed sequences: `tiles` is how many there may be, and each block
+// looks for its own, in whole warps.
+// `per_sequence` counts what is cut into tiles (rows, or keys) in a sequence.
+struct Unit {
+  std::int64_t sequence = -1;  // -1: there is none
+  int kv_head = 0;
+  int tile = 0;
+};
+template <class PerSequence>
+__device__ Unit unit_of(const Plan& plan, unsigned unit, int tiles, int tile_size, const PerSequence& per_sequence) {
+  Unit found;
+  const auto heads = static_cast<unsigned>(plan.kv_heads);
+  found.tile = static_cast<int>(unit % static_cast<unsigned>(tiles));
+  const unsigned rest = unit / static_cast<unsigned>(tiles);
+  found.kv_head = static_cast<int>(rest % heads);
+  found.sequence = rest / heads;
+  if (plan.query_offsets.data == nullptr) return found;
+  found.sequence = -1;
+  const auto lane = static_cast<int>(threadIdx.x % warp_size);
+  int before = 0;  // tiles of the sequences before
+  for (std::int64_t base = 0; base < plan.batch; base += warp_size) {
+    int mine = 0;
+    if (base + lane < plan.batch) {
+      mine = static_cast<int>(divide_up(per_sequence(sequence_of(plan, base + lane)), tile_size));
+    }
+    int sum = mine;
+#pragma unroll
+    for (int step = 1; step < warp_size; step *= 2) {
+      const int other = __shfl_up_sync(whole_warp, sum, step);
+      if (lane >= step) sum += other;
+    }
+    const unsigned past = __ballot_sync(whole_warp, before + sum > found.tile);
+    if (past != 0) {
+      const int owner = __ffs(static_cast<int>(past)) - 1;
+      found.sequence = base + owner;
+      found.tile -= before + __shfl_sync(whole_warp, sum - mine, owner);
+      return found;
+    }
+    before += __shfl_sync(whole_warp, sum, warp_size - 1);
+  }
+  return found;
+}
+
+// ---- keys ----------------------------------------------------------------------------------------------------------
+
+// Copies keys (or values) [first, first + rows) of a sequence; those from `end` on become zeros.
+template <class T, int D>
+__device__ void copy_keys(const Plan& plan, const Sequence& s, int kv_head, bool values, std::int64_t first,
+                          std::int64_t end, const Tile<D>& tile, int rows, bool aligned) {
+  const Copier<D> copier;
+  const auto head_dim = static_cast<int>(plan.head_dim);
+  const auto vectors_of = [&](int segment) -> const Vectors& {
+    return values ? plan.segments[segment].values : plan.segments[segment].keys;
+  };
+  const auto left = static_cast<int>(min(end - first, static_cast<std::int64_t>(rows)));
+  const Place begin = place_of(plan, s, first);
+  if (plan.segment_count == 1 || (left > 0 && place_of(plan, s, first + left - 1).segment == begin.segment)) {
+    const Vectors& vectors = vectors_of(begin.segment);
+    const T* from = static_cast<const T*>(vectors.data) + offset_of(vectors, s.number, kv_head, begin.n + copier.first);
+    const std::int64_t step = copier.step * vectors.row;
+    copier.template copy<T>(tile, rows, head_dim, aligned, [&](int row) {
+      const T* const here = from;
+      from += step;
+      return row < left ? here : nullptr;
+    });
+    return;
+  }
+  copier.template copy<T>(tile, rows, head_dim, aligned, [&](int row) -> const T* {
+    if (row >= left) return nullptr;
+    const Place place = place_of(plan, s, first + row);
+    const Vectors& vectors = vectors_of(place.segment);
+    return static_cast<const T*>(vectors.data) + offset_of(vectors, s.number, kv_head, place.n);
+  });
+}
+
+// What a query needs to know of itself.
+struct QueryView {
+  int first = 0, end = 0;  // keys in its window
+  std::int32_t rank = most_rank;
+};
+__device__ QueryView query_view(const Plan& plan, const Rows& rows, int row) {
+  QueryView view;
+  if (!rows.exists(row)) return view;
+  const std::int64_t i = rows.query(row);
+  const KeyRange range = keys_in_window(plan, rows.s, i);
+  view.first = static_cast<int>(range.first);
+  view.end = static_cast<int>(range.end);
+  if (plan.query_ranks.data != nullptr) view.rank = rank_at(plan.query_ranks, rows.s.number, rows.s.first_query + i);
+  return view;
+}
+// And a key: a query sees it whose rank is not below. most_rank + 1: none does.
+__device__ std::int32_t key_view(const Plan& plan, const Sequence& s, std::int64_t j) {
+  if (j >= s.keys || !is_valid_key(plan, s, j)) return most_rank + 1;
+  return plan.key_ranks.data != nullptr ? rank_at(plan.key_ranks, s.number, s.first_key + j) : least_rank;
+}
+
+// Whether a query of those rows sees key j.
+__device__ bool sees(const Plan& plan, const Rows& rows, int row, const QueryView& query, std::int32_t key, int j) {
+  const bool seen = key <= query.rank && j >= query.first && j < query.end;
+  if (plan.dense == nullptr || !seen) return seen;
+  return plan.dense[rows.s.number * plan.dense_batch + rows.head(row) * plan.dense_head +
+                    rows.query(row) * plan.dense_query + j * plan.dense_key] != 0;
+}
+
+// Two elements of a row that is written.
+template <class T>
+__device__ void store_pair(T* row, int column, int head_dim, float low, float high) {
+  if (column >= head_dim) return;
+  const std::uint32_t both = pack<T>(low, high);
+  if (reinterpret_cast<std::uintptr_t>(row + column) % 4 == 0) {
+    *reinterpret_cast<std::uint32_t*>(row + column) = both;
+  } else {
+    row[column].bits = static_cast<std::uint16_t>(both);
+    row[column + 1].bits = static_cast<std::uint16_t>(both >> 16);
+  }
+}
+
+// What packed sequences leave over becomes zeros: places before the first offset and from the last on.
+// `lse`, where there is one, becomes -inf.
+template <class T>
+__device__ void clear_uncovered(const Plan& plan, const Vectors& vectors, std::int64_t first_head, std::int64_t heads,
+                                const Integers& offsets, std::int64_t places, float* lse) {
+  if (vectors.data == nullptr) return;
+  const std::int64_t begin = clamp_to(integer(offsets, 0), 0, places);
+  const std::int64_t end = clamp_to(integer(offsets, plan.batch), begin, places);
+  const std::int64_t count = (begin + places - end) * heads * plan.head_dim;
+  for (std::int64_t k = threadIdx.x; k < count; k += blockDim.x) {
+    const std::int64_t d = k % plan.head_dim;
+    const std::int64_t head = first_head + k / plan.head_dim % heads;
+    std::int64_t n = k / plan.head_dim / heads;
+    if (n >= begin) n += end - begin;
+    static_cast<T*>(vectors.data)[offset_of(vectors, 0, head, n) + d] = T{};
+    if (lse != nullptr && d == 0) lse[head * plan.lse_head + n] = minus_infinity();
+  }
+}
+
+// New keys and values into the cache, behind what it holds; nobody here reads them there.
+// `split` blocks share the work.
+template <class T>
+__device__ void append(const Plan& plan, const Rows& rows, int rank, int split) {
+  const Segment& cache = plan.segments[0];
+  const Segment& fresh = plan.segments[1];
+  const auto head_dim = static_cast<unsigned>(plan.head_dim);
+  for (std::int64_t n = rank; n < fresh.count; n += split) {
+    const std::int64_t place = rows.s.cached + n;
+    for (unsigned d = threadIdx.x; d < head_dim; d += blockDim.x) {
+      static_cast<T*>(cache.keys.data)[offset_of(cache.keys, rows.s.number, rows.kv_head, place) + d] =
+          static_cast<const T*>(fresh.keys.data)[offset_of(fresh.keys, rows.s.number, rows.kv_head, n) + d];
+      static_cast<T*>(cache.values.data)[offset_of(cache.values, rows.s.number, rows.kv_head, place) + d] =
+          static_cast<const T*>(fresh.values.data)[offset_of(fresh.values, rows.s.number, rows.kv_head, n) + d];
+    }
+  }
+}
+
+// The rows of a block: tile `unit` of those that there are. False: there is none; then it has cleared what of `written`
+// no sequence has.
+template <class T>
+__device__ bool set_rows(const Plan& plan, const Vectors& written, unsigned unit, int tiles, int block_rows,
+                         Rows& rows, float* lse = nullptr) {
+  rows.group = static_cast<int>(plan.group());
+  const Unit found =
+      unit_of(plan, unit, tiles, block_rows, [&](const Sequence& s) { return s.queries * rows.group; });
+  rows.kv_head = found.kv_head;
+  if (found.sequence < 0) {
+    clear_uncovered<T>(plan, written, static_cast<std::int64_t>(rows.kv_head) * rows.group, rows.group,
+                       plan.query_offsets, plan.queries, lse);
+    return false;
+  }
+  rows.s = sequence_of(plan, found.sequence);
+  rows.first = found.tile * block_rows;
+  rows.count = static_cast<int>(rows.s.queries) * rows.group;
+  return true;
+}
+
+}  // namespace
+}  // namespace robocache::attention_op
