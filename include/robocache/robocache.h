@@ -2,6 +2,7 @@
 #pragma once
 
 #include <robocache/align.h>
+#include <robocache/attention.h>
 #include <robocache/clouds.h>
 #include <robocache/context.h>
 #include <robocache/error.h>

@@ -18,11 +18,15 @@ Streams go in at the rate each sensor had; aligned tensors come out, on the devi
     tsdf.integrate(depth, intrinsics, pose=camera_to_grid)
     tsdf.values, tsdf.weights, tsdf.surface_points()
 
+    out = rc.attention(q, [k_prefix, k_suffix], [v_prefix, v_suffix], mask=rc.Mask.from_openpi(pad_masks, att_masks))
+
 torch tensors (CPU and CUDA), NumPy, CuPy and JAX arrays go in, and the same kind comes out. Times are nanoseconds where
 they are integers and seconds where they are floats. What each method computes, to the bit, is in docs/semantics.md.
 """
 
 from robocache._align import Aligned, Fused, Stream, Timeline, align, fuse, resample
+from robocache._attention import Mask, attention, describe_attention
+from robocache._attention_patch import attention_patch, register_transformers
 from robocache._backends import backends
 from robocache._clouds import Cloud, read_cloud, read_depth
 from robocache._core import (
@@ -64,6 +68,7 @@ for _public in (
     Downsampled,
     Dropped,
     TsdfVolume,
+    Mask,
     CudaError,
     FileError,
 ):
@@ -79,6 +84,7 @@ __all__ = [
     "FileError",
     "Fused",
     "Grid",
+    "Mask",
     "SparseVoxels",
     "Stream",
     "Timeline",
@@ -86,12 +92,16 @@ __all__ = [
     "Voxels",
     "__version__",
     "align",
+    "attention",
+    "attention_patch",
     "backends",
     "camera_rays",
+    "describe_attention",
     "fuse",
     "num_threads",
     "read_cloud",
     "read_depth",
+    "register_transformers",
     "resample",
     "set_num_threads",
     "set_simd_target",

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "align.h"
+#include "attention.h"
 #include "clouds.h"
 #include "errors.h"
 #include "exported.h"
@@ -57,6 +58,7 @@ NB_MODULE(_core, m) {
   bind_align(m);
   bind_voxelize(m);
   bind_tsdf(m);
+  bind_attention(m);
   bind_clouds(m);
   bind_options(m);
   m.def("backends", &list_backends,

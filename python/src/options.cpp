@@ -79,6 +79,7 @@ std::array<Word<Reduction>, 6> reductions{{{"count", Reduction::count},
                                            {"min", Reduction::min}}};
 std::array<Word<bool>, 2> frames{{{"grid", false}, {"sensor", true}}};
 std::array<Word<bool>, 2> layouts{{{"dense", false}, {"sparse", true}}};
+std::array<Word<bool>, 2> attention_layouts{{{"bhqd", false}, {"bqhd", true}}};
 std::array<Word<BackendChoice>, 4> backend_names{{{"reference", {Backend::reference}},
                                                   {"cpu", {Backend::cpu}},
                                                   {"cuda", {Backend::cuda}},
@@ -178,6 +179,10 @@ Reduction parse_reduction(const Where& where, PyObject* object) {
 }
 
 bool parse_sparse(const Where& where, PyObject* object) { return parse_word(layouts, where, "layout", object); }
+
+bool parse_heads_last(const Where& where, PyObject* object) {
+  return parse_word(attention_layouts, where, "layout", object);
+}
 
 bool parse_in_sensor_frame(const Where& where, PyObject* object) {
   return parse_word(frames, where, "crop_frame", object);

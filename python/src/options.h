@@ -18,6 +18,7 @@ OnNan parse_on_nan(const Where& where, PyObject* object);
 Reduction parse_reduction(const Where& where, PyObject* object);   // "occupancy" is the one of bytes
 bool parse_sparse(const Where& where, PyObject* object);           // "dense" or "sparse"
 bool parse_in_sensor_frame(const Where& where, PyObject* object);  // "sensor", else "grid"
+bool parse_heads_last(const Where& where, PyObject* object);       // "bqhd", else "bhqd"
 bool parse_flag(const Where& where, const char* argument, PyObject* object);
 
 // None is automatic. "torch" is no backend of the library: the torch layer serves it, and, where no backend is asked for

@@ -103,7 +103,10 @@ std::string describe(const Fault& fault) {
   const std::string value = number(fault.dtype, fault.value);
   const std::string other = number(fault.dtype, fault.other);
   const auto assigned = [&](const char* array) { return element(array, fault.index) + " = " + value; };
-  const bool of_clouds = fault.operation >= Operation::voxelize;
+  const bool of_attention = fault.operation >= Operation::attention;
+  const bool of_clouds = fault.operation >= Operation::voxelize && !of_attention;
+  const bool of_keys = fault.code == FaultCode::key_offset_outside || fault.code == FaultCode::key_offsets_decrease;
+  const char* const offsets = of_keys ? "key_offsets" : (of_attention ? "query_offsets" : "offsets");
   const std::string usable = std::string(" is not a time: it must be a number below 2^62 ns (146 years)") +
                              (looks_like_nanoseconds(fault) ? "; these look like nanoseconds: make them int64" : "");
   const char* const precise =
@@ -135,12 +138,19 @@ std::string describe(const Fault& fault) {
       return prefix + "the timeline's " + assigned("start") + precise;
     case FaultCode::length_outside:
       return prefix + assigned("lengths") + " is outside 0.." + other +
-             (of_clouds ? ", the points that a cloud has room for" : ", the samples that a row has room for");
+             (of_attention ? ", the keys that the cache has room for before those that are appended"
+              : of_clouds  ? ", the points that a cloud has room for"
+                           : ", the samples that a row has room for");
     case FaultCode::offset_outside:
-      return prefix + assigned("offsets") + " is outside 0.." + other + ", the number of packed " +
-             (of_clouds ? "points" : "samples");
+    case FaultCode::key_offset_outside:
+      return prefix + assigned(offsets) + " is outside 0.." + other + ", the number of packed " +
+             (of_keys        ? "keys"
+              : of_attention ? "queries"
+              : of_clouds    ? "points"
+                             : "samples");
     case FaultCode::offsets_decrease:
-      return prefix + assigned("offsets") + " is below " + element("offsets", fault.index - 1) + " = " + other +
+    case FaultCode::key_offsets_decrease:
+      return prefix + assigned(offsets) + " is below " + element(offsets, fault.index - 1) + " = " + other +
              "; offsets must not decrease";
     case FaultCode::row_outside:
       return prefix + assigned("rows") + " is outside 0.." + other + ", the rows that the stream has";

@@ -24,6 +24,8 @@ enum class FaultCode : std::uint8_t {
   length_outside,
   offset_outside,
   offsets_decrease,
+  key_offset_outside,  // attention has two arrays of offsets
+  key_offsets_decrease,
   row_outside,
   into_outside,
   pose_not_rigid,

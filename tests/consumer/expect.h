@@ -1,4 +1,4 @@
-// What both programs say where the library is not what its headers promise.
+// What the programs say where the library is not what its headers promise.
 #pragma once
 
 #include <cstdio>

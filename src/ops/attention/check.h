@@ -3,7 +3,7 @@
 
 #include "core/cuda.h"
 #include "core/integer_check.h"
-#include "ops/attention/kernel.h"
+#include "ops/attention/plan.h"
 
 namespace robocache::attention_op {
 inline namespace ROBOCACHE_SIMD_TARGET {
@@ -16,13 +16,16 @@ struct DataCheck {
   ROBOCACHE_HD Fault operator()(std::int64_t k) const {
     Fault fault;
     fault.operation = plan->operation;
-    const std::int64_t fresh = plan->append ? plan->segments[1].count : 0;
     if (k < lengths()) {
+      const std::int64_t fresh = plan->append ? plan->segments[1].count : 0;
       return outside(fault, FaultCode::length_outside, plan->lengths, k, plan->segments[0].count - fresh);
     }
     k -= lengths();
     if (k < offsets()) return outside_or_falling(fault, plan->query_offsets, k, plan->queries);
-    return outside_or_falling(fault, plan->key_offsets, k - offsets(), plan->keys);
+    fault = outside_or_falling(fault, plan->key_offsets, k - offsets(), plan->keys);
+    if (fault.code == FaultCode::offset_outside) fault.code = FaultCode::key_offset_outside;
+    if (fault.code == FaultCode::offsets_decrease) fault.code = FaultCode::key_offsets_decrease;
+    return fault;
   }
 
  private:

@@ -76,6 +76,7 @@ void run_cuda(const Plan& plan, const Context& context, int device);
 void run_reference_backward(const BackwardPlan& plan);
 void run_cpu_backward(const BackwardPlan& plan);
 void run_cuda_backward(const BackwardPlan& plan, const Context& context, int device);
+std::string describe_cpu(const Plan& plan);
 std::string describe_cuda(const Plan& plan, int device);
 
 }  // namespace robocache::attention_op

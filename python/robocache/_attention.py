@@ -1,0 +1,186 @@
+"""Attention at the shapes and under the masks that robot policies have: attention, Mask, describe_attention.
+
+Nothing is computed here. The engine (robocache._core) serves arrays that have memory; robocache._torch_attention serves
+what it hands back with NotImplemented (gradients, tensors without memory, other devices), and everything while
+torch.compile traces.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from robocache import _align, _core
+from robocache._align import _kind, _shape
+from robocache._voxelize import _beside
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Mask:
+    """What a query may see, as data that grows with the tokens and not with their square.
+
+        rc.Mask(key_valid=padding)                              # bool [B, K]: keys that are real
+        rc.Mask(query_rank, key_rank)                           # int32 [B, Q], [B, K]: prefix-LM, block-causal, readouts
+        rc.Mask.from_openpi(pad_masks, att_masks)               # as openpi and LeRobot's pi0 carry it
+        rc.Mask.from_openpi(pad_masks, att_masks).last_queries(51)
+
+    query_rank, key_rank   query i sees key j where key_rank[j] <= query_rank[i]. One without the other is an error.
+    key_valid              keys that are not may hold anything, NaN too.
+    dense                  bool [Q, K] or [B or 1, H or 1, Q, K]: for everything else.
+
+    Each may be without its batch dimension, and then serves all; packed sequences have [N]. All that are given must
+    allow it, and `causal` and `window` of the call too.
+    """
+
+    query_rank: Any = None
+    key_rank: Any = None
+    key_valid: Any = None
+    dense: Any = None
+
+    @staticmethod
+    def from_openpi(pad_masks: Any, att_masks: Any) -> Mask:
+        """The mask that `make_att_2d_masks(pad_masks, att_masks)` spells out: of all tokens, as queries and as keys.
+
+        pad_masks   bool [B, N]: tokens that are real. Those that are not see nothing, and nobody sees them.
+        att_masks   [B, N] or [N]: 1 where a token begins a new block, which those before it do not see.
+        """
+        library = _namespace(pad_masks)
+        ranks = library.cumsum(att_masks, -1, dtype=library.int32)
+        nothing = library.iinfo(library.int32).min
+        return Mask(library.where(pad_masks, ranks, nothing), ranks, pad_masks)
+
+    def last_queries(self, count: int) -> Mask:
+        """The mask of the last `count` queries, over the same keys: a suffix that reads a cached prefix."""
+        rank, dense = self.query_rank, self.dense
+        return Mask(
+            None if rank is None else rank[..., rank.shape[-1] - count :],
+            self.key_rank,
+            self.key_valid,
+            None if dense is None else dense[..., dense.shape[-2] - count :, :],
+        )
+
+    def __repr__(self) -> str:
+        fields = ((name, getattr(self, name)) for name in self.__slots__)
+        return f"Mask({', '.join(f'{name}={_shape(array)}' for name, array in fields if array is not None)})"
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    window: int | tuple[int | None, int | None] | None = None,
+    mask: Any = None,
+    q_offsets: Any = None,
+    k_offsets: Any = None,
+    lengths: Any = None,
+    append: tuple[Any, Any] | None = None,
+    layout: str = "bhqd",
+    return_lse: bool = False,
+    out: Any = None,
+    check: bool = True,
+    backend: str | None = None,
+) -> Any:
+    """softmax(scale * q k^T) v in one pass: as q is shaped, or (out, lse).
+
+        rc.attention(q, k, v)                                          # [B, H, Q, D]; k and v may have fewer heads
+        rc.attention(q, k, v, layout="bqhd", causal=True)              # [B, Q, H, D]
+        rc.attention(q, [k_prefix, k_new], [v_prefix, v_new], mask=rc.Mask(query_rank, key_rank, key_valid))
+        rc.attention(q, k, v, q_offsets=[0, 7, 9], k_offsets=[0, 50, 80])           # packed: [N, H, D]
+        rc.attention(q, k_cache, v_cache, lengths=lengths, append=(k_new, v_new))   # a cache, written in place
+
+    q         [B, H, Q, D]: bfloat16, float16 or float32. D is 32 to 256, a multiple of 8, contiguous.
+    k, v      [B, G, K, D], where G divides H; or lists of up to 4 such arrays, which are read as one sequence without
+              being put together.
+    causal    query i of Q sees no key behind its position, which is i + K - Q: the last query sees the last key.
+    scale     default: 1 / sqrt(D).
+    window    at most so many keys before and behind that position, both inclusive: a number for both, or (left, right),
+              where None is any number.
+    mask      a Mask, or a dense bool array: [Q, K] or [B or 1, H or 1, Q, K].
+    q_offsets, k_offsets   [B + 1]: sequence b is packed at offsets[b] .. offsets[b + 1]. Lists will do.
+    lengths   [B]: how many of the K keys are real; positions count from there. A list will do.
+    append    (k, v), [B, G, N, D]: written into k and v behind `lengths` and seen. `lengths` stays as it is. Masks are
+              as long as the cache.
+    layout    "bhqd", or "bqhd" for [B, Q, H, D] of q, k, v and the result.
+    return_lse  lse, too: float32 [B, H, Q], packed [H, N]: the natural logarithm of each query's sum of exponentials.
+    out       an array to write into: what would be returned, any strides with a contiguous D. Not for JAX.
+    check     False leaves out what only the data can tell: that lengths and offsets fit.
+    backend   "reference", "cpu", "cuda" or "torch"; default: by the device of the arrays.
+
+    A query that sees nothing gives zeros, and lse = -inf. A key that no query may see may hold anything, NaN too, and
+    reaches nothing. Gradients flow to q, k and v, but not with append. The same bits come on every run on one device;
+    backends differ within the bound in docs/semantics.md. CUDA calls do not wait, but to bring lists and NumPy arrays
+    to the GPU; what their checks find is raised by the next call or `rc.synchronize()`. `describe_attention` says which
+    kernel a call takes; with ROBOCACHE_DEBUG=attention in the environment each call does, on stderr.
+    """
+    if lengths is not None:
+        lengths = _beside(q, lengths)
+    if q_offsets is not None:
+        q_offsets = _beside(q, q_offsets)
+    if k_offsets is not None:
+        k_offsets = _beside(q, k_offsets)
+    if not _align._compiling():
+        made = _core.attention(
+            q,
+            k,
+            v,
+            causal,
+            scale,
+            window,
+            mask,
+            q_offsets,
+            k_offsets,
+            lengths,
+            append,
+            layout,
+            check,
+            backend,
+            return_lse,
+            out,
+        )
+        if made is not NotImplemented:
+            return made
+    from robocache import _torch_attention
+
+    arrays = {"q_offsets": q_offsets, "k_offsets": k_offsets, "lengths": lengths}
+    options = (causal, scale, window, layout, check, backend)
+    return _torch_attention.run(q, k, v, mask, arrays, append, options, return_lse, out)
+
+
+def describe_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    window: int | tuple[int | None, int | None] | None = None,
+    mask: Any = None,
+    q_offsets: Any = None,
+    k_offsets: Any = None,
+    lengths: Any = None,
+    append: tuple[Any, Any] | None = None,
+    layout: str = "bhqd",
+    backend: str | None = None,
+) -> str:
+    """Which kernel `attention` would take for these arguments on this machine, and why, in one line."""
+    offsets = (_beside(q, q_offsets), _beside(q, k_offsets), _beside(q, lengths))
+    said = _core.describe_attention(
+        q, k, v, causal, scale, window, mask, *offsets, append, layout, False, backend
+    )
+    return "torch: plain operations" if said is NotImplemented else said
+
+
+def _namespace(array: Any) -> Any:
+    """The functions of an array's library, under the names that NumPy gave them."""
+    if _align._compiling():
+        return sys.modules["torch"]
+    name = type(array).__module__.partition(".")[0]
+    if name in ("jax", "jaxlib"):
+        return sys.modules["jax.numpy"]
+    if name not in ("numpy", "torch", "cupy"):
+        raise TypeError(f"Mask: pad_masks is of type {_kind(array)}; expected a NumPy, CuPy or JAX array, or a tensor")
+    return sys.modules[name]

@@ -1,0 +1,177 @@
+"""attention where models call it: torch's scaled_dot_product_attention, and transformers' attention interface."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from robocache._attention import Mask, attention
+
+HEAD_DIMS = range(32, 257, 8)
+LARGEST = 1 << 21  # queries x keys of one head: beyond, torch's kernels for long sequences are faster
+
+_lock = threading.Lock()
+_inside: list[bool] = []  # `always` of each that is inside of attention_patch; the last one's counts
+_original: Callable[..., Any]
+
+
+@contextlib.contextmanager
+def attention_patch(*, always: bool = False) -> Iterator[None]:
+    """Inside, torch.nn.functional.scaled_dot_product_attention is `robocache.attention` where that is faster.
+
+        with rc.attention_patch():
+            actions = policy(observation)
+
+    Calls that it cannot serve go to torch as before: dropout, masks of floats, head dims that it does not have. What
+    is_causal means stays as torch has it: it counts from the first query and the first key. Gradients, torch.compile
+    and enable_gqa work.
+
+    always   also where torch is faster, and on the CPU: for tests.
+
+    It holds for the whole process, all its threads, until the last that entered has left. Modules that took the
+    function itself (`from torch.nn.functional import scaled_dot_product_attention`) do not notice.
+    """
+    import torch
+
+    global _original
+    functional = torch.nn.functional
+    with _lock:
+        if not _inside:
+            _original = functional.scaled_dot_product_attention
+            functional.scaled_dot_product_attention = _patched
+        _inside.append(always)
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside.remove(always)
+            if not _inside:
+                functional.scaled_dot_product_attention = _original
+
+
+def _patched(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    if not can_serve(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa) or not (
+        _inside[-1:] == [True] or is_faster(query, key, value)
+    ):
+        return _original(
+            query,
+            key,
+            value,
+            attn_mask=attn_mask,
+            dropout_p=dropout_p,
+            is_causal=is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
+    return serve(query, key, value, attn_mask, is_causal, scale)
+
+
+def can_serve(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> bool:
+    """Whether `attention` computes what torch would: where it does not, torch says what is wrong, too."""
+    import torch
+
+    if dropout_p != 0 or scale == 0 or not query.ndim == key.ndim == value.ndim == 4 or key.shape != value.shape:
+        return False
+    if query.dtype not in (torch.bfloat16, torch.float16, torch.float32) or query.shape[-1] not in HEAD_DIMS:
+        return False
+    if any(part.dtype != query.dtype or part.device != query.device for part in (key, value)):
+        return False
+    if query.shape[0] != key.shape[0] or query.shape[-1] != key.shape[-1] or key.shape[1] == 0:
+        return False
+    if query.shape[1] != key.shape[1] and not (enable_gqa and query.shape[1] % key.shape[1] == 0):
+        return False
+    if any(part.stride(-1) != 1 for part in (query, key, value)):
+        return False
+    if attn_mask is None:
+        return True
+    wanted = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    return (
+        attn_mask.dtype == torch.bool
+        and not is_causal
+        and attn_mask.ndim in (2, 4)
+        and all(size in (1, full) for size, full in zip(attn_mask.shape[::-1], wanted[::-1], strict=False))
+    )
+
+
+def is_faster(query: Any, key: Any, value: Any) -> bool:
+    """Where ours takes less time than the best of torch's kernels, as bench/attention.py finds it."""
+    import torch
+
+    if query.device.type != "cuda" or query.dtype == torch.float32:
+        return False
+    if torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value)):
+        return False
+    return query.shape[2] * key.shape[2] <= LARGEST
+
+
+def serve(query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, scale: float | None) -> Any:
+    queries, keys = query.shape[2], key.shape[2]
+    if is_causal and queries < keys:  # from the top left, no query sees what comes behind
+        key, value = key[:, :, :queries], value[:, :, :queries]
+    window = (None, queries - keys) if is_causal and queries > keys else None
+    causal = is_causal and queries <= keys
+    mask: Any = attn_mask
+    if mask is not None:
+        if mask.ndim == 4 and mask.shape[1] == 1 and mask.shape[2] == 1:  # padding
+            mask = Mask(key_valid=mask[:, 0, 0].expand(query.shape[0], keys))
+        else:
+            mask = mask.expand(*mask.shape[:-2], queries, keys)
+    return attention(query, key, value, causal=causal, scale=scale, window=window, mask=mask)
+
+
+def register_transformers() -> None:
+    """Lets transformers' models run on `attention`: `model.set_attn_implementation("robocache")` after it.
+
+    Masks are made as for "sdpa", and what `attention` cannot serve (dropout, masks of floats) runs as "sdpa" does.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface  # type: ignore[import-not-found, unused-ignore]
+    from transformers.masking_utils import sdpa_mask  # type: ignore[import-not-found, unused-ignore]
+
+    AttentionInterface.register("robocache", _for_transformers)
+    AttentionMaskInterface.register("robocache", sdpa_mask)
+
+
+def _for_transformers(
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **options: Any,
+) -> tuple[Any, None]:
+    """[B, H, Q, D] to [B, Q, H, D]."""
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    causal = query.shape[2] > 1 and attention_mask is None and causal
+    special = any(options.get(name) is not None for name in ("softcap", "position_bias", "cache"))
+    if special or not can_serve(query, key, value, attention_mask, dropout, causal, scaling, True):
+        from transformers.integrations.sdpa_attention import (  # type: ignore[import-not-found, unused-ignore]
+            sdpa_attention_forward,
+        )
+
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout, scaling, is_causal, **options
+        )
+    return serve(query, key, value, attention_mask, causal, scaling).transpose(1, 2).contiguous(), None

@@ -1,0 +1,403 @@
+"""attention in torch: gradients, torch.compile, and every device that has no kernels of ours.
+
+The engine serves plain tensors by itself. _attention.py comes here where it cannot, and each call takes the first of
+these ways that fits:
+1. traced (Dynamo, export, fake or meta tensors): `torch.ops.robocache.attention`, with a gradient, or
+   `attention_append`, which writes the cache. Run for real, they go 2 or 4.
+2. backend="torch", a device that is neither cpu nor cuda, CUDA without usable kernels: the portable backend, whose
+   gradients are torch's own.
+3. gradients: an autograd.Function around the engine's forward and backward.
+4. the engine.
+Gradients reach q, k and v, from out and lse, and have none themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import _core, _torch_attention_backend
+from ._attention import Mask
+from ._torch_ops import is_plain, is_wrapped
+from ._torch_run import uses_portable
+
+OPTIONAL = ("query_rank", "key_rank", "key_valid", "dense", "q_offsets", "k_offsets", "lengths")
+RANKS = OPTIONAL[:4]  # the fields of a Mask
+
+
+class Call(NamedTuple):
+    """What is constant while tensors change. The tensors: q; k and v of each segment; those of OPTIONAL that are there."""
+
+    segments: int
+    present: int  # a bit for each of OPTIONAL
+    causal: bool
+    left: int  # -1: any number
+    right: int
+    scale: float  # 0: the default
+    layout: str
+    check: bool
+    backend: str | None
+
+    operation = "attention"
+
+
+SCHEMA = (
+    "Tensor[] tensors, int segments, int present, bool causal, SymInt left, SymInt right, float scale, str layout, "
+    "bool check, str? backend"
+)
+
+
+def run(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any,
+    arrays: Mapping[str, Any],
+    append: Any,
+    options: tuple[Any, ...],
+    return_lse: bool,
+    out: Any,
+) -> Any:
+    keys, values = (list(part) if isinstance(part, (list, tuple)) else [part] for part in (k, v))
+    if append is not None:
+        tensors, call = pack(q, [], mask, arrays, options)
+        made = run_append(keys, values, append, tensors, call)
+    else:
+        pairs = [tensor for pair in zip(keys, values, strict=True) for tensor in pair]
+        tensors, call = pack(q, pairs, mask, arrays, options)
+        wants_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        if out is not None and wants_gradient:
+            raise ValueError(
+                "attention: out takes no part in gradients, and an input requires grad; leave out away, "
+                "or call under torch.no_grad()"
+            )
+        if is_traced(tensors):
+            made = torch.ops.robocache.attention(tensors, *call)
+        elif wants_gradient and not uses_portable(call, q.device):  # type: ignore[arg-type]
+            wrapped = any(is_wrapped(tensor) for tensor in tensors)
+            made = (TransformedAttention if wrapped else Attention).apply(call, *tensors)
+        else:
+            made = run_now(tensors, call)
+    result, lse = made
+    if out is not None:
+        if out.shape != result.shape or out.dtype != result.dtype:
+            raise ValueError(
+                f"attention: out is {out.dtype} {list(out.shape)}; expected {result.dtype} {list(result.shape)}"
+            )
+        result = out.copy_(result)
+    return (result, lse) if return_lse else result
+
+
+def is_traced(tensors: Sequence[Tensor]) -> bool:
+    return torch.compiler.is_compiling() or not all(is_plain(tensor) or is_wrapped(tensor) for tensor in tensors)
+
+
+def run_append(
+    keys: list[Tensor], values: list[Tensor], append: Any, tensors: list[Tensor], call: Call
+) -> Sequence[Tensor]:
+    every = [*tensors, *keys, *values, *append]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in every):
+        raise ValueError("attention: append writes in place and has no gradients; call under torch.no_grad()")
+    function = torch.ops.robocache.attention_append if is_traced(every) else attention_append
+    return function(keys[0], values[0], *append, tensors, *call)
+
+
+# ---- a call as an operator's arguments
+
+
+def pack(
+    q: Any, pairs: Sequence[Any], mask: Any, arrays: Mapping[str, Any], options: tuple[Any, ...]
+) -> tuple[list[Tensor], Call]:
+    """The engine has looked at the options of an eager call before; a traced call comes here first."""
+    if mask is not None and not isinstance(mask, Mask):
+        mask = Mask(dense=mask)
+    tensors: list[Tensor] = [q, *pairs]
+    present = 0
+    for bit, name in enumerate(OPTIONAL):
+        array = arrays[name] if name in arrays else None if mask is None else getattr(mask, name)
+        if array is not None:
+            present |= 1 << bit
+            tensors.append(array)
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"attention: an array is a {type(tensor).__name__}; torch tensors and other arrays do not mix"
+            )
+        if tensor.device != q.device:
+            raise ValueError(
+                f"attention: a tensor is on {tensor.device} and q on {q.device}; all must be on one device"
+            )
+    causal, scale, window, layout, check, backend = options
+    if layout not in ("bhqd", "bqhd"):
+        raise ValueError(f"attention: layout is {layout!r}; expected bhqd or bqhd")
+    left, right = window if isinstance(window, (list, tuple)) else (window, window)
+    return tensors, Call(
+        len(pairs) // 2,
+        present,
+        bool(causal),
+        -1 if left is None else left,
+        -1 if right is None else right,
+        0.0 if scale is None else float(scale),
+        layout,
+        bool(check),
+        backend,
+    )
+
+
+class Unpacked(NamedTuple):
+    q: Tensor
+    keys: list[Tensor]
+    values: list[Tensor]
+    optional: dict[str, Tensor]
+
+
+def unpack(tensors: Sequence[Tensor], call: Call) -> Unpacked:
+    first = 1 + 2 * call.segments
+    names = [name for bit, name in enumerate(OPTIONAL) if call.present >> bit & 1]
+    optional = dict(zip(names, tensors[first:], strict=True))
+    return Unpacked(tensors[0], list(tensors[1:first:2]), list(tensors[2:first:2]), optional)
+
+
+# ---- run for real
+
+
+def run_now(tensors: Sequence[Tensor], call: Call) -> Sequence[Tensor]:
+    """out and lse."""
+    if not uses_portable(call, tensors[0].device):  # type: ignore[arg-type]
+        made = _core.attention(*arguments(tensors, call), True, None)
+        if made is not NotImplemented:
+            return made
+    return run_portable(tensors, call)
+
+
+def arguments(tensors: Sequence[Tensor], call: Call, append: Any = None) -> Any:
+    """What the engine's functions begin with. It takes tensors whose gradients are somebody else's matter."""
+    tensors = [tensor.detach() for tensor in tensors]
+    q, keys, values, optional = unpack(tensors, call)
+    mask = Mask(*(optional.get(name) for name in RANKS))
+    rest = (optional.get("q_offsets"), optional.get("k_offsets"), optional.get("lengths"))
+    pair = (keys[0], values[0]) if len(keys) == 1 else (keys, values)
+    numbers = (call.causal, call.scale or None, (call.left, call.right))
+    return q, *pair, *numbers, mask, *rest, append, call.layout, call.check, call.backend
+
+
+def run_portable(tensors: Sequence[Tensor], call: Call) -> tuple[Tensor, Tensor]:
+    check_arguments(tensors, call)
+    return in_layout(call, tensors[0], *_torch_attention_backend.attend(plan_of(tensors, call)))
+
+
+def plan_of(tensors: Sequence[Tensor], call: Call) -> _torch_attention_backend.Plan:
+    q, keys, values, optional = unpack(tensors, call)
+    return _torch_attention_backend.Plan(
+        heads_first(call, q),
+        torch.cat([heads_first(call, part) for part in keys], 2),
+        torch.cat([heads_first(call, part) for part in values], 2),
+        call.scale or 1 / math.sqrt(q.shape[-1]),
+        call.causal,
+        call.left,
+        call.right,
+        **optional,
+    )
+
+
+def heads_first(call: Call, tensor: Tensor) -> Tensor:
+    """[B, H, Q, D]: packed sequences are one batch."""
+    if tensor.ndim == 3:
+        return tensor.transpose(0, 1)[None]
+    return tensor.transpose(1, 2) if call.layout == "bqhd" else tensor
+
+
+def in_layout(call: Call, q: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Back, and dense."""
+    if q.ndim == 3:
+        return out[0].transpose(0, 1).contiguous(), lse[0]
+    return (out.transpose(1, 2) if call.layout == "bqhd" else out).contiguous(), lse
+
+
+def check_arguments(tensors: Sequence[Tensor], call: Call, append: Sequence[Tensor] | None = None) -> None:
+    """The engine checks for the portable backend too, so that there is one place that writes the sentences."""
+    # Rows of zeros that all rows share. What the data must fulfil is looked at where it is on the CPU; elsewhere that
+    # would have to wait for the device.
+    here = call.check and tensors[0].device.type == "cpu"
+    stand_ins = [stand_in(tensor) for tensor in tensors]
+    for name, tensor in unpack(tensors, call).optional.items():
+        if here and name in ("q_offsets", "k_offsets", "lengths"):
+            position = list(unpack(tensors, call).optional).index(name) + 1 + 2 * call.segments
+            stand_ins[position] = tensor.detach()
+    short = call._replace(check=here, backend=None)
+    _core.describe_attention(*arguments(stand_ins, short, append and tuple(stand_in(part) for part in append)))
+
+
+def stand_in(tensor: Tensor) -> Tensor:
+    if tensor.ndim == 0:
+        return torch.zeros((), dtype=tensor.dtype)
+    return torch.zeros(tensor.shape[-1], dtype=tensor.dtype).expand(tensor.shape)
+
+
+# ---- gradients
+
+
+class Attention(torch.autograd.Function):
+    """The tensors come one by one, because autograd looks into no list."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+        output = run_detached(call, *tensors)
+        keep(ctx, (call, *tensors), output)
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+        *tensors, out, lse = ctx.saved_tensors
+        needed = ctx.needs_input_grad[1:]
+        return None, *input_gradients(tensors, ctx.call, needed, (out, lse, d_out, d_lse))
+
+
+def run_detached(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(run_now([tensor.detach() for tensor in tensors], call))
+
+
+def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.call = inputs[0]
+    ctx.save_for_backward(*inputs[1:], *output)
+    ctx.set_materialize_grads(False)
+
+
+class TransformedAttention(torch.autograd.Function):
+    """The same in the form that torch.func asks for."""
+
+    forward = staticmethod(run_detached)
+    setup_context = staticmethod(keep)
+    backward = Attention.backward  # type: ignore[assignment]
+
+
+Made = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # out, lse, and the gradients that they got
+
+
+def input_gradients(tensors: Sequence[Tensor], call: Call, needed: Sequence[bool], made: Made) -> list[Tensor | None]:
+    """One for each tensor: None but for q, k and v that need one."""
+    found: list[Tensor | None] = [None] * len(tensors)
+    places = [n for n in range(1 + 2 * call.segments) if needed[n]]
+    if not places or (made[2] is None and made[3] is None):
+        return found
+    wanted = sum(1 << n for n in places)
+    if torch.compiler.is_compiling() or not all(is_plain(part) for part in (*tensors, *made) if part is not None):
+        parts = torch.ops.robocache.attention_backward(tensors, *call, *made, wanted)
+    else:
+        parts = attention_backward(tensors, *call, *made, wanted)
+    for n, part in zip(places, parts, strict=True):
+        found[n] = part
+    return found
+
+
+# ---- operators
+
+
+def attention(tensors: Sequence[Tensor], *call: Any) -> list[Tensor]:
+    return list(run_now(tensors, Call(*call)))
+
+
+def attention_fake(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
+    q, call = tensors[0], Call(*arguments)
+    if q.ndim == 3:
+        shape = [q.shape[1], q.shape[0]]
+    else:
+        heads, queries = (2, 1) if call.layout == "bqhd" else (1, 2)
+        shape = [q.shape[0], q.shape[heads], q.shape[queries]]
+    return [q.new_empty(q.shape), q.new_empty(shape, dtype=torch.float32)]
+
+
+def attention_append(
+    keys: Tensor, values: Tensor, new_keys: Tensor, new_values: Tensor, tensors: Sequence[Tensor], *options: Any
+) -> list[Tensor]:
+    """`tensors` and the call are without the cache, which is written and so must be an argument of its own."""
+    call = Call(*options)._replace(segments=1)
+    tensors = [tensors[0], keys, values, *tensors[1:]]
+    if not uses_portable(call, keys.device):  # type: ignore[arg-type]
+        new = (new_keys.detach(), new_values.detach())
+        made = _core.attention(*arguments(tensors, call, new), True, None)
+        if made is not NotImplemented:
+            return list(made)
+    check_arguments(tensors, call, (new_keys, new_values))
+    optional = unpack(tensors, call).optional
+    lengths = optional["lengths"]
+    for cache, new in ((keys, new_keys), (values, new_values)):
+        _torch_attention_backend.write(heads_first(call, cache), heads_first(call, new), lengths)
+    plan = plan_of(tensors, call)
+    plan.lengths = lengths + new_keys.shape[1 if call.layout == "bqhd" else 2]
+    return list(in_layout(call, tensors[0], *_torch_attention_backend.attend(plan)))
+
+
+def attention_append_fake(
+    keys: Tensor, values: Tensor, new_keys: Tensor, new_values: Tensor, tensors: Sequence[Tensor], *options: Any
+) -> list[Tensor]:
+    return attention_fake(tensors, *options)
+
+
+def attention_backward(tensors: Sequence[Tensor], *arguments_: Any) -> list[Tensor]:
+    *options, out, lse, d_out, d_lse, wanted = arguments_
+    call = Call(*options)
+    if not uses_portable(call, out.device):  # type: ignore[arg-type]
+        d_out = torch.zeros_like(out) if d_out is None else with_dense_rows(d_out)
+        d_lse = None if d_lse is None else d_lse.contiguous()
+        made = _core.attention_backward(*arguments(tensors, call), out, lse, d_out, d_lse, wanted)
+        if made is not NotImplemented:
+            return [part for part in made if part is not None]
+    with torch.enable_grad():
+        leaves = [tensor.detach().requires_grad_(bool(wanted >> n & 1)) for n, tensor in enumerate(tensors)]
+        plan = plan_of(leaves, call)
+        if d_out is not None:
+            d_out = heads_first(call, d_out)
+        if d_lse is not None and d_lse.ndim == 2:
+            d_lse = d_lse[None]
+        chosen = [leaf for n, leaf in enumerate(leaves) if wanted >> n & 1]
+        return [part.contiguous() for part in _torch_attention_backend.gradients(plan, chosen, (d_out, d_lse))]
+
+
+def with_dense_rows(tensor: Tensor) -> Tensor:
+    """sum() hands out a gradient whose elements are all one place in memory."""
+    tensor = tensor.detach().resolve_neg()
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def attention_backward_fake(tensors: Sequence[Tensor], *arguments_: Any) -> list[Tensor]:
+    wanted = arguments_[-1]
+    return [tensor.new_empty(tensor.shape) for n, tensor in enumerate(tensors) if wanted >> n & 1]
+
+
+def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
+    tensors, *call = inputs
+    ctx.call = Call(*call)
+    ctx.needed = [tensor.requires_grad for tensor in tensors]
+    ctx.save_for_backward(*tensors, *output)
+
+
+def differentiate(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    *tensors, out, lse = ctx.saved_tensors
+    found = input_gradients(tensors, ctx.call, ctx.needed, (out, lse, *gradients))
+    return found, *[None] * len(Call._fields)
+
+
+TAGS = (torch.Tag.pt2_compliant_tag,)
+library = torch.library.Library("robocache", "FRAGMENT")
+library.define(f"attention({SCHEMA}) -> Tensor[]", tags=TAGS)
+library.define(
+    f"attention_append(Tensor(a!) keys, Tensor(b!) values, Tensor new_keys, Tensor new_values, {SCHEMA}) -> Tensor[]",
+    tags=TAGS,
+)
+library.define(
+    f"attention_backward({SCHEMA}, Tensor out, Tensor lse, Tensor? d_out, Tensor? d_lse, int wanted) -> Tensor[]",
+    tags=TAGS,
+)
+library.impl("attention", attention, "CompositeExplicitAutograd")
+library.impl("attention_append", attention_append, "CompositeExplicitAutograd")
+library.impl("attention_backward", attention_backward, "CompositeExplicitAutograd")
+torch.library.register_fake("robocache::attention", attention_fake, lib=library)
+torch.library.register_fake("robocache::attention_append", attention_append_fake, lib=library)
+torch.library.register_fake("robocache::attention_backward", attention_backward_fake, lib=library)
+torch.library.register_autograd("robocache::attention", differentiate, setup_context=keep_for_backward, lib=library)

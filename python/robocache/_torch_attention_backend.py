@@ -1,0 +1,111 @@
+"""The portable backend of attention: docs/semantics.md in plain torch operations, on any device.
+
+It computes in float32 with every score in memory, and its gradients are torch's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Plan:
+    """q [B, H, Q, D], keys and values [B, G, K, D] of all segments; packed sequences are one batch. -1: unbounded."""
+
+    q: Tensor
+    keys: Tensor
+    values: Tensor
+    scale: float
+    causal: bool
+    left: int
+    right: int
+    query_rank: Tensor | None = None
+    key_rank: Tensor | None = None
+    key_valid: Tensor | None = None
+    dense: Tensor | None = None
+    q_offsets: Tensor | None = None
+    k_offsets: Tensor | None = None
+    lengths: Tensor | None = None
+
+
+def attend(plan: Plan) -> tuple[Tensor, Tensor]:
+    """out, as q is typed, and lse [B, H, Q]."""
+    batch, heads, queries, _ = plan.q.shape
+    groups, keys = plan.keys.shape[1:3]
+    seen = seen_by(plan).expand(batch, heads, queries, keys).unflatten(1, (groups, -1))
+    # What nobody sees, and who sees nothing, may hold NaN, and 0 * NaN would bring it into results and gradients.
+    reached = seen.any(3).any(2)[..., None]
+    k = torch.where(reached, plan.keys.float(), 0)[:, :, None]
+    v = torch.where(reached, plan.values.float(), 0)[:, :, None]
+    q = torch.where(seen.any(-1, keepdim=True), plan.q.float().unflatten(1, (groups, -1)), 0)
+    scores = torch.where(seen, (q * plan.scale) @ k.mT, -torch.inf)
+    lse = scores.logsumexp(-1)
+    weights = torch.exp(scores - torch.where(lse == -torch.inf, 0, lse)[..., None])
+    return (weights @ v).flatten(1, 2).to(plan.q.dtype), lse.flatten(1, 2)
+
+
+def seen_by(plan: Plan) -> Tensor:
+    """bool [B or 1, H or 1, Q, K]."""
+    queries, keys = plan.q.shape[2], plan.keys.shape[2]
+    i = torch.arange(queries, device=plan.q.device)
+    j = torch.arange(keys, device=plan.q.device)
+    if plan.q_offsets is not None and plan.k_offsets is not None:
+        query_sequence, i, query_count = within(plan.q_offsets, i)
+        key_sequence, j, key_count = within(plan.k_offsets, j)
+        count = key_count[query_sequence] - query_count[query_sequence]
+        position = (i + count)[:, None]
+        seen = (query_sequence[:, None] == key_sequence)[None, None]
+    elif plan.lengths is not None:
+        length = plan.lengths.long()[:, None, None, None]
+        position = i[:, None] + length - queries
+        seen = j < length
+    else:
+        position = i[:, None] + keys - queries
+        seen = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=plan.q.device)
+    distance = j - position
+    if plan.causal:
+        seen = seen & (distance <= 0)
+    if plan.left >= 0:
+        seen = seen & (distance >= -plan.left)
+    if plan.right >= 0:
+        seen = seen & (distance <= plan.right)
+    if plan.key_valid is not None:
+        seen = seen & batched(plan.key_valid)[:, :, None]
+    if plan.query_rank is not None and plan.key_rank is not None:
+        seen = seen & (batched(plan.key_rank)[:, :, None] <= batched(plan.query_rank)[..., None])
+    if plan.dense is not None:
+        seen = seen & plan.dense
+    return seen
+
+
+def batched(per_place: Tensor) -> Tensor:
+    """[N] or [B, N] to [B or 1, 1, N]."""
+    return per_place.reshape(-1, 1, per_place.shape[-1])
+
+
+def within(offsets: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The sequence of each place and its number there; the places of each sequence."""
+    offsets = offsets.long()
+    sequence = (torch.searchsorted(offsets, places, right=True) - 1).clamp(0, max(len(offsets) - 2, 0))
+    return sequence, places - offsets[sequence], offsets.diff()
+
+
+def write(cache: Tensor, new: Tensor, lengths: Tensor) -> None:
+    """[B, G, N, D] into [B, G, K, D] behind `lengths`."""
+    batch, _, count, _ = new.shape
+    first = lengths.long().clamp(0, max(cache.shape[2] - count, 0))
+    places = first[:, None] + torch.arange(count, device=new.device)
+    rows = torch.arange(batch, device=new.device)[:, None]
+    cache.transpose(1, 2)[rows, places] = new.transpose(1, 2)
+
+
+def gradients(plan: Plan, wanted: Sequence[Tensor], given: Sequence[Tensor | None]) -> list[Tensor]:
+    """Of `wanted`, leaves that the plan was made of, from those of out and lse."""
+    pairs: list[tuple[Any, Any]] = [pair for pair in zip(attend(plan), given, strict=True) if pair[1] is not None]
+    made = torch.autograd.grad([a for a, _ in pairs], wanted, [b for _, b in pairs], allow_unused=True)
+    return [torch.zeros_like(leaf) if part is None else part for leaf, part in zip(wanted, made, strict=True)]
