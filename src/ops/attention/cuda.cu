@@ -1,5 +1,6 @@
 // attention on a GPU: which kernel a call takes, and how it is cut into blocks.
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 
 #include "core/text.h"
@@ -7,11 +8,6 @@
 
 namespace robocache::attention_op {
 namespace {
-
-bool is_masked(const Plan& plan) {
-  return plan.left < unbounded || plan.right < unbounded || plan.key_ranks.data != nullptr ||
-         plan.key_valid.data != nullptr || plan.dense != nullptr;
-}
 
 // Rows of a key head; packed: of all sequences, so that a sequence has about rows / batch.
 std::int64_t rows_of(const Plan& plan) { return plan.queries * plan.group(); }
@@ -25,28 +21,41 @@ int padded_head_dim(std::int64_t head_dim) {
   return 256;
 }
 
+Masking masking_of(const Plan& plan) {
+  const bool window = plan.left < unbounded || plan.right < unbounded;
+  const bool ranks = plan.key_ranks.data != nullptr;
+  if (plan.dense != nullptr || (ranks && window)) return Masking::general;
+  return window || ranks || plan.key_valid.data != nullptr ? Masking::simple : Masking::none;
+}
+
 Cut cut_of(const Plan& plan, int device) {
   const CudaMachine& machine = cuda_machine(device);
   const bool packed = plan.query_offsets.data != nullptr;
   const int head_dim = padded_head_dim(plan.head_dim);
   const std::int64_t sequences = packed ? std::max<std::int64_t>(plan.batch, 1) : 1;
   const std::int64_t warps = std::max<std::int64_t>(divide_up(divide_up(rows_of(plan), sequences), warp_rows), 1);
+  const std::int64_t keys = divide_up(plan.keys, sequences);
   Cut cut;
-  cut.masked = is_masked(plan);
   // As even as possible.
   const std::int64_t tiles = divide_up(warps, warps <= 5 ? 5 : 4);
-  cut.warps = static_cast<int>(divide_up(warps, tiles));
+  cut.row_warps = static_cast<int>(divide_up(warps, tiles));
   if (const char* const text = std::getenv("ROBOCACHE_SWEEP")) {
-    cut.warps = std::atoi(text);
-    cut.split = std::atoi(std::strchr(text, ',') + 1);
-    cut.tiles = row_tiles(plan, cut.warps * warp_rows);
-    return cut;
+    std::sscanf(text, "%d,%d,%d", &cut.row_warps, &cut.key_warps, &cut.split);
+    cut.tiles = row_tiles(plan, cut.row_warps * warp_rows);
+  } else {
+    cut.tiles = row_tiles(plan, cut.row_warps * warp_rows);
+    const std::int64_t units = units_of(plan, cut.tiles);
+    const std::int64_t chunks = divide_up(keys, tuning::keys(head_dim));
+    while (machine.major >= 9 && cut.split < 8 && cut.split * 2 <= chunks && units * cut.split * 2 <= machine.processors) {
+      cut.split *= 2;
+    }
+    while (cut.split * cut.key_warps < chunks && (cut.key_warps + 1) * cut.row_warps <= tuning::max_warps(head_dim)) {
+      ++cut.key_warps;
+    }
   }
-  cut.tiles = row_tiles(plan, cut.warps * warp_rows);
-  const std::int64_t units = units_of(plan, cut.tiles);
-  const std::int64_t chunks = divide_up(plan.keys / sequences, tuning::chunk);
-  const int room = machine.processors * (head_dim > 80 ? 1 : 2);
-  while (machine.major >= 9 && cut.split < 8 && cut.split * 2 <= chunks && units * cut.split * 2 <= room) cut.split *= 2;
+  const std::int64_t per_block = divide_up(keys, cut.split) + warp_rows;
+  cut.stages = static_cast<int>(std::clamp<std::int64_t>(divide_up(per_block, cut.key_warps * tuning::keys(head_dim)), 1,
+                                                         tuning::stages(head_dim)));
   return cut;
 }
 
@@ -87,15 +96,14 @@ std::string describe_cuda(const Plan& plan, int device) {
   cuda_fault_box(device);
   if (plan.dtype == DType::f32) return "float32 units, exactly: no tensor core computes float32";
   const Cut cut = cut_of(plan, device);
-  std::string text = concat("tensor cores, ", cut.warps * warp_rows, " rows a block (queries times the ", plan.group(),
-                            " heads of a key head), head dim padded to ", padded_head_dim(plan.head_dim));
+  std::string text = concat("tensor cores, blocks of ", cut.row_warps * warp_rows, " rows (queries times the ",
+                            plan.group(), " heads of a key head) by ", cut.key_warps, " warps along the keys");
   if (cut.split > 1) {
-    text += concat("; keys split over clusters of ", cut.split, " blocks, because rows alone give ",
-                   units_of(plan, cut.tiles), " for ", cuda_machine(device).processors, " processors");
-  } else {
-    text += "; keys not split";
+    text += concat(", keys split over clusters of ", cut.split, " blocks because rows alone give ",
+                   units_of(plan, cut.tiles), " blocks for ", cuda_machine(device).processors, " processors");
   }
-  return text + (cut.masked ? "; masked" : "");
+  constexpr const char* maskings[] = {"", ", masked", ", masked by a dense mask or by ranks in a window"};
+  return text + maskings[static_cast<int>(masking_of(plan))];
 }
 
 }  // namespace robocache::attention_op

@@ -63,8 +63,7 @@ __device__ void multiply_weights(float (&c)[D / 8][4], const float (&weights)[co
     std::uint32_t real[2];
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      const std::uint32_t bits = seen >> (4 * n + 2 * k);
-      real[k] = (bits & 1u ? 0xffffu : 0u) | (bits & 2u ? 0xffff0000u : 0u);
+      real[k] = halves_of(seen >> (4 * n + 2 * k));
     }
 #pragma unroll
     for (int d = 0; d < D / 16; ++d) {
@@ -74,16 +73,6 @@ __device__ void multiply_weights(float (&c)[D / 8][4], const float (&weights)[co
       multiply<T>(c[2 * d + 1], left, right[2] & real[0], right[3] & real[1]);
     }
   }
-}
-
-// Rows [first, first + count) of queries or of gradients of the output, zeros behind the last.
-template <class T, int D>
-__device__ void copy_rows(const Plan& plan, const Vectors& vectors, const Rows& rows, const Tile<D>& tile, int count,
-                          bool aligned) {
-  Copier<D>().template copy<T>(tile, count, static_cast<int>(plan.head_dim), aligned, [&](int row) -> const T* {
-    if (!rows.exists(row)) return nullptr;
-    return static_cast<const T*>(vectors.data) + rows.offset(vectors, row);
-  });
 }
 
 __device__ RowFacts facts_of(const BackwardCall& call, const Rows& rows, int row) {
@@ -107,18 +96,19 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
   after_earlier_work();
   let_next_begin();
   Rows rows;
-  if (!set_rows<T>(plan, call.plan.d_q, blockIdx.x, call.tiles, backward_rows, rows)) return;
+  int rank = 0;
+  if (!set_rows<T>(plan, call.units, call.plan.d_q, nullptr, backward_rows, rows, rank)) return;
   const Sequence& s = rows.s;
   const int last_row = min(backward_rows, rows.count - rows.first) - 1;
   const auto begin = static_cast<int>(keys_in_window(plan, s, rows.query(0)).first);
   const auto end = static_cast<int>(keys_in_window(plan, s, rows.query(last_row)).end);
 
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
+  KeySource<T, D> source(plan, s, rows.kv_head, call.aligned);
   const auto fetch = [&](int number) {
     const int first = begin + number * chunk;
     if (first < end) {
-      copy_keys<T, D>(plan, s, rows.kv_head, false, first, end, L::part_tile(shared, number, 0), chunk, call.aligned);
-      copy_keys<T, D>(plan, s, rows.kv_head, true, first, end, L::part_tile(shared, number, 1), chunk, call.aligned);
+      source.copy(first, end, L::part_tile(shared, number, 0), L::part_tile(shared, number, 1), chunk);
     }
     end_group();
   };
@@ -132,7 +122,7 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
     const int first = begin + number * chunk;
     std::int32_t key_views[2];
 #pragma unroll
-    for (int k = 0; k < 2; ++k) key_views[k] = key_view(plan, s, first + lane + k * warp_size);
+    for (int k = 0; k < 2; ++k) key_views[k] = KeyView(plan, s, first + lane + k * warp_size, end).view();
     wait_for_groups<0>();
     __syncthreads();
     fetch(number + 1);
@@ -148,7 +138,8 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
         const int column = n * 8 + lane % 4 * 2 + k % 2;
         const std::int32_t key = __shfl_sync(whole_warp, key_views[n / 4], column % warp_size);
         const RowFacts& mine = facts[k / 2];
-        const bool here = sees(plan, rows, warp_row + lane / 4 + k / 2 * 8, mine.view, key, first + column);
+        const bool here = sees(mine.view, key, first + column) &&
+                          is_allowed(plan, rows, warp_row + lane / 4 + k / 2 * 8, first + column);
         const float weight = power_of_two(fmaf(scores[n][k], scale, -mine.lse));
         weights[n][k] = here ? weight * (weights[n][k] - mine.delta) : 0.0f;
         if (here) seen |= 1u << (n * 2 + k % 2);
@@ -167,7 +158,7 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
     const auto factor = static_cast<float>(plan.scale);
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
-      store_pair(to, n * 8 + lane % 4 * 2, static_cast<int>(plan.head_dim), sums[n][2 * half] * factor,
+      store_pair(to, n * 8 + lane % 4 * 2, static_cast<int>(plan.head_dim), call.aligned, sums[n][2 * half] * factor,
                  sums[n][2 * half + 1] * factor);
     }
   }
@@ -205,15 +196,12 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
     }
     end_group();
   };
-  copy_keys<T, D>(plan, s, rows.kv_head, false, block.first_key, s.keys, L::kept_tile(shared, 0), backward_rows,
-                  call.aligned);
-  if constexpr (of_keys) {
-    copy_keys<T, D>(plan, s, rows.kv_head, true, block.first_key, s.keys, L::kept_tile(shared, 1), backward_rows,
-                    call.aligned);
-  }
+  KeySource<T, D>(plan, s, rows.kv_head, call.aligned)
+      .copy(block.first_key, static_cast<int>(s.keys), L::kept_tile(shared, 0), L::kept_tile(shared, 1), backward_rows);
   fetch(0);
-  const std::int64_t keys[2] = {block.first_key + warp_row + lane / 4, block.first_key + warp_row + lane / 4 + 8};
-  const std::int32_t views[2] = {key_view(plan, s, keys[0]), key_view(plan, s, keys[1])};
+  const int keys[2] = {block.first_key + warp_row + lane / 4, block.first_key + warp_row + lane / 4 + 8};
+  const auto all = static_cast<int>(s.keys);
+  const std::int32_t views[2] = {KeyView(plan, s, keys[0], all).view(), KeyView(plan, s, keys[1], all).view()};
   const float scale = static_cast<float>(plan.scale) * log2_e;
   float sums[D / 8][4] = {};
   for (int number = 0; block.first_row + number * chunk < block.end_row; ++number) {
@@ -233,7 +221,7 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
       for (int k = 0; k < 4; ++k) {
         const int row = n * 8 + lane % 4 * 2 + k % 2;
         const RowFacts& facts = all_facts[number % 2 * chunk + row];
-        const bool here = sees(plan, rows, row, facts.view, views[k / 2], static_cast<int>(keys[k / 2]));
+        const bool here = sees(facts.view, views[k / 2], keys[k / 2]) && is_allowed(plan, rows, row, keys[k / 2]);
         const float weight = power_of_two(fmaf(scores[n][k], scale, -facts.lse));
         weights[n][k] = here ? (of_keys ? weight * (weights[n][k] - facts.delta) : weight) : 0.0f;
       }
@@ -248,7 +236,7 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
     const float factor = of_keys ? static_cast<float>(plan.scale) : 1.0f;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
-      store_pair(to, n * 8 + lane % 4 * 2, static_cast<int>(plan.head_dim), sums[n][2 * half] * factor,
+      store_pair(to, n * 8 + lane % 4 * 2, static_cast<int>(plan.head_dim), call.aligned, sums[n][2 * half] * factor,
                  sums[n][2 * half + 1] * factor);
     }
   }
@@ -257,7 +245,12 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
 template <class T>
 void run_half_backward(const BackwardPlan& plan, float* delta, FaultBox* box, int device, cudaStream_t stream) {
   BackwardCall call = begin_backward<T>(plan, delta, box, device, stream);
-  call.aligned = is_aligned(plan.forward) && is_aligned(plan.d_out, plan.forward.batch);
+  call.aligned = is_aligned(plan.forward) && is_aligned(plan.d_out, plan.forward.batch) &&
+                 is_aligned(plan.d_q, plan.forward.batch);
+  for (int k = 0; k < plan.forward.segment_count; ++k) {
+    call.aligned = call.aligned && is_aligned(plan.d_keys[k], plan.forward.batch) &&
+                   is_aligned(plan.d_values[k], plan.forward.batch);
+  }
   constexpr int threads = tuning::backward_warps * warp_size;
   with_head_dim(plan.forward.head_dim, [&](auto padded) {
     constexpr int D = decltype(padded)::value;

@@ -25,11 +25,19 @@ inline std::int64_t units_of(const Plan& plan, std::int64_t tiles) {
   return tiles * plan.kv_heads * (plan.query_offsets.data != nullptr ? 1 : plan.batch);
 }
 
+enum class Masking : std::uint8_t {
+  none,
+  simple,   // which keys no row of a block sees can be told from ranks and flags alone
+  general,  // a dense mask, or ranks and a window: each warp finds out by itself
+};
+Masking masking_of(const Plan& plan);
+
 struct Cut {
-  int warps = 1;           // of a block, each with warp_rows
-  int split = 1;           // blocks that share rows and have different keys: a cluster
+  int row_warps = 1;  // of a block, each with warp_rows,
+  int key_warps = 1;  // times those with the same rows and other keys
+  int split = 1;      // blocks with the same rows and other keys: a cluster
+  int stages = 1;
   std::int64_t tiles = 1;  // row_tiles
-  bool masked = false;
 };
 Cut cut_of(const Plan& plan, int device);
 

@@ -10,7 +10,7 @@ struct BackwardCall {
   BackwardPlan plan;
   FaultBox* box = nullptr;
   float* delta = nullptr;  // as lse
-  int tiles = 0;           // of rows or keys in a sequence; packed: in all, at most, and one more
+  Units units;             // tiles of rows or of keys
   bool aligned = false;
 };
 
@@ -67,15 +67,15 @@ bool wants(const Vectors (&gradients)[max_attention_segments]) {
   return any;
 }
 
-// Each sets call.tiles, and says how many blocks there are.
+// Each sets call.units, and says how many blocks there are.
 std::int64_t cut_rows(BackwardCall& call, int size) {
   const std::int64_t tiles = row_tiles(call.plan.forward, size);
-  call.tiles = static_cast<int>(tiles);
+  call.units = Units(call.plan.forward, tiles, 1);
   return units_of(call.plan.forward, tiles);
 }
 std::int64_t cut_keys(BackwardCall& call, int size) {
   const std::int64_t tiles = tiles_of(call.plan.forward, call.plan.forward.keys, size);
-  call.tiles = static_cast<int>(tiles);
+  call.units = Units(call.plan.forward, tiles, 1);
   return units_of(call.plan.forward, tiles);
 }
 
@@ -83,7 +83,7 @@ std::int64_t cut_keys(BackwardCall& call, int size) {
 struct KeyBlock {
   Sequence s;
   Rows rows;
-  std::int64_t first_key = 0;
+  int first_key = 0;
   int first_row = 0, end_row = 0;
 };
 
@@ -92,17 +92,18 @@ template <class T>
 __device__ bool set_keys(const BackwardCall& call, const Vectors& written, int block_keys, KeyBlock& block) {
   const Plan& plan = call.plan.forward;
   const Unit unit =
-      unit_of(plan, blockIdx.x, call.tiles, block_keys, [](const Sequence& s) { return s.keys; });
+      unit_of(plan, call.units, block_keys, [](const Sequence& s) { return s.keys; });
   if (unit.sequence < 0) {
     clear_uncovered<T>(plan, written, unit.kv_head, 1, plan.key_offsets, plan.keys, nullptr);
     return false;
   }
   block.s = sequence_of(plan, unit.sequence);
-  block.first_key = static_cast<std::int64_t>(unit.tile) * block_keys;
+  block.first_key = unit.tile * block_keys;
   Rows& rows = block.rows;
   rows.s = block.s;
   rows.kv_head = unit.kv_head;
-  rows.group = static_cast<int>(plan.group());
+  rows.group = call.units.group;
+  rows.by_group = call.units.by_group;
   rows.count = static_cast<int>(block.s.queries) * rows.group;
   // Query i sees key j where j - right <= i + keys - queries <= j + left.
   const std::int64_t shift = block.s.queries - block.s.keys;

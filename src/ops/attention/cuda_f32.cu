@@ -17,7 +17,7 @@ constexpr int pitch_of(int head_dim) { return head_dim + 4; }  // four floats of
 struct Float32Call {
   Plan plan;
   FaultBox* box = nullptr;
-  int tiles = 0;
+  Units units;
 };
 
 // Rows of a chunk or of a block, in shared memory. address(row): nullptr for one of zeros.
@@ -39,10 +39,7 @@ struct FloatTile {
                             int rows) const {
     copy(rows, static_cast<int>(plan.head_dim), [&](int r) -> const float* {
       if (first + r >= s.keys) return nullptr;
-      const Place place = place_of(plan, s, first + r);
-      const Segment& segment = plan.segments[place.segment];
-      const Vectors& vectors = values ? segment.values : segment.keys;
-      return static_cast<const float*>(vectors.data) + offset_of(vectors, s.number, kv_head, place.n);
+      return key_at<float>(plan, s, kv_head, values, first + r);
     });
   }
   __device__ void copy_rows(const Plan& plan, const Vectors& vectors, const Rows& rows, int count) const {
@@ -100,7 +97,8 @@ __global__ void __launch_bounds__(warps* warp_size) attention_f32_kernel(const _
   let_next_begin();
   check_data(plan, call.box);
   Rows rows;
-  if (!set_rows<float>(plan, plan.out, blockIdx.x, call.tiles, block_rows, rows, plan.lse)) return;
+  int rank = 0;
+  if (!set_rows<float>(plan, call.units, plan.out, plan.lse, block_rows, rows, rank)) return;
   const Sequence& s = rows.s;
   if (plan.append && rows.first == 0) append<float>(plan, rows, 0, 1);
   const int last_row = min(block_rows, rows.count - rows.first) - 1;
@@ -123,11 +121,12 @@ __global__ void __launch_bounds__(warps* warp_size) attention_f32_kernel(const _
     keys.copy_keys(plan, s, rows.kv_head, false, first, chunk);
     values.copy_keys(plan, s, rows.kv_head, true, first, chunk);
     __syncthreads();
-    const std::int32_t view = key_view(plan, s, first + lane);
+    const std::int32_t view = KeyView(plan, s, static_cast<int>(first) + lane, static_cast<int>(end)).view();
 #pragma unroll
     for (int r = 0; r < rows_per_warp; ++r) {
       float score = dot(queries.row(first_row + r), keys.row(lane), head_dim) * static_cast<float>(plan.scale);
-      if (!sees(plan, rows, first_row + r, views[r], view, static_cast<int>(first) + lane)) score = minus_infinity();
+      const auto j = static_cast<int>(first) + lane;
+      if (!sees(views[r], view, j) || !is_allowed(plan, rows, first_row + r, j)) score = minus_infinity();
       float now = fmaxf(most[r], score);
 #pragma unroll
       for (int step = warp_size / 2; step > 0; step /= 2) now = fmaxf(now, __shfl_xor_sync(whole_warp, now, step));
@@ -166,7 +165,8 @@ __global__ void __launch_bounds__(warps* warp_size)
   after_earlier_work();
   let_next_begin();
   Rows rows;
-  if (!set_rows<float>(plan, call.plan.d_q, blockIdx.x, call.tiles, block_rows, rows)) return;
+  int rank = 0;
+  if (!set_rows<float>(plan, call.units, call.plan.d_q, nullptr, block_rows, rows, rank)) return;
   const Sequence& s = rows.s;
   const int last_row = min(block_rows, rows.count - rows.first) - 1;
   const std::int64_t begin = keys_in_window(plan, s, rows.query(0)).first;
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(warps* warp_size)
     keys.copy_keys(plan, s, rows.kv_head, false, first, chunk);
     values.copy_keys(plan, s, rows.kv_head, true, first, chunk);
     __syncthreads();
-    const std::int32_t view = key_view(plan, s, first + lane);
+    const std::int32_t view = KeyView(plan, s, static_cast<int>(first) + lane, static_cast<int>(end)).view();
 #pragma unroll
     for (int r = 0; r < rows_per_warp; ++r) {
       const int row = first_row + r;
@@ -191,7 +191,8 @@ __global__ void __launch_bounds__(warps* warp_size)
       const std::int64_t place = rows.lse_offset(plan, row);
       const float score = dot(queries.row(row), keys.row(lane), head_dim) * static_cast<float>(plan.scale);
       const float d_weight = dot(d_outs.row(row), values.row(lane), head_dim);
-      const bool here = sees(plan, rows, row, query_view(plan, rows, row), view, static_cast<int>(first) + lane);
+      const auto j = static_cast<int>(first) + lane;
+      const bool here = sees(query_view(plan, rows, row), view, j) && is_allowed(plan, rows, row, j);
       add_rows(sums[r], here ? expf(score - plan.lse[place]) * (d_weight - call.delta[place]) : 0.0f, keys, head_dim);
     }
   }
@@ -238,10 +239,10 @@ __global__ void __launch_bounds__(warps* warp_size)
     const float delta = call.delta[place];
 #pragma unroll
     for (int r = 0; r < rows_per_warp; ++r) {
-      const std::int64_t j = block.first_key + first_key + r;
+      const int j = block.first_key + first_key + r;
       const float score = dot(keys.row(first_key + r), queries.row(lane), head_dim) * static_cast<float>(plan.scale);
       const float d_weight = dot(values.row(first_key + r), d_outs.row(lane), head_dim);
-      const bool here = sees(plan, rows, lane, view, key_view(plan, s, j), static_cast<int>(j));
+      const bool here = sees(view, KeyView(plan, s, j, static_cast<int>(s.keys)).view(), j) && is_allowed(plan, rows, lane, j);
       const float weight = here ? expf(score - lse) : 0.0f;
       add_rows(value_sums[r], weight, d_outs, head_dim);
       add_rows(key_sums[r], here ? weight * (d_weight - delta) : 0.0f, queries, head_dim);
@@ -270,7 +271,7 @@ void run_f32(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) {
   call.plan = plan;
   call.box = box;
   const std::int64_t tiles = row_tiles(plan, block_rows);
-  call.tiles = static_cast<int>(tiles);
+  call.units = Units(plan, tiles, 1);
   launch<&attention_f32_kernel>(units_of(plan, tiles), warps * warp_size, shared_bytes(plan, block_rows + 2 * chunk),
                                 call, device, stream);
 }

@@ -1,8 +1,9 @@
 // Attention of half types on the tensor cores.
 //
-// A block has up to 128 rows (16 a warp) and a run of chunks of keys, several of which are under way at once. Blocks of a
-// cluster share rows and split the keys; each leaves its sums in shared memory, and each merges the sums of its part of the
-// rows, always in the order of the blocks. So there is one launch, no scratch, and the same bits every time.
+// A warp has 16 rows and a share of the keys. A block is so many warps along rows times so many along keys; its keys come
+// in stages, of which one is used while the others are under way. Blocks of a cluster share rows and split the keys further.
+// What is summed for the same rows is merged in the end, within a block and then over the cluster's shared memory, always in
+// the same order: one launch, no scratch, the same bits every time.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -17,60 +18,72 @@ namespace {
 struct Call {
   Plan plan;
   FaultBox* box = nullptr;
-  int tiles = 0;         // of rows, in a sequence; packed: in all, at most
-  int split = 1;         // blocks of a cluster
-  bool aligned = false;  // every row of queries, keys and values begins at a multiple of 16 bytes
+  Units units;
+  int row_warps = 1, key_warps = 1;
+  int stages = 1;        // that there is shared memory for
+  std::uint32_t shares[16] = {};  // of each warp along rows: of 32 things, those that it does
+  bool aligned = false;  // every row of queries, keys, values and the output begins at a multiple of 16 bytes
 };
 
-// Shared memory of a block: its queries, then the chunks (and, when these are used up, the sums that are merged), then the
-// maximum and the sum of exponentials of each row.
+// Shared memory of a block: its queries, then stages of keys and values, and when these are used up the sums that are merged;
+// last the maximum and the total of each row.
 template <int D>
 struct Layout {
-  static constexpr int stages = tuning::stages(D);
-  static constexpr int stage_bytes = 2 * tuning::chunk * Tile<D>::pitch;
   static constexpr int sum_pitch = D + 8;  // floats; rows of a fragment lie in different banks
-  static_assert(tuning::max_warps * warp_rows * sum_pitch * 4 <= stages * stage_bytes);
+  int rows, stage_keys, sums, statistics, bytes;
 
-  static constexpr int queries(int rows) { return rows * Tile<D>::pitch; }
-  static constexpr int statistics(int rows) { return queries(rows) + stages * stage_bytes; }
-  static constexpr int bytes(int rows) { return statistics(rows) + rows * 8; }
+  __host__ __device__ Layout(int row_warps, int key_warps, int stages)
+      : rows(row_warps * warp_rows), stage_keys(key_warps * tuning::keys(D)) {
+    const int kept = (key_warps - 1) * row_warps * warp_size * D / 2 * 4;
+    const int left = rows * sum_pitch * 4;
+    const int staged = stages * stage_keys * 2 * Tile<D>::pitch;
+    sums = rows * Tile<D>::pitch;
+    const int most = staged > kept ? staged : kept;
+    statistics = sums + (most > left ? most : left);
+    bytes = statistics + key_warps * rows * 8;
+  }
 };
 
 // What a thread holds of its warp's 16 rows: rows lane / 4 and lane / 4 + 8.
 template <int D>
 struct Sums {
   float out[D / 8][4] = {};
-  float most[2], total[2] = {0, 0};  // the total is of this thread's columns only
+  float most[2], total[2] = {0, 0};  // in units of log2; the total is of this thread's columns only
 
   __device__ Sums() { most[0] = most[1] = minus_infinity(); }
 };
 
-// Scores in units of log2, with -inf where a key is not seen, into weights; what was summed before is scaled to the new
-// maximum, always, whether it changed or not.
-template <class T, int D>
-__device__ void soften(float (&scores)[tuning::chunk / 8][4], Sums<D>& sums) {
+// Scores, with -inf where a key is not seen, into weights. What was summed before is scaled to the new maximum, whether it
+// changed or not: nothing branches on data.
+template <int D, int count>
+__device__ void soften(float (&scores)[count][4], Sums<D>& sums, float scale) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float most = sums.most[half];
+    float most[4];
 #pragma unroll
-    for (int n = 0; n < tuning::chunk / 8; ++n) {
-      most = fmaxf(most, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
+    for (int k = 0; k < 4; ++k) most[k] = fmaxf(scores[k][2 * half], scores[k][2 * half + 1]);
+#pragma unroll
+    for (int n = 4; n < count; ++n) {
+      most[n % 4] = fmaxf(most[n % 4], fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
     }
-    most = fmaxf(most, __shfl_xor_sync(whole_warp, most, 1));
-    most = fmaxf(most, __shfl_xor_sync(whole_warp, most, 2));
-    const float base = most == minus_infinity() ? 0.0f : most;
+    float now = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
+    now = fmaxf(now, __shfl_xor_sync(whole_warp, now, 1));
+    now = fmaxf(now, __shfl_xor_sync(whole_warp, now, 2));
+    now = fmaxf(sums.most[half], now * scale);
+    const float base = now == minus_infinity() ? 0.0f : now;
     const float factor = power_of_two(sums.most[half] - base);
-    float total = 0;
+    float total[4] = {sums.total[half] * factor, 0, 0, 0};
 #pragma unroll
-    for (int n = 0; n < tuning::chunk / 8; ++n) {
+    for (int n = 0; n < count; ++n) {
 #pragma unroll
-      for (int k = 2 * half; k < 2 * half + 2; ++k) {
-        scores[n][k] = power_of_two(scores[n][k] - base);
-        total += scores[n][k];
+      for (int k = 0; k < 2; ++k) {
+        const float weight = power_of_two(fmaf(scores[n][2 * half + k], scale, -base));
+        scores[n][2 * half + k] = weight;
+        total[(2 * n + k) % 4] += weight;
       }
     }
-    sums.most[half] = most;
-    sums.total[half] = fmaf(sums.total[half], factor, total);
+    sums.most[half] = now;
+    sums.total[half] = (total[0] + total[1]) + (total[2] + total[3]);
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
       sums.out[n][2 * half] *= factor;
@@ -84,18 +97,19 @@ __device__ float logarithm(float most, float total) {
 }
 
 template <class T, int D>
-__device__ void store_own(const Plan& plan, const Rows& rows, int warp_row, const Sums<D>& sums) {
+__device__ void store_own(const Plan& plan, const Rows& rows, int warp_row, const Sums<D>& sums, bool aligned) {
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = warp_row + lane / 4 + 8 * half;
     if (!rows.exists(row)) continue;
     const float total = sums.total[half];
-    const float factor = total == 0 ? 0.0f : 1.0f / total;
+    const float factor = total == 0 ? 0.0f : __fdividef(1.0f, total);
     T* const to = static_cast<T*>(plan.out.data) + rows.offset(plan.out, row);
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
-      store_pair(to, n * 8 + lane % 4 * 2, static_cast<int>(plan.head_dim), sums.out[n][2 * half] * factor, sums.out[n][2 * half + 1] * factor);
+      store_pair(to, n * 8 + lane % 4 * 2, static_cast<int>(plan.head_dim), aligned, sums.out[n][2 * half] * factor,
+                 sums.out[n][2 * half + 1] * factor);
     }
     if (plan.lse != nullptr && lane % 4 == 0) {
       plan.lse[rows.lse_offset(plan, row)] = logarithm(sums.most[half], total);
@@ -103,36 +117,86 @@ __device__ void store_own(const Plan& plan, const Rows& rows, int warp_row, cons
   }
 }
 
-// Every block of the cluster has left its sums; each merges every split-th row.
-template <class T, int D>
-__device__ void merge(const Call& call, const Rows& rows, int block_rows, unsigned char* memory,
-                      const Sums<D>& sums, int warp_row) {
-#if __CUDA_ARCH__ >= 900
-  using L = Layout<D>;
-  const auto cluster = cooperative_groups::this_cluster();
+// The sums of the warps with the same rows and other keys, into those of the first. A thread meets its own places again.
+template <int D>
+__device__ void merge_warps(const Call& call, const Layout<D>& layout, unsigned char* memory, Sums<D>& sums,
+                            int row_warp, int key_warp) {
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
-  auto* const left = reinterpret_cast<float*>(memory + L::queries(block_rows));
-  auto* const statistics = reinterpret_cast<float2*>(memory + L::statistics(block_rows));
-  __syncthreads();  // the chunks have been used
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = warp_row + lane / 4 + 8 * half;
-    if (lane % 4 == 0) statistics[row] = float2{sums.most[half], sums.total[half]};
+  auto* const kept = reinterpret_cast<float4*>(memory + layout.sums);
+  auto* const statistics = reinterpret_cast<float2*>(memory + layout.statistics);
+  __syncthreads();  // the stages have been used
+  if (key_warp > 0) {
+    const int place = (key_warp - 1) * call.row_warps + row_warp;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
-      *reinterpret_cast<float2*>(left + row * L::sum_pitch + n * 8 + lane % 4 * 2) =
-          float2{sums.out[n][2 * half], sums.out[n][2 * half + 1]};
+      kept[(place * (D / 8) + n) * warp_size + lane] =
+          float4{sums.out[n][0], sums.out[n][1], sums.out[n][2], sums.out[n][3]};
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (lane % 4 == 0) {
+        statistics[place * warp_rows + lane / 4 + 8 * half] = float2{sums.most[half], sums.total[half]};
+      }
+    }
+  }
+  __syncthreads();
+  if (key_warp > 0) return;
+  for (int other = 0; other < call.key_warps - 1; ++other) {
+    const int place = other * call.row_warps + row_warp;
+    float mine[2], theirs[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 statistic = statistics[place * warp_rows + lane / 4 + 8 * half];
+      const float most = fmaxf(sums.most[half], statistic.x);
+      const float base = most == minus_infinity() ? 0.0f : most;
+      mine[half] = power_of_two(sums.most[half] - base);
+      theirs[half] = power_of_two(statistic.x - base);
+      sums.most[half] = most;
+      sums.total[half] = fmaf(statistic.y, theirs[half], sums.total[half] * mine[half]);
+    }
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+      const float4 part = kept[(place * (D / 8) + n) * warp_size + lane];
+      sums.out[n][0] = fmaf(part.x, theirs[0], sums.out[n][0] * mine[0]);
+      sums.out[n][1] = fmaf(part.y, theirs[0], sums.out[n][1] * mine[0]);
+      sums.out[n][2] = fmaf(part.z, theirs[1], sums.out[n][2] * mine[1]);
+      sums.out[n][3] = fmaf(part.w, theirs[1], sums.out[n][3] * mine[1]);
+    }
+  }
+}
+
+// Every block of the cluster leaves its sums, which the warps with its first keys have; each merges every split-th row.
+template <class T, int D>
+__device__ void merge_blocks(const Call& call, const Rows& rows, const Layout<D>& layout, unsigned char* memory,
+                             const Sums<D>& sums, int warp_row, bool has_sums) {
+#if __CUDA_ARCH__ >= 900
+  const auto cluster = cooperative_groups::this_cluster();
+  const auto lane = static_cast<int>(threadIdx.x % warp_size);
+  auto* const left = reinterpret_cast<float*>(memory + layout.sums);
+  auto* const statistics = reinterpret_cast<float2*>(memory + layout.statistics);
+  __syncthreads();  // what was there has been used
+  if (has_sums) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = warp_row + lane / 4 + 8 * half;
+      if (lane % 4 == 0) statistics[row] = float2{sums.most[half], sums.total[half]};
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        *reinterpret_cast<float2*>(left + row * layout.sum_pitch + n * 8 + lane % 4 * 2) =
+            float2{sums.out[n][2 * half], sums.out[n][2 * half + 1]};
+      }
     }
   }
   cluster.sync();
   const Plan& plan = call.plan;
+  const int split = call.units.split;
   const auto mine = static_cast<int>(cluster.block_rank());
   constexpr int quads = D / 4;
   for (int k = static_cast<int>(threadIdx.x);; k += static_cast<int>(blockDim.x)) {
-    const int row = k / quads * call.split + mine;
-    if (row >= block_rows || !rows.exists(row)) break;
+    const int row = k / quads * split + mine;
+    if (row >= layout.rows || !rows.exists(row)) break;
     float most = minus_infinity();
-    for (int block = 0; block < call.split; ++block) {
+    for (int block = 0; block < split; ++block) {
       most = fmaxf(most, cluster.map_shared_rank(statistics, block)[row].x);
     }
     const float base = most == minus_infinity() ? 0.0f : most;
@@ -140,10 +204,10 @@ __device__ void merge(const Call& call, const Rows& rows, int block_rows, unsign
     float4 sum{0, 0, 0, 0};
     const int column = k % quads * 4;
 #pragma unroll 4
-    for (int block = 0; block < call.split; ++block) {
+    for (int block = 0; block < split; ++block) {
       const float2 theirs = cluster.map_shared_rank(statistics, block)[row];
       const float4 part =
-          *reinterpret_cast<const float4*>(cluster.map_shared_rank(left, block) + row * L::sum_pitch + column);
+          *reinterpret_cast<const float4*>(cluster.map_shared_rank(left, block) + row * layout.sum_pitch + column);
       const float factor = power_of_two(theirs.x - base);
       total = fmaf(theirs.y, factor, total);
       sum.x = fmaf(part.x, factor, sum.x);
@@ -151,101 +215,153 @@ __device__ void merge(const Call& call, const Rows& rows, int block_rows, unsign
       sum.z = fmaf(part.z, factor, sum.z);
       sum.w = fmaf(part.w, factor, sum.w);
     }
-    const float factor = total == 0 ? 0.0f : 1.0f / total;
+    const float factor = total == 0 ? 0.0f : __fdividef(1.0f, total);
     T* const to = static_cast<T*>(plan.out.data) + rows.offset(plan.out, row);
-    store_pair(to, column, static_cast<int>(plan.head_dim), sum.x * factor, sum.y * factor);
-    store_pair(to, column + 2, static_cast<int>(plan.head_dim), sum.z * factor, sum.w * factor);
+    store_pair(to, column, static_cast<int>(plan.head_dim), call.aligned, sum.x * factor, sum.y * factor);
+    store_pair(to, column + 2, static_cast<int>(plan.head_dim), call.aligned, sum.z * factor, sum.w * factor);
     if (plan.lse != nullptr && column == 0) plan.lse[rows.lse_offset(plan, row)] = logarithm(most, total);
   }
   cluster.sync();  // nobody leaves whose sums are still read
 #endif
 }
 
-template <class T, int D, bool masked>
-__global__ void __launch_bounds__(tuning::max_warps* warp_size) attention_kernel(const __grid_constant__ Call call) {
-  using L = Layout<D>;
-  constexpr int chunk = tuning::chunk;
+// Values of keys that no row of the block may see become zeros: they may be NaN, which a weight of zero does not stop.
+template <int D>
+__device__ void clear_unseen(const Tile<D>& values, unsigned unseen, int first) {
+  const auto lane = static_cast<int>(threadIdx.x % warp_size);
+  while (unseen != 0) {
+    const int row = first + __ffs(static_cast<int>(unseen)) - 1;
+    unseen &= unseen - 1;
+    if (lane < D / 8) {
+      asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(values.base + row * Tile<D>::pitch + lane * 16),
+                   "r"(0)
+                   : "memory");
+    }
+  }
+}
+// The warps with the same keys share that, and wait for each other before they read.
+__device__ void wait_for_warps(int barrier, int warps) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(warps * warp_size) : "memory");
+}
+
+template <class T, int D, Masking masking>
+__global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
+    attention_kernel(const __grid_constant__ Call call) {
+  constexpr int keys = tuning::keys(D);  // of a warp and stage
   constexpr bool keep_queries = D <= 128;  // in registers
+  constexpr bool masked = masking != Masking::none;
   extern __shared__ __align__(128) unsigned char memory[];
   const Plan& plan = call.plan;
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
-  const int warp_row = static_cast<int>(threadIdx.x / warp_size) * warp_rows;
-  const int block_rows = static_cast<int>(blockDim.x / warp_size) * warp_rows;
-  const int rank = static_cast<int>(blockIdx.x % static_cast<unsigned>(call.split));
+  const auto warp = static_cast<int>(threadIdx.x / warp_size);
+  int key_warp = 0;
+  int row_warp = warp;
+  for (; row_warp >= call.row_warps; row_warp -= call.row_warps) ++key_warp;
+  const int warp_row = row_warp * warp_rows;
+  const Layout<D> layout(call.row_warps, call.key_warps, call.stages);
   after_earlier_work();
   let_next_begin();
-  check_data(plan, call.box);
+  if (call.box != nullptr) check_data(plan, call.box);
   Rows rows;
-  const unsigned unit = blockIdx.x / static_cast<unsigned>(call.split);
-  if (!set_rows<T>(plan, plan.out, unit, call.tiles, block_rows, rows, plan.lse)) return;  // as its whole cluster does
+  int rank = 0;
+  if (!set_rows<T>(plan, call.units, plan.out, plan.lse, layout.rows, rows, rank)) return;  // and so its whole cluster
   const Sequence& s = rows.s;
-
-  // The keys that any of the rows sees by its position, and this block's share of them.
-  const int last_row = min(block_rows, rows.count - rows.first) - 1;
-  const auto begin = static_cast<int>(keys_in_window(plan, s, rows.query(0)).first);
-  const auto end = static_cast<int>(keys_in_window(plan, s, rows.query(last_row)).end);
-  const int chunks = end > begin ? (end - begin + chunk - 1) / chunk : 0;
-  const int chunk_begin = static_cast<int>(static_cast<std::int64_t>(chunks) * rank / call.split);
-  const int chunk_end = static_cast<int>(static_cast<std::int64_t>(chunks) * (rank + 1) / call.split);
 
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
   const Tile<D> queries{shared};
-  const auto tile_of = [&](int number, bool values) {
-    return Tile<D>{shared + L::queries(block_rows) + number % L::stages * L::stage_bytes +
-                   (values ? L::stage_bytes / 2 : 0)};
-  };
-  const auto fetch = [&](int number) {
-    if (number < chunk_end) {
-      const int first = begin + number * chunk;
-      copy_keys<T, D>(plan, s, rows.kv_head, false, first, end, tile_of(number, false), chunk, call.aligned);
-      end_group();
-      copy_keys<T, D>(plan, s, rows.kv_head, true, first, end, tile_of(number, true), chunk, call.aligned);
-      end_group();
-    } else {
-      end_group();
-      end_group();
-    }
-  };
-  Copier<D>().template copy<T>(queries, block_rows, static_cast<int>(plan.head_dim), call.aligned,
-                               [&](int row) -> const T* {
-                                 if (!rows.exists(row)) return nullptr;
-                                 return static_cast<const T*>(plan.q.data) + rows.offset(plan.q, row);
-                               });
-#pragma unroll
-  for (int k = 0; k < L::stages - 1; ++k) fetch(chunk_begin + k);
-  // Of chunk `number`, keys lane and lane + 32.
-  std::int32_t key_views[2] = {};
-  const auto fetch_views = [&](int number) {
-    if constexpr (masked) {
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        key_views[k] = key_view(plan, s, begin + number * chunk + lane + k * warp_size);
-      }
-    }
-  };
-  if (chunk_begin < chunk_end) fetch_views(chunk_begin);
-  QueryView views[2];
+  copy_rows<T, D>(plan, plan.q, rows, queries, layout.rows, call.aligned);
+
+  // The keys that any of the rows sees by its position, and this block's share of them.
+  int begin = 0;
+  auto end = static_cast<int>(s.keys);
   if constexpr (masked) {
-    views[0] = query_view(plan, rows, warp_row + lane / 4);
-    views[1] = query_view(plan, rows, warp_row + lane / 4 + 8);
+    const int last_row = min(layout.rows, rows.count - rows.first) - 1;
+    begin = static_cast<int>(keys_in_window(plan, s, rows.query(0)).first);
+    end = static_cast<int>(keys_in_window(plan, s, rows.query(last_row)).end);
+  }
+  if (call.units.split > 1) {
+    const int all = max(end - begin, 0);
+    const auto share = static_cast<int>(call.units.by_split.divide(static_cast<std::uint32_t>(all + call.units.split - 1)));
+    const int rounded = (share + warp_rows - 1) / warp_rows * warp_rows;
+    begin += rank * rounded;
+    end = min(end, begin + rounded);
   }
 
-  const float scale = static_cast<float>(plan.scale) * log2_e;
+  const auto tile_of = [&](int stage, bool values) {
+    return Tile<D>{shared + layout.sums + (2 * stage + (values ? 1 : 0)) * layout.stage_keys * Tile<D>::pitch};
+  };
+  KeySource<T, D> source(plan, s, rows.kv_head, call.aligned);
+  int fetched = begin, fetch_stage = 0;
+  const auto fetch = [&] {
+    if (fetched < end) {
+      source.copy(fetched, end, tile_of(fetch_stage, false), tile_of(fetch_stage, true), layout.stage_keys);
+      fetched += layout.stage_keys;
+      fetch_stage = fetch_stage + 1 == tuning::stages(D) ? 0 : fetch_stage + 1;
+    }
+    end_group();
+  };
+#pragma unroll
+  for (int k = 0; k < tuning::stages(D) - 1; ++k) fetch();
+
+  const unsigned my_rows = call.shares[row_warp];  // of 32 keys, those whose values this warp clears
+  QueryView views[2];
+  std::int32_t most_rank_here = most_rank;  // of all rows of the block
+  KeyView next_views[keys / warp_size];  // of keys lane, lane + 32 of this warp's
+  const auto look_at_keys = [&](int first) {
+#pragma unroll
+    for (int k = 0; k < keys / warp_size; ++k) next_views[k] = KeyView(plan, s, first + lane + k * warp_size, end);
+  };
+  if constexpr (masked) {
+    look_at_keys(begin + key_warp * keys);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      views[half] = query_view(plan, rows, warp_row + lane / 4 + 8 * half);
+      views[half].end = min(views[half].end, end);
+    }
+    if (masking == Masking::simple && plan.query_ranks.data != nullptr) {
+      most_rank_here = least_rank;
+      for (int row = lane; row < layout.rows; row += warp_size) {
+        if (rows.exists(row)) most_rank_here = max(most_rank_here, query_view(plan, rows, row).rank);
+      }
+      most_rank_here = __reduce_max_sync(whole_warp, most_rank_here);
+    }
+  }
+
+  // The greatest score is sought before they are scaled, for which the scale must not be negative.
+  const float scale = fabsf(static_cast<float>(plan.scale)) * log2_e;
+  const bool negative = plan.scale < 0;
   Sums<D> sums;
   std::uint32_t kept[keep_queries ? D / 16 : 1][4];
-  for (int number = chunk_begin; number < chunk_end; ++number) {
-    wait_for_groups<2 * L::stages - 3>();
-    __syncthreads();  // its keys are there, and the chunk before has been used
-    fetch(number + L::stages - 1);
+  int stage = 0;
+  for (int stage_first = begin; stage_first < end; stage_first += layout.stage_keys) {
+    wait_for_groups<tuning::stages(D) - 2>();
+    __syncthreads();  // this stage is there, and the one before has been used
+    fetch();
+    const Tile<D> key_tile{tile_of(stage, false).base + key_warp * keys * Tile<D>::pitch};
+    const Tile<D> value_tile{tile_of(stage, true).base + key_warp * keys * Tile<D>::pitch};
+    stage = stage + 1 == tuning::stages(D) ? 0 : stage + 1;
     if constexpr (keep_queries) {
-      if (number == chunk_begin) {
+      if (stage_first == begin) {
 #pragma unroll
         for (int d = 0; d < D / 16; ++d) load_matrices(kept[d], queries.left(warp_row, d * 16));
       }
     }
+    const int first = stage_first + key_warp * keys;
+    if (first >= end) continue;  // all warps with these keys
+    std::int32_t key_views[keys / warp_size];
+    if constexpr (masked) {
+#pragma unroll
+      for (int k = 0; k < keys / warp_size; ++k) {
+        key_views[k] = next_views[k].view();
+        if constexpr (masking == Masking::simple) {
+          const bool unseen = key_views[k] > most_rank_here && first + lane + k * warp_size < end;
+          clear_unseen(value_tile, __ballot_sync(whole_warp, unseen) & my_rows, k * warp_size);
+        }
+      }
+      look_at_keys(first + layout.stage_keys);
+    }
 
-    float scores[chunk / 8][4] = {};
-    const Tile<D> keys = tile_of(number, false);
+    float scores[keys / 8][4] = {};
 #pragma unroll
     for (int d = 0; d < D / 16; ++d) {
       std::uint32_t left[4];
@@ -256,72 +372,71 @@ __global__ void __launch_bounds__(tuning::max_warps* warp_size) attention_kernel
         load_matrices(left, queries.left(warp_row, d * 16));
       }
 #pragma unroll
-      for (int n = 0; n < chunk / 16; ++n) {
+      for (int n = 0; n < keys / 16; ++n) {
         std::uint32_t right[4];
-        load_matrices(right, keys.right(n * 16, d * 16));
+        load_matrices(right, key_tile.right(n * 16, d * 16));
         multiply<T>(scores[2 * n], left, right[0], right[1]);
         multiply<T>(scores[2 * n + 1], left, right[2], right[3]);
+      }
+    }
+    if (negative) {
+#pragma unroll
+      for (int n = 0; n < keys / 8; ++n) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) scores[n][k] = -scores[n][k];
       }
     }
 
     // Of this thread's columns, which are its keys of the second product too, those that any row of the warp sees.
     std::uint32_t seen = 0xffffu;
-    const int first = begin + number * chunk;
     if constexpr (masked) {
-      seen = 0;
+      if constexpr (masking == Masking::general) seen = 0;
 #pragma unroll
-      for (int n = 0; n < chunk / 8; ++n) {
+      for (int n = 0; n < keys / 8; ++n) {
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const int column = n * 8 + lane % 4 * 2 + k % 2;
-          const std::int32_t view = __shfl_sync(whole_warp, key_views[n / 4], column % warp_size);
-          const int row = warp_row + lane / 4 + k / 2 * 8;
-          const bool here = sees(plan, rows, row, views[k / 2], view, first + column);
-          scores[n][k] = here ? scores[n][k] * scale : minus_infinity();
-          if (here) seen |= 1u << (n * 2 + k % 2);
-        }
-      }
+        for (int k = 0; k < 2; ++k) {
+          const int column = n * 8 + lane % 4 * 2 + k;
+          const std::int32_t key = __shfl_sync(whole_warp, key_views[n / 4], column % warp_size);
 #pragma unroll
-      for (int step = 4; step < warp_size; step *= 2) seen |= __shfl_xor_sync(whole_warp, seen, step);
-      if (number + 1 < chunk_end) fetch_views(number + 1);
-    } else {
-#pragma unroll
-      for (int n = 0; n < chunk / 8; ++n) {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) scores[n][k] *= scale;
-      }
-      if (first + chunk > end) {
-#pragma unroll
-        for (int n = 0; n < chunk / 8; ++n) {
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            if (first + n * 8 + lane % 4 * 2 + k % 2 >= end) scores[n][k] = minus_infinity();
+          for (int half = 0; half < 2; ++half) {
+            float& score = scores[n][2 * half + k];
+            bool here = sees(views[half], key, first + column);
+            if constexpr (masking == Masking::general) {
+              here = here && is_allowed(plan, rows, warp_row + lane / 4 + 8 * half, first + column);
+              if (here) seen |= 1u << (n * 2 + k);
+            }
+            score = here ? score : minus_infinity();
           }
         }
       }
-    }
-    soften<T>(scores, sums);
-
-    wait_for_groups<2 * L::stages - 2>();
-    __syncthreads();  // its values are there
-    const Tile<D> values = tile_of(number, true);
+      if constexpr (masking == Masking::general) {
 #pragma unroll
-    for (int n = 0; n < chunk / 16; ++n) {
+        for (int step = 4; step < warp_size; step *= 2) seen |= __shfl_xor_sync(whole_warp, seen, step);
+      }
+    } else if (first + keys > end) {
+#pragma unroll
+      for (int n = 0; n < keys / 8; ++n) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          if (first + n * 8 + lane % 4 * 2 + k % 2 >= end) scores[n][k] = minus_infinity();
+        }
+      }
+    }
+    soften(scores, sums, scale);
+    if constexpr (masking == Masking::simple) wait_for_warps(1 + key_warp, call.row_warps);
+#pragma unroll
+    for (int n = 0; n < keys / 16; ++n) {
       const std::uint32_t weights[4] = {
           pack<T>(scores[2 * n][0], scores[2 * n][1]), pack<T>(scores[2 * n][2], scores[2 * n][3]),
           pack<T>(scores[2 * n + 1][0], scores[2 * n + 1][1]), pack<T>(scores[2 * n + 1][2], scores[2 * n + 1][3])};
-      // Values of keys that nobody sees may be NaN, which a weight of zero does not stop.
       std::uint32_t real[2];
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const std::uint32_t bits = seen >> (4 * n + 2 * k);
-        real[k] = (bits & 1u ? 0xffffu : 0u) | (bits & 2u ? 0xffff0000u : 0u);
-      }
+      for (int k = 0; k < 2; ++k) real[k] = halves_of(seen >> (4 * n + 2 * k));
 #pragma unroll
       for (int d = 0; d < D / 16; ++d) {
         std::uint32_t right[4];
-        load_transposed(right, values.left(n * 16, d * 16));
-        if constexpr (masked) {
+        load_transposed(right, value_tile.left(n * 16, d * 16));
+        if constexpr (masking == Masking::general) {
 #pragma unroll
           for (int k = 0; k < 4; ++k) right[k] &= real[k % 2];
         }
@@ -336,11 +451,12 @@ __global__ void __launch_bounds__(tuning::max_warps* warp_size) attention_kernel
     sums.total[half] += __shfl_xor_sync(whole_warp, sums.total[half], 1);
     sums.total[half] += __shfl_xor_sync(whole_warp, sums.total[half], 2);
   }
-  if (plan.append && rows.first == 0) append<T>(plan, rows, rank, call.split);
-  if (call.split > 1) {
-    merge<T>(call, rows, block_rows, memory, sums, warp_row);
-  } else {
-    store_own<T>(plan, rows, warp_row, sums);
+  if (plan.append && rows.first == 0) append<T>(plan, rows, rank, call.units.split);
+  if (call.key_warps > 1) merge_warps(call, layout, memory, sums, row_warp, key_warp);
+  if (call.units.split > 1) {
+    merge_blocks<T>(call, rows, layout, memory, sums, warp_row, key_warp == 0);
+  } else if (key_warp == 0) {
+    store_own<T>(plan, rows, warp_row, sums, call.aligned);
   }
 }
 
@@ -349,19 +465,27 @@ void run_half(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) 
   const Cut cut = cut_of(plan, device);
   Call call;
   call.plan = plan;
-  call.box = box;
-  call.tiles = static_cast<int>(cut.tiles);
-  call.split = cut.split;
-  call.aligned = is_aligned(plan);
+  if (DataCheck{&plan}.count() > 0) call.box = box;
+  call.units = Units(plan, cut.tiles, cut.split);
+  for (int bit = 0; bit < 32; ++bit) call.shares[bit * cut.row_warps / 32] |= 1u << bit;
+  call.row_warps = cut.row_warps;
+  call.key_warps = cut.key_warps;
+  call.stages = cut.stages;
+  call.aligned = is_aligned(plan) && is_aligned(plan.out, plan.batch);
   const std::int64_t blocks = units_of(plan, cut.tiles) * cut.split;
-  const int threads = cut.warps * warp_size;
+  const int threads = cut.row_warps * cut.key_warps * warp_size;
   with_head_dim(plan.head_dim, [&](auto padded) {
     constexpr int D = decltype(padded)::value;
-    const int bytes = Layout<D>::bytes(cut.warps * warp_rows);
-    if (cut.masked) {
-      launch<&attention_kernel<T, D, true>>(blocks, threads, bytes, call, device, stream, cut.split);
-    } else {
-      launch<&attention_kernel<T, D, false>>(blocks, threads, bytes, call, device, stream, cut.split);
+    const int bytes = Layout<D>(cut.row_warps, cut.key_warps, cut.stages).bytes;
+    switch (masking_of(plan)) {
+      case Masking::none:
+        return launch<&attention_kernel<T, D, Masking::none>>(blocks, threads, bytes, call, device, stream, cut.split);
+      case Masking::simple:
+        return launch<&attention_kernel<T, D, Masking::simple>>(blocks, threads, bytes, call, device, stream,
+                                                                cut.split);
+      case Masking::general:
+        return launch<&attention_kernel<T, D, Masking::general>>(blocks, threads, bytes, call, device, stream,
+                                                                 cut.split);
     }
   });
 }

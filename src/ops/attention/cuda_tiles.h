@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/cuda.h"
+#include "core/division.h"
 #include "ops/attention/check.h"
 #include "ops/attention/cuda_call.h"
 #include "ops/attention/kernel.h"
@@ -92,20 +93,6 @@ __device__ void wait_for_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// Eight elements that may lie anywhere.
-template <class T>
-__device__ void copy_slowly(std::uint32_t to, const T* from, bool real) {
-  std::uint32_t words[4] = {};
-  if (real) {
-    const auto* const bits = reinterpret_cast<const std::uint16_t*>(from);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) words[k] = bits[2 * k] | static_cast<std::uint32_t>(bits[2 * k + 1]) << 16;
-  }
-  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
-               "r"(words[3])
-               : "memory");
-}
-
 // Which eight columns of which rows a thread copies.
 template <int D>
 struct Copier {
@@ -117,63 +104,61 @@ struct Copier {
         first(static_cast<int>(threadIdx.x) / lanes),
         step(static_cast<int>(blockDim.x) / lanes) {}
 
-  // address(row) gives a row of the source, or nullptr for one of zeros.
-  template <class T, class Address>
-  __device__ void copy(const Tile<D>& tile, int rows, int head_dim, bool aligned, const Address& address) const {
-    if (column >= D) return;
-    for (int row = first; row < rows; row += step) {
-      const T* const from = address(row);
-      const bool real = from != nullptr && column < head_dim;
-      const std::uint32_t to = tile.base + row * Tile<D>::pitch + column * 2;
-      const T* const here = real ? from + column : nullptr;
-      if (aligned) {
-        copy_async(to, here, real);
-      } else {
-        copy_slowly(to, here, real);
-      }
-    }
+  __device__ std::uint32_t place(const Tile<D>& tile, int row) const {
+    return tile.base + row * Tile<D>::pitch + column * 2;
   }
 };
+
+// Eight elements that may lie anywhere; nullptr: zeros.
+template <class T>
+__device__ void copy_slowly(std::uint32_t to, const T* from) {
+  std::uint32_t words[4] = {};
+  if (from != nullptr) {
+    const auto* const bits = reinterpret_cast<const std::uint16_t*>(from);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) words[k] = bits[2 * k] | static_cast<std::uint32_t>(bits[2 * k + 1]) << 16;
+  }
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+               "r"(words[3])
+               : "memory");
+}
 
 // ---- where a block works -------------------------------------------------------------------------------------------
 
-// The rows of a block are queries of all heads that share a key head, one query's heads after each other.
-struct Rows {
-  Sequence s;
-  int kv_head = 0;
-  int first = 0;  // of the sequence's rows
-  int count = 0;  // of them, over all blocks
-  int group = 1;
+// Which tile of which sequence and key head a block has.
+struct Units {
+  int tiles = 0;  // of a sequence; packed: of all, at most, and one more
+  int split = 1;  // blocks that share a tile
+  int group = 1;  // query heads of a key head
+  Division by_tiles, by_heads, by_split, by_group;
 
-  __device__ bool exists(int row) const { return first + row < count; }
-  __device__ std::int64_t query(int row) const { return (first + row) / group; }
-  __device__ std::int64_t head(int row) const {
-    return static_cast<std::int64_t>(kv_head) * group + (first + row) % group;
-  }
-  __device__ std::int64_t offset(const Vectors& vectors, int row) const {
-    return offset_of(vectors, s.number, head(row), s.first_query + query(row));
-  }
-  __device__ std::int64_t lse_offset(const Plan& plan, int row) const {
-    return s.number * plan.lse_batch + head(row) * plan.lse_head + s.first_query + query(row);
-  }
+  Units() = default;
+  Units(const Plan& plan, std::int64_t tile_count, int split_into)
+      : tiles(static_cast<int>(tile_count)),
+        split(split_into),
+        group(static_cast<int>(plan.group())),
+        by_tiles(static_cast<std::uint32_t>(tile_count)),
+        by_heads(static_cast<std::uint32_t>(plan.kv_heads)),
+        by_split(static_cast<std::uint32_t>(split_into)),
+        by_group(static_cast<std::uint32_t>(plan.group())) {}
 };
-
-// Which tile of which sequence and key head a block has. Packed sequences: `tiles` is how many there may be, and each block
-// looks for its own, in whole warps.
-// `per_sequence` counts what is cut into tiles (rows, or keys) in a sequence.
 struct Unit {
   std::int64_t sequence = -1;  // -1: there is none
   int kv_head = 0;
   int tile = 0;
+  int rank = 0;  // among the blocks that share it
 };
+// Of packed sequences every warp looks for its own. per_sequence(s) counts what is cut into tiles: rows, or keys.
 template <class PerSequence>
-__device__ Unit unit_of(const Plan& plan, unsigned unit, int tiles, int tile_size, const PerSequence& per_sequence) {
+__device__ Unit unit_of(const Plan& plan, const Units& units, int tile_size, const PerSequence& per_sequence) {
   Unit found;
-  const auto heads = static_cast<unsigned>(plan.kv_heads);
-  found.tile = static_cast<int>(unit % static_cast<unsigned>(tiles));
-  const unsigned rest = unit / static_cast<unsigned>(tiles);
-  found.kv_head = static_cast<int>(rest % heads);
-  found.sequence = rest / heads;
+  std::uint32_t number = units.by_split.divide(blockIdx.x);
+  found.rank = static_cast<int>(blockIdx.x - number * static_cast<std::uint32_t>(units.split));
+  const std::uint32_t rest = units.by_tiles.divide(number);
+  found.tile = static_cast<int>(number - rest * static_cast<std::uint32_t>(units.tiles));
+  number = units.by_heads.divide(rest);
+  found.kv_head = static_cast<int>(rest - number * static_cast<std::uint32_t>(plan.kv_heads));
+  found.sequence = number;
   if (plan.query_offsets.data == nullptr) return found;
   found.sequence = -1;
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
@@ -201,36 +186,140 @@ __device__ Unit unit_of(const Plan& plan, unsigned unit, int tiles, int tile_siz
   return found;
 }
 
+// The rows of a block are queries of all heads that share a key head, one query's heads after each other.
+struct Rows {
+  Sequence s;
+  int kv_head = 0;
+  int first = 0;  // of the sequence's rows
+  int count = 0;  // of them, over all blocks
+  int group = 1;
+  Division by_group;
+
+  __device__ bool exists(int row) const { return first + row < count; }
+  __device__ int query(int row) const {
+    return static_cast<int>(by_group.divide(static_cast<std::uint32_t>(first + row)));
+  }
+  __device__ int head(int row) const { return kv_head * group + first + row - query(row) * group; }
+  __device__ std::int64_t offset(const Vectors& vectors, int row) const {
+    return offset_of(vectors, s.number, head(row), s.first_query + query(row));
+  }
+  __device__ std::int64_t lse_offset(const Plan& plan, int row) const {
+    return s.number * plan.lse_batch + head(row) * plan.lse_head + s.first_query + query(row);
+  }
+};
+
 // ---- keys ----------------------------------------------------------------------------------------------------------
 
-// Copies keys (or values) [first, first + rows) of a sequence; those from `end` on become zeros.
+// Key j of a sequence, or its values.
+template <class T>
+__device__ const T* key_at(const Plan& plan, const Sequence& s, int kv_head, bool values, std::int64_t j) {
+  const Place place = place_of(plan, s, j);
+  const Segment& segment = plan.segments[place.segment];
+  const Vectors& vectors = values ? segment.values : segment.keys;
+  return static_cast<const T*>(vectors.data) + offset_of(vectors, s.number, kv_head, place.n);
+}
+
+// Copies that the common ones are not made slower by: rows in several segments, and rows that begin anywhere.
 template <class T, int D>
-__device__ void copy_keys(const Plan& plan, const Sequence& s, int kv_head, bool values, std::int64_t first,
-                          std::int64_t end, const Tile<D>& tile, int rows, bool aligned) {
+__device__ __noinline__ void copy_keys_slowly(const Plan& plan, Sequence s, int kv_head, int first, int left,
+                                              Tile<D> keys, Tile<D> values, int rows, bool aligned) {
   const Copier<D> copier;
-  const auto head_dim = static_cast<int>(plan.head_dim);
-  const auto vectors_of = [&](int segment) -> const Vectors& {
-    return values ? plan.segments[segment].values : plan.segments[segment].keys;
-  };
-  const auto left = static_cast<int>(min(end - first, static_cast<std::int64_t>(rows)));
-  const Place begin = place_of(plan, s, first);
-  if (plan.segment_count == 1 || (left > 0 && place_of(plan, s, first + left - 1).segment == begin.segment)) {
-    const Vectors& vectors = vectors_of(begin.segment);
-    const T* from = static_cast<const T*>(vectors.data) + offset_of(vectors, s.number, kv_head, begin.n + copier.first);
-    const std::int64_t step = copier.step * vectors.row;
-    copier.template copy<T>(tile, rows, head_dim, aligned, [&](int row) {
-      const T* const here = from;
-      from += step;
-      return row < left ? here : nullptr;
-    });
-    return;
+  if (copier.column >= D) return;
+  for (int row = copier.first; row < rows; row += copier.step) {
+    const bool real = row < left && copier.column < plan.head_dim;
+    const T* const key = real ? key_at<T>(plan, s, kv_head, false, first + row) + copier.column : nullptr;
+    const T* const value = real ? key_at<T>(plan, s, kv_head, true, first + row) + copier.column : nullptr;
+    if (aligned) {
+      copy_async(copier.place(keys, row), key, real);
+      copy_async(copier.place(values, row), value, real);
+    } else {
+      copy_slowly(copier.place(keys, row), key);
+      copy_slowly(copier.place(values, row), value);
+    }
   }
-  copier.template copy<T>(tile, rows, head_dim, aligned, [&](int row) -> const T* {
-    if (row >= left) return nullptr;
-    const Place place = place_of(plan, s, first + row);
-    const Vectors& vectors = vectors_of(place.segment);
-    return static_cast<const T*>(vectors.data) + offset_of(vectors, s.number, kv_head, place.n);
-  });
+}
+
+// Keys and values of one head, stage after stage: where the segment that they lie in begins is looked up once.
+template <class T, int D>
+class KeySource {
+ public:
+  __device__ KeySource(const Plan& plan, const Sequence& s, int kv_head, bool aligned)
+      : plan_(plan), s_(s), kv_head_(kv_head), aligned_(aligned), end_(static_cast<int>(s.cached)) {
+    if (plan.segment_count == 1) end_ = static_cast<int>(s.keys);
+    set();
+  }
+
+  // Copies [first, first + rows); those from `end` on become zeros. Calls go forwards.
+  __device__ void copy(int first, int end, const Tile<D>& keys, const Tile<D>& values, int rows) {
+    while (first >= end_ && segment_ + 1 < plan_.segment_count) {
+      begin_ = end_;
+      ++segment_;
+      end_ = begin_ + static_cast<int>(plan_.segments[segment_].count);
+      set();
+    }
+    const int left = min(end - first, rows);
+    if (!aligned_ || first + left > end_) {
+      return copy_keys_slowly<T, D>(plan_, s_, kv_head_, first, left, keys, values, rows, aligned_);
+    }
+    if (copier_.column >= D) return;
+    const int real = copier_.column < plan_.head_dim ? left : 0;
+    const T* key = key_ + (first - begin_) * key_row_;
+    const T* value = value_ + (first - begin_) * value_row_;
+    constexpr int together = 4;  // whose addresses are in registers of their own, so that none waits for another
+    for (int row = copier_.first; row < rows; row += together * copier_.step) {
+#pragma unroll
+      for (int k = 0; k < together; ++k) {
+        const int here = row + k * copier_.step;
+        if (here < rows) {
+          copy_async(copier_.place(keys, here), key + k * copier_.step * key_row_, here < real);
+          copy_async(copier_.place(values, here), value + k * copier_.step * value_row_, here < real);
+        }
+      }
+      key += together * copier_.step * key_row_;
+      value += together * copier_.step * value_row_;
+    }
+  }
+
+ private:
+  __device__ void set() {
+    const Segment& segment = plan_.segments[segment_];
+    const std::int64_t place = (segment_ == 0 ? s_.first_key : 0) + copier_.first;
+    key_row_ = segment.keys.row;
+    value_row_ = segment.values.row;
+    key_ = static_cast<const T*>(segment.keys.data) + offset_of(segment.keys, s_.number, kv_head_, place) +
+           copier_.column;
+    value_ = static_cast<const T*>(segment.values.data) + offset_of(segment.values, s_.number, kv_head_, place) +
+             copier_.column;
+  }
+
+  const Plan& plan_;
+  const Sequence& s_;
+  int kv_head_;
+  bool aligned_;
+  Copier<D> copier_;
+  int segment_ = 0;
+  int begin_ = 0, end_;  // of the segment, counted as the sequence's keys
+  const T* key_;         // where this thread's part of the segment's first row is
+  const T* value_;
+  std::int64_t key_row_, value_row_;
+};
+
+// Rows of queries, of outputs or of their gradients; zeros behind the last.
+template <class T, int D>
+__device__ void copy_rows(const Plan& plan, const Vectors& vectors, const Rows& rows, const Tile<D>& tile, int count,
+                          bool aligned) {
+  const Copier<D> copier;
+  if (copier.column >= D) return;
+  for (int row = copier.first; row < count; row += copier.step) {
+    const bool real = rows.exists(row) && copier.column < plan.head_dim;
+    const T* const from =
+        static_cast<const T*>(vectors.data) + (real ? rows.offset(vectors, row) + copier.column : 0);
+    if (aligned) {
+      copy_async(copier.place(tile, row), from, real);
+    } else {
+      copy_slowly(copier.place(tile, row), real ? from : nullptr);
+    }
+  }
 }
 
 // What a query needs to know of itself.
@@ -241,33 +330,50 @@ struct QueryView {
 __device__ QueryView query_view(const Plan& plan, const Rows& rows, int row) {
   QueryView view;
   if (!rows.exists(row)) return view;
-  const std::int64_t i = rows.query(row);
+  const int i = rows.query(row);
   const KeyRange range = keys_in_window(plan, rows.s, i);
   view.first = static_cast<int>(range.first);
   view.end = static_cast<int>(range.end);
   if (plan.query_ranks.data != nullptr) view.rank = rank_at(plan.query_ranks, rows.s.number, rows.s.first_query + i);
   return view;
 }
-// And a key: a query sees it whose rank is not below. most_rank + 1: none does.
-__device__ std::int32_t key_view(const Plan& plan, const Sequence& s, std::int64_t j) {
-  if (j >= s.keys || !is_valid_key(plan, s, j)) return most_rank + 1;
-  return plan.key_ranks.data != nullptr ? rank_at(plan.key_ranks, s.number, s.first_key + j) : least_rank;
+// And a key: a query sees it whose rank is not below view(). most_rank + 1: none does.
+struct KeyView {
+  std::int32_t rank = least_rank;
+  bool valid = false;
+
+  KeyView() = default;
+  // Of the keys before `end`. What is loaded is put together only when it is asked for.
+  __device__ KeyView(const Plan& plan, const Sequence& s, int j, int end) : valid(j < end) {
+    if (!valid) return;
+    if (plan.key_ranks.data != nullptr) rank = rank_at(plan.key_ranks, s.number, s.first_key + j);
+    if (plan.key_valid.data != nullptr) valid = is_valid_key(plan, s, j);
+  }
+  __device__ std::int32_t view() const { return valid ? rank : most_rank + 1; }
+};
+
+// Whether a query sees key j, but for a dense mask,
+__device__ bool sees(const QueryView& query, std::int32_t key, int j) {
+  return key <= query.rank && j >= query.first && j < query.end;
+}
+// and by that.
+__device__ bool is_allowed(const Plan& plan, const Rows& rows, int row, int j) {
+  return plan.dense == nullptr ||
+         plan.dense[rows.s.number * plan.dense_batch + rows.head(row) * plan.dense_head +
+                    rows.query(row) * plan.dense_query + j * plan.dense_key] != 0;
 }
 
-// Whether a query of those rows sees key j.
-__device__ bool sees(const Plan& plan, const Rows& rows, int row, const QueryView& query, std::int32_t key, int j) {
-  const bool seen = key <= query.rank && j >= query.first && j < query.end;
-  if (plan.dense == nullptr || !seen) return seen;
-  return plan.dense[rows.s.number * plan.dense_batch + rows.head(row) * plan.dense_head +
-                    rows.query(row) * plan.dense_query + j * plan.dense_key] != 0;
+// Two bits as two halves of a word, all ones or all zeros.
+__device__ std::uint32_t halves_of(std::uint32_t bits) {
+  return (bits & 1u ? 0xffffu : 0u) | (bits & 2u ? 0xffff0000u : 0u);
 }
 
 // Two elements of a row that is written.
 template <class T>
-__device__ void store_pair(T* row, int column, int head_dim, float low, float high) {
+__device__ void store_pair(T* row, int column, int head_dim, bool aligned, float low, float high) {
   if (column >= head_dim) return;
   const std::uint32_t both = pack<T>(low, high);
-  if (reinterpret_cast<std::uintptr_t>(row + column) % 4 == 0) {
+  if (aligned) {
     *reinterpret_cast<std::uint32_t*>(row + column) = both;
   } else {
     row[column].bits = static_cast<std::uint16_t>(both);
@@ -312,22 +418,22 @@ __device__ void append(const Plan& plan, const Rows& rows, int rank, int split) 
   }
 }
 
-// The rows of a block: tile `unit` of those that there are. False: there is none; then it has cleared what of `written`
-// no sequence has.
+// The rows of a block. False: there are none; then it has cleared what of `written` no sequence has.
 template <class T>
-__device__ bool set_rows(const Plan& plan, const Vectors& written, unsigned unit, int tiles, int block_rows,
-                         Rows& rows, float* lse = nullptr) {
-  rows.group = static_cast<int>(plan.group());
-  const Unit found =
-      unit_of(plan, unit, tiles, block_rows, [&](const Sequence& s) { return s.queries * rows.group; });
-  rows.kv_head = found.kv_head;
-  if (found.sequence < 0) {
+__device__ bool set_rows(const Plan& plan, const Units& units, const Vectors& written, float* lse, int block_rows,
+                         Rows& rows, int& rank) {
+  rows.group = units.group;
+  rows.by_group = units.by_group;
+  const Unit unit = unit_of(plan, units, block_rows, [&](const Sequence& s) { return s.queries * rows.group; });
+  rank = unit.rank;
+  rows.kv_head = unit.kv_head;
+  if (unit.sequence < 0) {
     clear_uncovered<T>(plan, written, static_cast<std::int64_t>(rows.kv_head) * rows.group, rows.group,
                        plan.query_offsets, plan.queries, lse);
     return false;
   }
-  rows.s = sequence_of(plan, found.sequence);
-  rows.first = found.tile * block_rows;
+  rows.s = sequence_of(plan, unit.sequence);
+  rows.first = unit.tile * block_rows;
   rows.count = static_cast<int>(rows.s.queries) * rows.group;
   return true;
 }

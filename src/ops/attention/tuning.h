@@ -3,14 +3,15 @@
 
 namespace robocache::attention_op::tuning {
 
-// Keys that are scored at once: eight tiles of the tensor cores' eight columns, 32 registers of scores a thread.
-inline constexpr int chunk = 64;
+// Keys that a warp scores at once. 64 are eight products of the tensor cores, which hide each other's latency, and 32 registers of
+// scores; where a row's sums alone take 96 registers or more, half of them.
+constexpr int keys(int head_dim) { return head_dim > 128 ? 32 : 64; }
 
-// A warp has 16 rows, which is what the tensor cores take.
-inline constexpr int max_warps = 8;
+// Stages of keys and values in shared memory: one is used while the others are under way.
+constexpr int stages(int head_dim) { return head_dim > 64 ? 2 : 3; }
 
-// Chunks of keys and values that are under way at once, as many as fit beside the queries of max_warps.
-constexpr int stages(int head_dim) { return head_dim > 128 ? 2 : (head_dim > 64 ? 3 : 4); }
+// Warps of a block, so that each thread has the registers that the sums of its rows need.
+constexpr int max_warps(int head_dim) { return head_dim > 64 ? 8 : 12; }
 
 // Of the backward pass.
 inline constexpr int backward_warps = 4;
