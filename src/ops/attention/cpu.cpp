@@ -158,10 +158,10 @@ struct Room {
 struct Tile {
   const Plan& plan;
   Sequence sequence;
-  std::int64_t g, first, count;  // the key head; rows
+  std::int64_t g, group, first, count;  // the key head, how many heads read it, rows
 
-  std::int64_t query(std::int64_t r) const { return (first + r) / plan.group(); }
-  std::int64_t head(std::int64_t r) const { return g * plan.group() + (first + r) % plan.group(); }
+  std::int64_t query(std::int64_t r) const { return (first + r) / group; }
+  std::int64_t head(std::int64_t r) const { return g * group + (first + r) % group; }
   template <class T>
   T* vector(const Vectors& vectors, std::int64_t r) const {
     return vector_at<T>(vectors, sequence.number, head(r), sequence.first_query + query(r));
@@ -180,7 +180,7 @@ Tile tile_of(const Plan& plan, const Tiling& tiling, std::int64_t b, std::int64_
   const Sequence sequence = sequence_of(plan, b);
   const std::int64_t rows = sequence.queries * plan.group();
   const std::int64_t first = clamp_to(t * tiling.rows, 0, rows);
-  return {plan, sequence, g, first, clamp_to(rows - first, 0, tiling.rows)};
+  return {plan, sequence, g, rows > 0 ? plan.group() : 1, first, clamp_to(rows - first, 0, tiling.rows)};
 }
 
 // Keys of a sequence, and which of them each row of a tile sees: bit j is key first + j.
@@ -195,14 +195,6 @@ struct Block {
 
 HWY_INLINE std::uint64_t ones(std::int64_t count) {
   return count >= block_keys ? all_keys : (std::uint64_t{1} << count) - 1;
-}
-
-// Bits of `count` conditions.
-template <class F>
-HWY_INLINE std::uint64_t bits_of(std::int64_t count, const F& f) {
-  std::uint64_t bits = 0;
-  for (std::int64_t j = 0; j < count; ++j) bits |= static_cast<std::uint64_t>(f(j)) << j;
-  return bits;
 }
 
 // ranks[j] <= rank, for a whole block.
@@ -242,6 +234,15 @@ void look(const Tile& tile, std::int64_t first, std::int64_t count, Block& block
   const Sequence& sequence = tile.sequence;
   block.first = first;
   block.count = count;
+  const bool ranked = plan.key_ranks.data != nullptr;
+  const bool in_all_windows = first >= keys_in_window(plan, sequence, tile.query(tile.count - 1)).first &&
+                              first + count <= keys_in_window(plan, sequence, tile.query(0)).end;
+  if (in_all_windows && !ranked && plan.key_valid.data == nullptr && plan.dense == nullptr) {
+    for (std::int64_t r = 0; r < tile.count; ++r) block.rows[r] = ones(count);
+    block.seen = ones(count);
+    block.whole = count == block_keys;
+    return;
+  }
   std::uint64_t valid = ones(count);
   if (plan.key_valid.data != nullptr) {
     const std::int64_t place =
@@ -249,7 +250,6 @@ void look(const Tile& tile, std::int64_t first, std::int64_t count, Block& block
     valid = bits_of_bytes(static_cast<const std::uint8_t*>(plan.key_valid.data) + place, plan.key_valid.row, count);
   }
   std::int32_t ranks[block_keys] = {};
-  const bool ranked = plan.key_ranks.data != nullptr;
   for (std::int64_t j = 0; ranked && j < count; ++j) {
     ranks[j] = rank_at(plan.key_ranks, sequence.number, sequence.first_key + first + j);
   }
