@@ -2,6 +2,8 @@
 #include <robocache/attention.h>
 
 #include <cmath>
+#include <cstring>
+#include <limits>
 
 #include "core/float_environment.h"
 #include "core/speaker.h"
@@ -288,6 +290,21 @@ void check_data(const Plan& plan) {
   }
 }
 
+// Queries that lie in no packed sequence see nothing.
+void clear_uncovered(const Plan& plan) {
+  if (plan.query_offsets.data == nullptr) return;
+  const auto bytes = static_cast<std::size_t>(plan.head_dim * size_of(plan.dtype));
+  const std::int64_t begin = clamp_to(integer(plan.query_offsets, 0), 0, plan.queries);
+  const std::int64_t end = clamp_to(integer(plan.query_offsets, plan.batch), begin, plan.queries);
+  for (std::int64_t h = 0; h < plan.heads; ++h) {
+    for (std::int64_t k = 0; k < begin + plan.queries - end; ++k) {
+      const std::int64_t n = k < begin ? k : k - begin + end;
+      std::memset(static_cast<char*>(plan.out.data) + offset_of(plan.out, 0, h, n) * size_of(plan.dtype), 0, bytes);
+      if (plan.lse != nullptr) plan.lse[h * plan.lse_head + n] = -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
 }  // namespace
 
 void attention(const Context& context, const Attention& call, const TensorView& out, const TensorView& lse) {
@@ -297,6 +314,7 @@ void attention(const Context& context, const Attention& call, const TensorView& 
   if (planner.device().kind == DeviceKind::cuda) return run_cuda(plan, context, planner.device().index);
   const FloatEnvironment exact;
   check_data(plan);
+  clear_uncovered(plan);
   context.backend == Backend::reference ? run_reference(plan) : run_cpu(plan);
 }
 

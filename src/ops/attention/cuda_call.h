@@ -37,6 +37,7 @@ struct Cut {
   int key_warps = 1;  // times those with the same rows and other keys
   int split = 1;      // blocks with the same rows and other keys: a cluster
   int stages = 1;
+  bool wide = false;  // whole warpgroups multiply, of 64 rows each (Hopper)
   std::int64_t tiles = 1;  // row_tiles
 };
 Cut cut_of(const Plan& plan, int device);

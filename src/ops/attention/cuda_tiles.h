@@ -64,22 +64,29 @@ __device__ void load_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
 
 // ---- tiles ---------------------------------------------------------------------------------------------------------
 
-// Rows of D elements in shared memory; 16 bytes more between them, so that eight rows of a matrix lie in different banks.
-template <int D>
+// Rows of D elements in shared memory, for fragments (load_matrices) or for whole warpgroups, whose products read them there.
+// For fragments there are 16 bytes more between rows, so that eight rows of a matrix lie in different banks. For warpgroups
+// eight rows by 16 bytes lie together, then the next 16 bytes of the same rows, then the next eight rows.
+template <int D, bool wide>
 struct Tile {
   static_assert(D % 16 == 0);
-  static constexpr int pitch = D * 2 + 16;
+  static constexpr int pitch = wide ? D * 2 : D * 2 + 16;  // bytes of a row, on average
+  static constexpr int eight_rows = 8 * pitch;
   std::uint32_t base;
 
-  // As the left operand: rows [row, row + 16), columns [column, column + 16).
+  __device__ std::uint32_t place(int row, int column) const {
+    if constexpr (wide) return base + row / 8 * eight_rows + row % 8 * 16 + column * 16;
+    return base + row * pitch + column * 2;
+  }
+  // For a matrix of a left operand: rows [row, row + 16), columns [column, column + 16).
   __device__ std::uint32_t left(int row, int column) const {
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
-    return base + (row + lane % 16) * pitch + (column + lane / 16 * 8) * 2;
+    return place(row + lane % 16, column + lane / 16 * 8);
   }
-  // As the right operand whose columns are rows [row, row + 16) here: of two products.
+  // Of a right operand whose columns are rows [row, row + 16) here: of two products.
   __device__ std::uint32_t right(int row, int column) const {
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
-    return base + (row + lane % 8 + lane / 16 * 8) * pitch + (column + lane / 8 % 2 * 8) * 2;
+    return place(row + lane % 8 + lane / 16 * 8, column + lane / 8 % 2 * 8);
   }
   // The right operand of rows [row, row + 16) as they are, through load_transposed, has the addresses of `left`.
 };
@@ -93,20 +100,21 @@ __device__ void wait_for_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// Which eight columns of which rows a thread copies.
-template <int D>
+// Which eight columns of which rows a thread copies: column, and in `parts` every `part_columns` after it. Lanes of a warp
+// have columns of one row next to each other, or for warpgroups eight rows and the columns of what lies together.
+template <int D, bool wide>
 struct Copier {
-  static constexpr int lanes = D <= 32 ? 4 : (D <= 64 ? 8 : (D <= 128 ? 16 : 32));  // of a row
+  static constexpr int row_lanes = D <= 32 ? 4 : (D <= 64 ? 8 : (D <= 128 ? 16 : 32));
+  static constexpr int lanes = wide && row_lanes > 16 ? 16 : row_lanes;  // of a row
+  static constexpr int part_columns = lanes * 8;
+  static constexpr int parts = (D + part_columns - 1) / part_columns;
+  static constexpr int rows = wide ? 8 : 1;  // side by side
   int column, first, step;
 
   __device__ Copier()
-      : column(static_cast<int>(threadIdx.x) % lanes * 8),
-        first(static_cast<int>(threadIdx.x) / lanes),
+      : column(static_cast<int>(threadIdx.x) / rows % lanes * 8),
+        first(static_cast<int>(threadIdx.x) / (rows * lanes) * rows + static_cast<int>(threadIdx.x) % rows),
         step(static_cast<int>(blockDim.x) / lanes) {}
-
-  __device__ std::uint32_t place(const Tile<D>& tile, int row) const {
-    return tile.base + row * Tile<D>::pitch + column * 2;
-  }
 };
 
 // Eight elements that may lie anywhere; nullptr: zeros.
@@ -220,27 +228,28 @@ __device__ const T* key_at(const Plan& plan, const Sequence& s, int kv_head, boo
 }
 
 // Copies that the common ones are not made slower by: rows in several segments, and rows that begin anywhere.
-template <class T, int D>
+template <class T, int D, bool wide>
 __device__ __noinline__ void copy_keys_slowly(const Plan& plan, Sequence s, int kv_head, int first, int left,
-                                              Tile<D> keys, Tile<D> values, int rows, bool aligned) {
-  const Copier<D> copier;
-  if (copier.column >= D) return;
+                                              Tile<D, wide> keys, Tile<D, wide> values, int rows, bool aligned) {
+  const Copier<D, wide> copier;
   for (int row = copier.first; row < rows; row += copier.step) {
-    const bool real = row < left && copier.column < plan.head_dim;
-    const T* const key = real ? key_at<T>(plan, s, kv_head, false, first + row) + copier.column : nullptr;
-    const T* const value = real ? key_at<T>(plan, s, kv_head, true, first + row) + copier.column : nullptr;
-    if (aligned) {
-      copy_async(copier.place(keys, row), key, real);
-      copy_async(copier.place(values, row), value, real);
-    } else {
-      copy_slowly(copier.place(keys, row), key);
-      copy_slowly(copier.place(values, row), value);
+    for (int column = copier.column; column < D; column += copier.part_columns) {
+      const bool real = row < left && column < plan.head_dim;
+      const T* const key = real ? key_at<T>(plan, s, kv_head, false, first + row) + column : nullptr;
+      const T* const value = real ? key_at<T>(plan, s, kv_head, true, first + row) + column : nullptr;
+      if (aligned) {
+        copy_async(keys.place(row, column), key, real);
+        copy_async(values.place(row, column), value, real);
+      } else {
+        copy_slowly(keys.place(row, column), key);
+        copy_slowly(values.place(row, column), value);
+      }
     }
   }
 }
 
 // Keys and values of one head, stage after stage: where the segment that they lie in begins is looked up once.
-template <class T, int D>
+template <class T, int D, bool wide>
 class KeySource {
  public:
   __device__ KeySource(const Plan& plan, const Sequence& s, int kv_head, bool aligned)
@@ -250,7 +259,7 @@ class KeySource {
   }
 
   // Copies [first, first + rows); those from `end` on become zeros. Calls go forwards.
-  __device__ void copy(int first, int end, const Tile<D>& keys, const Tile<D>& values, int rows) {
+  __device__ void copy(int first, int end, const Tile<D, wide>& keys, const Tile<D, wide>& values, int rows) {
     while (first >= end_ && segment_ + 1 < plan_.segment_count) {
       begin_ = end_;
       ++segment_;
@@ -259,20 +268,24 @@ class KeySource {
     }
     const int left = min(end - first, rows);
     if (!aligned_ || first + left > end_) {
-      return copy_keys_slowly<T, D>(plan_, s_, kv_head_, first, left, keys, values, rows, aligned_);
+      return copy_keys_slowly<T, D, wide>(plan_, s_, kv_head_, first, left, keys, values, rows, aligned_);
     }
-    if (copier_.column >= D) return;
-    const int real = copier_.column < plan_.head_dim ? left : 0;
     const T* key = key_ + (first - begin_) * key_row_;
     const T* value = value_ + (first - begin_) * value_row_;
-    constexpr int together = 4;  // whose addresses are in registers of their own, so that none waits for another
+    constexpr int together = 4 / copier_.parts;  // addresses in registers of their own, so that none waits for another
     for (int row = copier_.first; row < rows; row += together * copier_.step) {
 #pragma unroll
       for (int k = 0; k < together; ++k) {
         const int here = row + k * copier_.step;
-        if (here < rows) {
-          copy_async(copier_.place(keys, here), key + k * copier_.step * key_row_, here < real);
-          copy_async(copier_.place(values, here), value + k * copier_.step * value_row_, here < real);
+#pragma unroll
+        for (int part = 0; part < copier_.parts; ++part) {
+          const int column = copier_.column + part * copier_.part_columns;
+          if (here < rows && column < D) {
+            const bool real = here < left && column < plan_.head_dim;
+            const std::int64_t columns = part * copier_.part_columns;
+            copy_async(keys.place(here, column), key + k * copier_.step * key_row_ + columns, real);
+            copy_async(values.place(here, column), value + k * copier_.step * value_row_ + columns, real);
+          }
         }
       }
       key += together * copier_.step * key_row_;
@@ -296,7 +309,7 @@ class KeySource {
   const Sequence& s_;
   int kv_head_;
   bool aligned_;
-  Copier<D> copier_;
+  Copier<D, wide> copier_;
   int segment_ = 0;
   int begin_ = 0, end_;  // of the segment, counted as the sequence's keys
   const T* key_;         // where this thread's part of the segment's first row is
@@ -305,19 +318,23 @@ class KeySource {
 };
 
 // Rows of queries, of outputs or of their gradients; zeros behind the last.
-template <class T, int D>
-__device__ void copy_rows(const Plan& plan, const Vectors& vectors, const Rows& rows, const Tile<D>& tile, int count,
-                          bool aligned) {
-  const Copier<D> copier;
-  if (copier.column >= D) return;
+template <class T, int D, bool wide>
+__device__ void copy_rows(const Plan& plan, const Vectors& vectors, const Rows& rows, const Tile<D, wide>& tile,
+                          int count, bool aligned) {
+  const Copier<D, wide> copier;
   for (int row = copier.first; row < count; row += copier.step) {
-    const bool real = rows.exists(row) && copier.column < plan.head_dim;
-    const T* const from =
-        static_cast<const T*>(vectors.data) + (real ? rows.offset(vectors, row) + copier.column : 0);
-    if (aligned) {
-      copy_async(copier.place(tile, row), from, real);
-    } else {
-      copy_slowly(copier.place(tile, row), real ? from : nullptr);
+    const bool exists = rows.exists(row);
+    const T* const from = static_cast<const T*>(vectors.data) + (exists ? rows.offset(vectors, row) : 0);
+#pragma unroll
+    for (int part = 0; part < copier.parts; ++part) {
+      const int column = copier.column + part * copier.part_columns;
+      if (column >= D) continue;
+      const bool real = exists && column < plan.head_dim;
+      if (aligned) {
+        copy_async(tile.place(row, column), from + column, real);
+      } else {
+        copy_slowly(tile.place(row, column), real ? from + column : nullptr);
+      }
     }
   }
 }
@@ -340,16 +357,22 @@ __device__ QueryView query_view(const Plan& plan, const Rows& rows, int row) {
 // And a key: a query sees it whose rank is not below view(). most_rank + 1: none does.
 struct KeyView {
   std::int32_t rank = least_rank;
-  bool valid = false;
+  std::uint32_t valid = 0;  // as it was loaded: nothing waits for it before view() does
 
   KeyView() = default;
-  // Of the keys before `end`. What is loaded is put together only when it is asked for.
-  __device__ KeyView(const Plan& plan, const Sequence& s, int j, int end) : valid(j < end) {
-    if (!valid) return;
-    if (plan.key_ranks.data != nullptr) rank = rank_at(plan.key_ranks, s.number, s.first_key + j);
-    if (plan.key_valid.data != nullptr) valid = is_valid_key(plan, s, j);
+  // Of the keys before `end`.
+  __device__ KeyView(const Plan& plan, const Sequence& s, int j, int end) : valid(j < end ? 1 : 0) {
+    if (j >= end) return;
+    if (plan.key_ranks.data != nullptr) {
+      rank = static_cast<const std::int32_t*>(
+          plan.key_ranks.data)[s.number * plan.key_ranks.batch + (s.first_key + j) * plan.key_ranks.row];
+    }
+    if (plan.key_valid.data != nullptr) {
+      valid = static_cast<const std::uint8_t*>(
+          plan.key_valid.data)[s.number * plan.key_valid.batch + (s.first_key + j) * plan.key_valid.row];
+    }
   }
-  __device__ std::int32_t view() const { return valid ? rank : most_rank + 1; }
+  __device__ std::int32_t view() const { return valid != 0 ? min(rank, most_rank) : most_rank + 1; }
 };
 
 // Whether a query sees key j, but for a dense mask,
