@@ -1,10 +1,159 @@
-// The cpu backend.
-#include "ops/attention/plan.h"
+// The cpu backend: how a call is cut up, and which thread does what.
+#include <algorithm>
+
+#include "core/parallel.h"
+#include "core/scratch.h"
+#include "core/simd.h"
+#include "core/text.h"
+#include "ops/attention/cpu.h"
+#include "ops/attention/host.h"
+#include "robocache_config.h"
 
 namespace robocache::attention_op {
 
-void run_cpu(const Plan& plan) { run_reference(plan); }
-void run_cpu_backward(const BackwardPlan& plan) { run_reference_backward(plan); }
-std::string describe_cpu(const Plan&) { return "cpu: the reference code"; }
+#define ROBOCACHE_DECLARE(target)                                                                                      \
+  namespace target {                                                                                                   \
+  void attend(const Plan&, const Tiling&, std::int64_t begin, std::int64_t end, float* scratch, float* partials);      \
+  void merge(const Plan&, const Tiling&, std::int64_t begin, std::int64_t end, float* scratch, const float* partials); \
+  void differentiate_queries(const BackwardPlan&, const Tiling&, std::int64_t begin, std::int64_t end,                 \
+                             float* scratch);                                                                          \
+  void differentiate_keys(const BackwardPlan&, const Tiling&, std::int64_t begin, std::int64_t end, float* scratch);   \
+  }
+ROBOCACHE_SIMD_TARGETS(ROBOCACHE_DECLARE)
+#undef ROBOCACHE_DECLARE
+
+namespace {
+
+struct Code {
+  void (*attend)(const Plan&, const Tiling&, std::int64_t, std::int64_t, float*, float*);
+  void (*merge)(const Plan&, const Tiling&, std::int64_t, std::int64_t, float*, const float*);
+  void (*differentiate_queries)(const BackwardPlan&, const Tiling&, std::int64_t, std::int64_t, float*);
+  void (*differentiate_keys)(const BackwardPlan&, const Tiling&, std::int64_t, std::int64_t, float*);
+};
+
+const Code* code_in_use() {
+#define ROBOCACHE_ENTRY(target) \
+  {target::attend, target::merge, target::differentiate_queries, target::differentiate_keys},
+  static constexpr Code targets[] = {ROBOCACHE_SIMD_TARGETS(ROBOCACHE_ENTRY){}};
+#undef ROBOCACHE_ENTRY
+  const int target = simd_target_in_use();
+  return target < 0 ? nullptr : &targets[target];
+}
+
+constexpr std::int64_t enough_tasks = 32;         // that many threads have some
+constexpr std::int64_t least_split = 4;           // blocks of keys, which pay for the merge
+constexpr std::int64_t worth_a_thread = 1 << 18;  // multiplications
+
+Tiling tiling_of(const Plan& plan) {
+  std::int64_t queries = 0;
+  std::int64_t keys = 0;
+  for (std::int64_t b = 0; b < plan.batch; ++b) {
+    const Sequence sequence = sequence_of(plan, b);
+    queries = std::max(queries, sequence.queries);
+    keys = std::max(keys, sequence.keys);
+  }
+  Tiling tiling;
+  const std::int64_t rows = queries * plan.group();
+  tiling.tiles = cut_up(rows, most_rows);
+  if (rows > 0) tiling.rows = cut_up(cut_up(rows, tiling.tiles), row_step) * row_step;
+  tiling.key_blocks = cut_up(keys, block_keys);
+  const std::int64_t tasks = tiling.tasks(plan);
+  if (tasks > 0 && tasks < enough_tasks) {
+    const std::int64_t splits = std::min(cut_up(enough_tasks, tasks), cut_up(tiling.key_blocks, least_split));
+    if (splits > 1) {
+      tiling.split_keys = cut_up(tiling.key_blocks, splits) * block_keys;
+      tiling.splits = cut_up(keys, tiling.split_keys);
+    }
+  }
+  return tiling;
+}
+
+// Calls f(begin, end, scratch) for tasks that multiply so often each.
+template <class F>
+void over_tasks(const Plan& plan, std::int64_t count, std::int64_t work, const F& f) {
+  const std::int64_t grain = work < worth_a_thread ? worth_a_thread / std::max<std::int64_t>(work, 1) : 1;
+  parallel_for(count, grain, [&](std::int64_t begin, std::int64_t end) {
+    const auto scratch = make_scratch<float>(static_cast<std::size_t>(scratch_floats(plan)));
+    f(begin, end, scratch.get());
+  });
+}
+
+// What no sequence has, and keys beyond its length, get 0.
+void clear(const Plan& plan, const Vectors& vectors, std::int64_t heads, std::int64_t places) {
+  if (vectors.data == nullptr) return;
+  const auto bytes = static_cast<std::size_t>(plan.head_dim * size_of(plan.dtype));
+  const std::int64_t batch = plan.query_offsets.data != nullptr ? 1 : plan.batch;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      for (std::int64_t n = 0; n < places; ++n) {
+        std::memset(static_cast<char*>(vectors.data) + offset_of(vectors, b, h, n) * size_of(plan.dtype), 0, bytes);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void run_cpu(const Plan& plan) {
+  const Code* const code = code_in_use();
+  if (code == nullptr) return run_reference(plan);
+  if (plan.append) with_vector_type(plan.dtype, [&](auto type) { append<typename decltype(type)::type>(plan); });
+  const Tiling tiling = tiling_of(plan);
+  const std::int64_t tasks = tiling.tasks(plan);
+  const bool splits = tiling.splits > 1;
+  const auto partials =
+      make_scratch<float>(splits ? static_cast<std::size_t>(tasks * tiling.rows * partial_row(plan)) : 0);
+  const std::int64_t keys = splits ? tiling.split_keys : tiling.key_blocks * block_keys;
+  over_tasks(plan, tasks, 2 * tiling.rows * keys * plan.head_dim,
+             [&](std::int64_t begin, std::int64_t end, float* scratch) {
+               code->attend(plan, tiling, begin, end, scratch, splits ? partials.get() : nullptr);
+             });
+  if (!splits) return;
+  over_tasks(plan, tasks / tiling.splits, tiling.splits * tiling.rows * plan.head_dim,
+             [&](std::int64_t begin, std::int64_t end, float* scratch) {
+               code->merge(plan, tiling, begin, end, scratch, partials.get());
+             });
+}
+
+void run_cpu_backward(const BackwardPlan& plan) {
+  const Code* const code = code_in_use();
+  if (code == nullptr) return run_reference_backward(plan);
+  const Plan& forward = plan.forward;
+  Tiling tiling = tiling_of(forward);
+  tiling.splits = 1;
+  const std::int64_t product = tiling.rows * block_keys * forward.head_dim;
+  if (plan.d_q.data != nullptr) {
+    if (forward.query_offsets.data != nullptr) clear(forward, plan.d_q, forward.heads, forward.queries);
+    over_tasks(forward, tiling.tasks(forward), 3 * tiling.key_blocks * product,
+               [&](std::int64_t begin, std::int64_t end, float* scratch) {
+                 code->differentiate_queries(plan, tiling, begin, end, scratch);
+               });
+  }
+  bool wanted = false;
+  for (int k = 0; k < forward.segment_count; ++k) {
+    wanted = wanted || plan.d_keys[k].data != nullptr || plan.d_values[k].data != nullptr;
+    if (forward.query_offsets.data == nullptr && forward.lengths.data == nullptr) continue;
+    clear(forward, plan.d_keys[k], forward.kv_heads, forward.segments[k].count);
+    clear(forward, plan.d_values[k], forward.kv_heads, forward.segments[k].count);
+  }
+  if (!wanted) return;
+  over_tasks(forward, forward.batch * forward.kv_heads * tiling.key_blocks, 4 * tiling.tiles * product,
+             [&](std::int64_t begin, std::int64_t end, float* scratch) {
+               code->differentiate_keys(plan, tiling, begin, end, scratch);
+             });
+}
+
+std::string describe_cpu(const Plan& plan) {
+  if (code_in_use() == nullptr)
+    return "cpu: the reference code; this CPU has no fused multiply-add, or it was asked for";
+  const Tiling tiling = tiling_of(plan);
+  std::string text = concat("cpu: ", simd_target(), ", ", plan.batch * plan.kv_heads, " key heads x ", tiling.tiles,
+                            " tiles of ", tiling.rows, " rows");
+  if (tiling.splits > 1) {
+    text +=
+        concat(" x ", tiling.splits, " splits of ", tiling.split_keys, " keys: there are too few tiles for threads");
+  }
+  return text;
+}
 
 }  // namespace robocache::attention_op
