@@ -94,19 +94,17 @@ def test_what_no_query_may_see_reaches_nothing(name, backend):
     calling.assert_same_bytes(answer.lse, clean.lse, name)
 
 
-def test_what_lies_in_no_sequence_sees_nothing(backend):
+def test_offsets_that_leave_places_out(backend):
+    """What lies in no sequence is seen by nobody."""
     where, convert = backend
-    generator = np.random.default_rng(0)
-    problem = cases.packed(generator, (4, 5), (9, 3))
+    problem = cases.packed(np.random.default_rng(0), (4, 5), (9, 3))
     for name in ("q_offsets", "k_offsets"):
         offsets = getattr(problem, name)
         offsets[0], offsets[-1] = 2, offsets[-1] - 1
+    for part in (*problem.keys, *problem.values):
+        part[:2], part[-1:] = np.nan, np.inf
     answer = attending.attend(problem, where, convert)
-    expected = oracle.attend(problem)[0]
-    np.testing.assert_allclose(answer.out, expected, atol=1e-5)
-    assert (answer.out[:2] == 0).all()
-    assert np.isneginf(answer.lse[:, :2]).all()
-    assert np.isneginf(answer.lse[:, -1:]).all()
+    np.testing.assert_allclose(answer.out[2:-1], oracle.attend(problem)[0][2:-1], atol=1e-5)
 
 
 CANARY = 77.0
@@ -177,36 +175,35 @@ def test_elements_beyond_32_bits(backend):
     if where == "cuda":
         pytest.skip("the GPU has no lazily allocated memory; test_large_strides_on_cuda")
     apart = 2**31 + 16
-    huge = np.empty(2 * (apart + 4096), np.float16)  # pages exist once written
-    generator = np.random.default_rng(1)
-    dense = cases.make(generator, 1, 2, 2, 3, 3, 32, "float16")
+    dense = cases.make(np.random.default_rng(1), 1, 2, 2, 3, 3, 32, "float16")
 
-    def far(array: np.ndarray, first: int, head: int, row: int) -> np.ndarray:
-        view = np.lib.stride_tricks.as_strided(huge[first:], array.shape, (0, head * 2, row * 2, 2))
+    def far(array: np.ndarray, head: int, row: int) -> np.ndarray:
+        huge = np.empty(apart + 4096, np.float16)  # pages exist once written
+        view = np.lib.stride_tricks.as_strided(huge, array.shape, (0, head * 2, row * 2, 2))
         view[...] = array
         return view
 
     expected = attending.attend(dense, where).out
-    heads_apart = (far(dense.q, 0, apart, 32), far(dense.keys[0], 128, apart, 32), far(dense.values[0], 256, apart, 32))
+    heads_apart = (far(array, apart, 32) for array in (dense.q, dense.keys[0], dense.values[0]))
     calling.assert_same_bytes(rc.attention(*heads_apart, backend=where), expected, "heads")
     two = tuple(array[:, :, :2] for array in (dense.q, dense.keys[0], dense.values[0]))
     expected = rc.attention(*two, backend=where)
-    rows_apart = tuple(far(array, 512 + 128 * n, 64, apart) for n, array in enumerate(two))
-    out = far(np.zeros_like(two[0]), 1024, 64, apart)
-    calling.assert_same_bytes(rc.attention(*rows_apart, backend=where, out=out).copy(), expected, "rows")
+    rows_apart = (far(array, 64, apart) for array in two)
+    out = far(np.zeros_like(two[0]), 64, apart)
+    calling.assert_same_bytes(np.array(rc.attention(*rows_apart, backend=where, out=out)), expected, "rows")
 
 
 def test_large_strides_on_cuda(cuda):
     free = torch.cuda.mem_get_info()[0]
     apart = 2**31 + 16
-    if free < 6 * apart:
-        pytest.skip(f"needs {6 * apart >> 30} GiB of GPU memory")
-    huge = torch.empty(apart + 4096, dtype=torch.float16, device="cuda")
+    if free < 5 * apart:
+        pytest.skip(f"needs {5 * apart >> 30} GiB of GPU memory")
+    huge, other = (torch.empty(apart + 4096, dtype=torch.float16, device="cuda") for _ in range(2))
     q, k, v = (torch.randn(1, 2, 3, 32, device="cuda").half() for _ in range(3))
     far = [huge.as_strided(part.shape, (0, apart, 32, 1), 128 * n) for n, part in enumerate((q, k, v))]
     for place, part in zip(far, (q, k, v), strict=True):
         place.copy_(part)
-    out = huge.as_strided(q.shape, (0, apart, 32, 1), 512)
+    out = other.as_strided(q.shape, (0, apart, 32, 1))
     assert torch.equal(rc.attention(*far, out=out), rc.attention(q, k, v))
 
 
