@@ -220,21 +220,21 @@ def in_layout(call: Call, q: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, 
 
 def check_arguments(tensors: Sequence[Tensor], call: Call, append: Sequence[Tensor] | None = None) -> None:
     """The engine checks for the portable backend too, so that there is one place that writes the sentences."""
-    # Rows of zeros that all rows share. What the data must fulfil is looked at where it is on the CPU; elsewhere that
-    # would have to wait for the device.
+    # What the data must fulfil is looked at where it is on the CPU; elsewhere that would have to wait for the device.
     here = call.check and tensors[0].device.type == "cpu"
-    stand_ins = [stand_in(tensor) for tensor in tensors]
-    for name, tensor in unpack(tensors, call).optional.items():
+    first = 1 + 2 * call.segments
+    stand_ins = [stand_in(tensor, append is not None and 0 < n < first) for n, tensor in enumerate(tensors)]
+    for n, name in enumerate(unpack(tensors, call).optional, first):
         if here and name in ("q_offsets", "k_offsets", "lengths"):
-            position = list(unpack(tensors, call).optional).index(name) + 1 + 2 * call.segments
-            stand_ins[position] = tensor.detach()
-    short = call._replace(check=here, backend=None)
-    _core.describe_attention(*arguments(stand_ins, short, append and tuple(stand_in(part) for part in append)))
+            stand_ins[n] = tensors[n]
+    new = None if append is None else tuple(stand_in(part) for part in append)
+    _core.describe_attention(*arguments(stand_ins, call._replace(check=here, backend=None), new))
 
 
-def stand_in(tensor: Tensor) -> Tensor:
-    if tensor.ndim == 0:
-        return torch.zeros((), dtype=tensor.dtype)
+def stand_in(tensor: Tensor, will_be_written: bool = False) -> Tensor:
+    """Of the same shape, in memory that all rows share; or in memory that nobody touches."""
+    if tensor.ndim == 0 or will_be_written:
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
     return torch.zeros(tensor.shape[-1], dtype=tensor.dtype).expand(tensor.shape)
 
 
@@ -314,7 +314,7 @@ def attention_fake(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
 
 def attention_append(
     keys: Tensor, values: Tensor, new_keys: Tensor, new_values: Tensor, tensors: Sequence[Tensor], *options: Any
-) -> list[Tensor]:
+) -> tuple[Tensor, Tensor]:
     """`tensors` and the call are without the cache, which is written and so must be an argument of its own."""
     call = Call(*options)._replace(segments=1)
     tensors = [tensors[0], keys, values, *tensors[1:]]
@@ -322,7 +322,7 @@ def attention_append(
         new = (new_keys.detach(), new_values.detach())
         made = _core.attention(*arguments(tensors, call, new), True, None)
         if made is not NotImplemented:
-            return list(made)
+            return made
     check_arguments(tensors, call, (new_keys, new_values))
     optional = unpack(tensors, call).optional
     lengths = optional["lengths"]
@@ -330,13 +330,13 @@ def attention_append(
         _torch_attention_backend.write(heads_first(call, cache), heads_first(call, new), lengths)
     plan = plan_of(tensors, call)
     plan.lengths = lengths + new_keys.shape[1 if call.layout == "bqhd" else 2]
-    return list(in_layout(call, tensors[0], *_torch_attention_backend.attend(plan)))
+    return in_layout(call, tensors[0], *_torch_attention_backend.attend(plan))
 
 
 def attention_append_fake(
     keys: Tensor, values: Tensor, new_keys: Tensor, new_values: Tensor, tensors: Sequence[Tensor], *options: Any
-) -> list[Tensor]:
-    return attention_fake(tensors, *options)
+) -> tuple[Tensor, ...]:
+    return tuple(attention_fake(tensors, *options))
 
 
 def attention_backward(tensors: Sequence[Tensor], *arguments_: Any) -> list[Tensor]:
@@ -387,7 +387,8 @@ TAGS = (torch.Tag.pt2_compliant_tag,)
 library = torch.library.Library("robocache", "FRAGMENT")
 library.define(f"attention({SCHEMA}) -> Tensor[]", tags=TAGS)
 library.define(
-    f"attention_append(Tensor(a!) keys, Tensor(b!) values, Tensor new_keys, Tensor new_values, {SCHEMA}) -> Tensor[]",
+    f"attention_append(Tensor(a!) keys, Tensor(b!) values, Tensor new_keys, Tensor new_values, {SCHEMA}) -> (Tensor, "
+    "Tensor)",
     tags=TAGS,
 )
 library.define(

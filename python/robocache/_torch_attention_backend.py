@@ -39,13 +39,14 @@ def attend(plan: Plan) -> tuple[Tensor, Tensor]:
     groups, keys = plan.keys.shape[1:3]
     seen = seen_by(plan).expand(batch, heads, queries, keys).unflatten(1, (groups, -1))
     # What nobody sees, and who sees nothing, may hold NaN, and 0 * NaN would bring it into results and gradients.
-    reached = seen.any(3).any(2)[..., None]
+    reached, sees = seen.any(3).any(2)[..., None], seen.any(-1, keepdim=True)
     k = torch.where(reached, plan.keys.float(), 0)[:, :, None]
     v = torch.where(reached, plan.values.float(), 0)[:, :, None]
-    q = torch.where(seen.any(-1, keepdim=True), plan.q.float().unflatten(1, (groups, -1)), 0)
+    q = torch.where(sees, plan.q.float().unflatten(1, (groups, -1)), 0)
     scores = torch.where(seen, (q * plan.scale) @ k.mT, -torch.inf)
-    lse = scores.logsumexp(-1)
-    weights = torch.exp(scores - torch.where(lse == -torch.inf, 0, lse)[..., None])
+    scores = torch.where(sees, scores, 0)
+    weights = torch.where(sees, scores.softmax(-1), 0)
+    lse = torch.where(sees[..., 0], scores.logsumexp(-1), -torch.inf)
     return (weights @ v).flatten(1, 2).to(plan.q.dtype), lse.flatten(1, 2)
 
 

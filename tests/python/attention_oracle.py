@@ -151,8 +151,11 @@ class Gradients(NamedTuple):
     values: list[np.ndarray]
 
 
-def differentiate(problem: Problem, d_out: np.ndarray, d_lse: np.ndarray) -> Gradients:
-    """From those of out and lse, float64 and shaped as the call's results."""
+def differentiate(problem: Problem, d_out: np.ndarray, d_lse: np.ndarray, sizes: bool = False) -> Gradients:
+    """From those of out and lse, float64 and shaped as the call's results. `sizes`: what each is the sum of, all of it
+    taken as positive, which is what roundings are to be compared with."""
+    size = np.abs if sizes else lambda x: x
+    sign = 1 if sizes else -1
     heads_last = problem.options.get("layout") == "bqhd"
     packed = problem.q_offsets is not None
     d_queries, d_keys, d_values = [], [], []
@@ -168,11 +171,12 @@ def differentiate(problem: Problem, d_out: np.ndarray, d_lse: np.ndarray) -> Gra
             any_query = s.seen[h].any(0)
             share = weights(s, h)[0][:, any_query]
             k, v = s.keys[group][any_query], s.values[group][any_query]
-            d_share = d[h] @ v.T
-            d_scores = share * (d_share - (share * d_share).sum(1, keepdims=True) + d_logarithm[h][:, None])
-            d_q[h] = s.scale * d_scores @ k
-            d_k[group][any_query] += s.scale * d_scores.T @ s.q[h]
-            d_v[group][any_query] += share.T @ d[h]
+            d_share = size(d[h]) @ size(v).T
+            mean = (share * d_share).sum(1, keepdims=True)
+            d_scores = size(s.scale) * share * (d_share + sign * mean + size(d_logarithm[h][:, None]))
+            d_q[h] = d_scores @ size(k)
+            d_k[group][any_query] += d_scores.T @ size(s.q[h])
+            d_v[group][any_query] += share.T @ size(d[h])
         d_queries.append(d_q)
         d_keys.append(d_k)
         d_values.append(d_v)
