@@ -61,6 +61,7 @@ bool is_debugged() {
 
 struct AttentionCall : Call {
   AttentionCall(const char* operation, const Given& given) : Call(operation, given.backend) {
+    inputs.reserve(8);
     op.mask.causal = parse_flag(where, "causal", given.causal.ptr());
     op.check = parse_flag(where, "check", given.check.ptr());
     heads_last = parse_heads_last(where, given.layout.ptr());
@@ -102,7 +103,7 @@ struct AttentionCall : Call {
     if (array.is_none()) return true;
     const bool seen = arrays.view(where, argument, array.ptr(), role, view);
     served &= seen;
-    if (seen) inputs.push_back({argument, view});
+    if (seen) inputs.push_back({argument, &view});
     if (seen && heads_last && view.rank == 4 && role != Role::integers) view = transposed(view);
     return seen;
   }
@@ -203,7 +204,7 @@ struct AttentionCall : Call {
   bool served = true;
   struct Input {
     const char* argument;
-    TensorView view;
+    const TensorView* view;  // in `op`, or a local of the caller
   };
   std::vector<Input> inputs;
 };
@@ -221,7 +222,7 @@ nb::object attention(Argument q, Argument k, Argument v, Argument causal, Argume
     call.add_like(outputs, call.op.queries);
   } else {
     call.view_out(out, call.op.queries.dtype, result);
-    for (const AttentionCall::Input& input : call.inputs) check_apart(call.where, result, input.argument, input.view);
+    for (const AttentionCall::Input& input : call.inputs) check_apart(call.where, result, input.argument, *input.view);
   }
   if (with_lse) call.add_lse(outputs);
   outputs.allocate();
