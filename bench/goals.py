@@ -77,6 +77,7 @@ class Row:
     op: str
     name: str
     devices: tuple[str, ...] = ("cuda", "cpu")
+    roundings: float = 1  # that explain what a result is off by
 
     @property
     def title(self) -> str:

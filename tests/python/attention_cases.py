@@ -121,6 +121,8 @@ def _cases() -> list[Case]:
     plain("SmolVLA cross", batch=1, heads=15, kv_heads=5, queries=50, keys=241)
     plain("SigLIP", batch=1, heads=2, queries=256, keys=256, head_dim=72)
 
+    plain("RDT image cross", batch=1, heads=2, queries=7, keys=4374)
+
     # Positions
     plain("causal, more keys than queries", queries=5, keys=40, causal=True)
     plain("causal, more queries than keys", queries=40, keys=5, causal=True)
