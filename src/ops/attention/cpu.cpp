@@ -59,7 +59,10 @@ HWY_INLINE void multiply_part(const Matrix& a, const float* b, std::int64_t b_ro
   }
 }
 
-// A product with whole vectors of columns, as wide and as high as parts of it can be.
+// How many of those that are left come next, so that the last ones are not few.
+HWY_INLINE std::int64_t next_part(std::int64_t left, std::int64_t most) { return cut_up(left, cut_up(left, most)); }
+
+// A product with whole vectors of columns, in parts that fit the registers.
 template <bool keeps>
 struct Product {
   Matrix a;
@@ -70,25 +73,31 @@ struct Product {
   std::int64_t c_row;
   const float* rescale;
 
-  template <int vectors, int high>
-  void multiply_rest(std::int64_t r, std::int64_t column) const {
-    if (rows - r < high) {
-      if constexpr (high > 1) multiply_rest<vectors, high - 1>(r, column);
+  template <int vectors, int high = row_step>
+  void multiply_rows(std::int64_t r, std::int64_t count, std::int64_t column) const {
+    if (count < high) {
+      if constexpr (high > 1) multiply_rows<vectors, high - 1>(r, count, column);
       return;
     }
     multiply_part<high, vectors, keeps>({a.data + r * a.row, a.row, a.column}, b + column, b_row, depth,
                                         c + r * c_row + column, c_row, rescale == nullptr ? nullptr : rescale + r);
   }
-  template <int vectors>
-  void multiply_columns(std::int64_t column) const {
-    std::int64_t r = 0;
-    for (; r + row_step <= rows; r += row_step) multiply_rest<vectors, row_step>(r, column);
-    if (r < rows) multiply_rest<vectors, row_step - 1>(r, column);
-  }
   template <int vectors = most_vectors>
-  void multiply(std::int64_t columns, std::int64_t column = 0) const {
-    for (; column + vectors * lanes <= columns; column += vectors * lanes) multiply_columns<vectors>(column);
-    if constexpr (vectors > 1) multiply<vectors - 1>(columns, column);
+  void multiply_columns(std::int64_t column, std::int64_t count) const {
+    if (count < vectors) {
+      if constexpr (vectors > 1) multiply_columns<vectors - 1>(column, count);
+      return;
+    }
+    for (std::int64_t r = 0, next = 0; r < rows; r += next) {
+      next = next_part(rows - r, row_step);
+      multiply_rows<vectors>(r, next, column);
+    }
+  }
+  void multiply(std::int64_t columns) const {
+    for (std::int64_t column = 0, next = 0; column < columns; column += next * lanes) {
+      next = next_part((columns - column) / lanes, most_vectors);
+      multiply_columns(column, next);
+    }
   }
 };
 
@@ -101,8 +110,7 @@ HWY_INLINE Vector exponential(Vector x) {
   constexpr float lowest = -87.33654F;
   constexpr float highest = 88.37626F;
   const auto vanishes = hn::Lt(x, hn::Set(d, lowest));
-  x = hn::IfThenElse(vanishes, hn::Set(d, lowest), x);
-  x = hn::IfThenElse(hn::Gt(x, hn::Set(d, highest)), hn::Set(d, highest), x);
+  x = hn::Max(hn::Set(d, lowest), hn::Min(hn::Set(d, highest), x));  // in this order a NaN stays
   const auto power = hn::NearestInt(hn::Mul(x, hn::Set(d, 1.44269504F)));
   const Vector n = hn::ConvertTo(d, power);
   // ln 2 in two parts, of which the first has zeros at its end.
@@ -118,9 +126,6 @@ HWY_INLINE Vector exponential(Vector x) {
   return hn::IfThenZeroElse(vanishes, hn::Mul(sum, scale));
 }
 HWY_INLINE float exponential(float x) { return hn::GetLane(exponential(hn::Set(Floats(), x))); }
-
-// The subtrahend of scores whose largest is that: where a row has seen nothing, exponentials of -inf are 0, not NaN.
-HWY_INLINE float shift_of(float largest) { return largest == nothing_seen ? 0.0F : largest; }
 
 // ---- tiles and blocks ----------------------------------------------------------------------------------------------
 
@@ -153,10 +158,10 @@ struct Room {
 struct Tile {
   const Plan& plan;
   Sequence sequence;
-  std::int64_t g, first, count;  // the key head; rows
+  std::int64_t g, group, first, count;  // the key head, how many heads read it, rows
 
-  std::int64_t query(std::int64_t r) const { return (first + r) / plan.group(); }
-  std::int64_t head(std::int64_t r) const { return g * plan.group() + (first + r) % plan.group(); }
+  std::int64_t query(std::int64_t r) const { return (first + r) / group; }
+  std::int64_t head(std::int64_t r) const { return g * group + (first + r) % group; }
   template <class T>
   T* vector(const Vectors& vectors, std::int64_t r) const {
     return vector_at<T>(vectors, sequence.number, head(r), sequence.first_query + query(r));
@@ -175,7 +180,7 @@ Tile tile_of(const Plan& plan, const Tiling& tiling, std::int64_t b, std::int64_
   const Sequence sequence = sequence_of(plan, b);
   const std::int64_t rows = sequence.queries * plan.group();
   const std::int64_t first = clamp_to(t * tiling.rows, 0, rows);
-  return {plan, sequence, g, first, clamp_to(rows - first, 0, tiling.rows)};
+  return {plan, sequence, g, rows > 0 ? plan.group() : 1, first, clamp_to(rows - first, 0, tiling.rows)};
 }
 
 // Keys of a sequence, and which of them each row of a tile sees: bit j is key first + j.
@@ -190,14 +195,6 @@ struct Block {
 
 HWY_INLINE std::uint64_t ones(std::int64_t count) {
   return count >= block_keys ? all_keys : (std::uint64_t{1} << count) - 1;
-}
-
-// Bits of `count` conditions.
-template <class F>
-HWY_INLINE std::uint64_t bits_of(std::int64_t count, const F& f) {
-  std::uint64_t bits = 0;
-  for (std::int64_t j = 0; j < count; ++j) bits |= static_cast<std::uint64_t>(f(j)) << j;
-  return bits;
 }
 
 // ranks[j] <= rank, for a whole block.
@@ -237,6 +234,15 @@ void look(const Tile& tile, std::int64_t first, std::int64_t count, Block& block
   const Sequence& sequence = tile.sequence;
   block.first = first;
   block.count = count;
+  const bool ranked = plan.key_ranks.data != nullptr;
+  const bool in_all_windows = first >= keys_in_window(plan, sequence, tile.query(tile.count - 1)).first &&
+                              first + count <= keys_in_window(plan, sequence, tile.query(0)).end;
+  if (in_all_windows && !ranked && plan.key_valid.data == nullptr && plan.dense == nullptr) {
+    for (std::int64_t r = 0; r < tile.count; ++r) block.rows[r] = ones(count);
+    block.seen = ones(count);
+    block.whole = count == block_keys;
+    return;
+  }
   std::uint64_t valid = ones(count);
   if (plan.key_valid.data != nullptr) {
     const std::int64_t place =
@@ -244,7 +250,6 @@ void look(const Tile& tile, std::int64_t first, std::int64_t count, Block& block
     valid = bits_of_bytes(static_cast<const std::uint8_t*>(plan.key_valid.data) + place, plan.key_valid.row, count);
   }
   std::int32_t ranks[block_keys] = {};
-  const bool ranked = plan.key_ranks.data != nullptr;
   for (std::int64_t j = 0; ranked && j < count; ++j) {
     ranks[j] = rank_at(plan.key_ranks, sequence.number, sequence.first_key + first + j);
   }
@@ -387,24 +392,32 @@ void weigh(const Tile& tile, const Block& block, float* scores, Softmax& softmax
   const Floats d;
   const Vector scale = hn::Set(d, static_cast<float>(tile.plan.scale));
   const Vector hidden = hn::Set(d, nothing_seen);
+  float here[most_rows] = {};
   for (std::int64_t r = 0; r < tile.count; ++r) {
-    float* const row = scores + r * block_keys;
     Vector most = hidden;
     for (std::int64_t j = 0; j < block.columns(); j += lanes) {
-      Vector score = hn::Mul(hn::LoadU(d, row + j), scale);
-      if (!block.whole) score = where_seen(block.rows[r], j, score, hidden);
-      hn::StoreU(score, d, row + j);
-      most = hn::Max(most, score);
+      const Vector score = hn::Mul(hn::LoadU(d, scores + r * block_keys + j), scale);
+      most = hn::Max(most, block.whole ? score : where_seen(block.rows[r], j, score, hidden));
     }
-    const float before = softmax.largest[r];
-    const float here = hn::GetLane(hn::MaxOfLanes(d, most));
-    const float largest = here > before ? here : before;
-    const float shift = shift_of(largest);
-    softmax.largest[r] = largest;
-    softmax.rescale[r] = exponential(before - shift);
+    here[r] = hn::GetLane(hn::MaxOfLanes(d, most));
+  }
+  float shifts[most_rows];
+  for (std::int64_t r = 0; r < tile.count; r += lanes) {
+    const Vector before = hn::LoadU(d, softmax.largest + r);
+    const Vector largest = hn::Max(before, hn::LoadU(d, here + r));
+    // Where a row has seen nothing, exponentials of -inf are to be 0, not NaN.
+    const Vector shift = hn::IfThenZeroElse(hn::Eq(largest, hidden), largest);
+    hn::StoreU(largest, d, softmax.largest + r);
+    hn::StoreU(shift, d, shifts + r);
+    hn::StoreU(exponential(hn::Sub(before, shift)), d, softmax.rescale + r);
+  }
+  for (std::int64_t r = 0; r < tile.count; ++r) {
+    float* const row = scores + r * block_keys;
+    const Vector shift = hn::Set(d, shifts[r]);
     Vector sum = hn::Zero(d);
     for (std::int64_t j = 0; j < block.columns(); j += lanes) {
-      const Vector weight = exponential(hn::Sub(hn::LoadU(d, row + j), hn::Set(d, shift)));
+      Vector weight = exponential(hn::MulSub(hn::LoadU(d, row + j), scale, shift));
+      if (!block.whole) weight = where_seen(block.rows[r], j, weight, hn::Zero(d));
       hn::StoreU(weight, d, row + j);
       sum = hn::Add(sum, weight);
     }
@@ -428,7 +441,7 @@ template <class T>
 void attend_tile(const Tile& tile, const KeyRange& keys, const Room& room, float* partial) {
   const Plan& plan = tile.plan;
   Softmax softmax;
-  for (std::int64_t r = 0; r < tile.count; ++r) {
+  for (std::int64_t r = 0; r < most_rows; ++r) {
     softmax.largest[r] = nothing_seen;
     softmax.sum[r] = 0;
   }
@@ -473,7 +486,7 @@ void merge_row(const Tile& tile, std::int64_t r, const float* partial, std::int6
   float sum = 0;
   for (std::int64_t s = 0; s < splits; ++s) {
     const float* const row = partial + s * step;
-    const float weight = exponential(row[width] - shift_of(largest));
+    const float weight = exponential(row[width] - (largest == nothing_seen ? 0.0F : largest));
     sum += weight * row[width + 1];
     for (std::int64_t k = 0; k < width; k += lanes) {
       hn::StoreU(hn::MulAdd(hn::Set(d, weight), hn::LoadU(d, row + k), hn::LoadU(d, sums + k)), d, sums + k);

@@ -27,16 +27,16 @@ void store(const double* x, T* to, std::int64_t size) {
   for (std::int64_t d = 0; d < size; ++d) to[d] = narrow<T>(x[d]);
 }
 
-// A query of the call, and the calls f(j, keys' place) for each key that it sees.
+// A query of the call.
 struct Query {
   const Plan& plan;
   Sequence sequence;
-  std::int64_t h, i;
+  std::int64_t g, h, i;  // the head of keys that its own head reads
 
   std::int64_t place() const { return sequence.first_query + i; }
-  std::int64_t kv_head() const { return h / plan.group(); }
   std::int64_t in_lse() const { return lse_offset(plan, sequence, h, i); }
 
+  // f(j, where it lies) for each key j that it sees.
   template <class F>
   void over_keys(const F& f) const {
     const KeyRange range = keys_in_window(plan, sequence, i);
@@ -50,8 +50,10 @@ template <class F>
 void over_queries(const Plan& plan, const F& f) {
   for (std::int64_t b = 0; b < plan.batch; ++b) {
     const Sequence sequence = sequence_of(plan, b);
-    for (std::int64_t h = 0; h < plan.heads; ++h) {
-      for (std::int64_t i = 0; i < sequence.queries; ++i) f(Query{plan, sequence, h, i});
+    for (std::int64_t g = 0; g < plan.kv_heads; ++g) {
+      for (std::int64_t h = g * plan.group(); h < (g + 1) * plan.group(); ++h) {
+        for (std::int64_t i = 0; i < sequence.queries; ++i) f(Query{plan, sequence, g, h, i});
+      }
     }
   }
 }
@@ -66,7 +68,7 @@ void attend(const Plan& plan) {
     const T* const q = vector_at<T>(plan.q, b, query.h, query.place());
     double largest = nothing_seen;
     query.over_keys([&](std::int64_t j, Place place) {
-      const T* const k = vector_at<T>(plan.segments[place.segment].keys, b, query.kv_head(), place.n);
+      const T* const k = vector_at<T>(plan.segments[place.segment].keys, b, query.g, place.n);
       const double score = plan.scale * dot(q, k, plan.head_dim);
       scores[static_cast<std::size_t>(j)] = score;
       if (!(score <= largest)) largest = score;
@@ -77,7 +79,7 @@ void attend(const Plan& plan) {
       if (largest == nothing_seen) return;
       const double weight = std::exp(scores[static_cast<std::size_t>(j)] - largest);
       weights += weight;
-      add_scaled(weight, vector_at<T>(plan.segments[place.segment].values, b, query.kv_head(), place.n), sum.data(),
+      add_scaled(weight, vector_at<T>(plan.segments[place.segment].values, b, query.g, place.n), sum.data(),
                  plan.head_dim);
     });
     for (double& x : sum) x = largest == nothing_seen ? 0 : x / weights;
@@ -131,7 +133,6 @@ void differentiate(const BackwardPlan& backward) {
   }
   over_queries(plan, [&](const Query& query) {
     const std::int64_t b = query.sequence.number;
-    const std::int64_t g = query.kv_head();
     const T* const q = vector_at<T>(plan.q, b, query.h, query.place());
     const T* const d_out = vector_at<T>(backward.d_out, b, query.h, query.place());
     const double lse = plan.lse[query.in_lse()];
@@ -140,13 +141,13 @@ void differentiate(const BackwardPlan& backward) {
     if (backward.d_lse != nullptr) delta -= backward.d_lse[query.in_lse()];
     query.over_keys([&](std::int64_t, Place place) {
       const auto segment = static_cast<std::size_t>(place.segment);
-      const T* const k = vector_at<T>(plan.segments[segment].keys, b, g, place.n);
-      const T* const v = vector_at<T>(plan.segments[segment].values, b, g, place.n);
+      const T* const k = vector_at<T>(plan.segments[segment].keys, b, query.g, place.n);
+      const T* const v = vector_at<T>(plan.segments[segment].values, b, query.g, place.n);
       const double weight = std::exp(plan.scale * dot(q, k, plan.head_dim) - lse);
       const double d_score = plan.scale * weight * (dot(d_out, v, plan.head_dim) - delta);
       d_q.add(d_score, k, b, query.h, query.place());
-      d_keys[segment].add(d_score, q, b, g, place.n);
-      d_values[segment].add(weight, d_out, b, g, place.n);
+      d_keys[segment].add(d_score, q, b, query.g, place.n);
+      d_values[segment].add(weight, d_out, b, query.g, place.n);
     });
   });
   d_q.write();
