@@ -21,7 +21,7 @@ class Mask:
     """What a query may see, as data that grows with the tokens and not with their square.
 
         rc.Mask(key_valid=padding)                              # bool [B, K]: keys that are real
-        rc.Mask(query_rank, key_rank)                           # int32 [B, Q], [B, K]: prefix-LM, block-causal, readouts
+        rc.Mask(query_rank, key_rank)                           # int32 [B, Q], [B, K]: prefix-LM, block-causal
         rc.Mask.from_openpi(pad_masks, att_masks)               # as openpi and LeRobot's pi0 carry it
         rc.Mask.from_openpi(pad_masks, att_masks).last_queries(51)
 
@@ -168,9 +168,7 @@ def describe_attention(
 ) -> str:
     """Which kernel `attention` would take for these arguments on this machine, and why, in one line."""
     offsets = (_beside(q, q_offsets), _beside(q, k_offsets), _beside(q, lengths))
-    said = _core.describe_attention(
-        q, k, v, causal, scale, window, mask, *offsets, append, layout, False, backend
-    )
+    said = _core.describe_attention(q, k, v, causal, scale, window, mask, *offsets, append, layout, False, backend)
     return "torch: plain operations" if said is NotImplemented else said
 
 

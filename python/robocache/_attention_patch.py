@@ -171,7 +171,5 @@ def _for_transformers(
             sdpa_attention_forward,
         )
 
-        return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout, scaling, is_causal, **options
-        )
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **options)
     return serve(query, key, value, attention_mask, causal, scaling).transpose(1, 2).contiguous(), None

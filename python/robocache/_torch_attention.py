@@ -25,12 +25,13 @@ from ._attention import Mask
 from ._torch_ops import is_plain, is_wrapped
 from ._torch_run import uses_portable
 
+engine: Any = _core
 OPTIONAL = ("query_rank", "key_rank", "key_valid", "dense", "q_offsets", "k_offsets", "lengths")
 RANKS = OPTIONAL[:4]  # the fields of a Mask
 
 
 class Call(NamedTuple):
-    """What is constant while tensors change. The tensors: q; k and v of each segment; those of OPTIONAL that are there."""
+    """What is constant while tensors change. These are q, k and v of each segment, and what there is of OPTIONAL."""
 
     segments: int
     present: int  # a bit for each of OPTIONAL
@@ -42,7 +43,9 @@ class Call(NamedTuple):
     check: bool
     backend: str | None
 
-    operation = "attention"
+    @property
+    def operation(self) -> str:
+        return "attention"
 
 
 SCHEMA = (
@@ -168,7 +171,7 @@ def unpack(tensors: Sequence[Tensor], call: Call) -> Unpacked:
 def run_now(tensors: Sequence[Tensor], call: Call) -> Sequence[Tensor]:
     """out and lse."""
     if not uses_portable(call, tensors[0].device):  # type: ignore[arg-type]
-        made = _core.attention(*arguments(tensors, call), True, None)
+        made = engine.attention(*arguments(tensors, call), True, None)
         if made is not NotImplemented:
             return made
     return run_portable(tensors, call)
@@ -228,7 +231,7 @@ def check_arguments(tensors: Sequence[Tensor], call: Call, append: Sequence[Tens
         if here and name in ("q_offsets", "k_offsets", "lengths"):
             stand_ins[n] = tensors[n]
     new = None if append is None else tuple(stand_in(part) for part in append)
-    _core.describe_attention(*arguments(stand_ins, call._replace(check=here, backend=None), new))
+    engine.describe_attention(*arguments(stand_ins, call._replace(check=here, backend=None), new))
 
 
 def stand_in(tensor: Tensor, will_be_written: bool = False) -> Tensor:
@@ -319,8 +322,8 @@ def attention_append(
     call = Call(*options)._replace(segments=1)
     tensors = [tensors[0], keys, values, *tensors[1:]]
     if not uses_portable(call, keys.device):  # type: ignore[arg-type]
-        new = (new_keys.detach(), new_values.detach())
-        made = _core.attention(*arguments(tensors, call, new), True, None)
+        pair = (new_keys.detach(), new_values.detach())
+        made = engine.attention(*arguments(tensors, call, pair), True, None)
         if made is not NotImplemented:
             return made
     check_arguments(tensors, call, (new_keys, new_values))
@@ -345,7 +348,7 @@ def attention_backward(tensors: Sequence[Tensor], *arguments_: Any) -> list[Tens
     if not uses_portable(call, out.device):  # type: ignore[arg-type]
         d_out = torch.zeros_like(out) if d_out is None else with_dense_rows(d_out)
         d_lse = None if d_lse is None else d_lse.contiguous()
-        made = _core.attention_backward(*arguments(tensors, call), out, lse, d_out, d_lse, wanted)
+        made = engine.attention_backward(*arguments(tensors, call), out, lse, d_out, d_lse, wanted)
         if made is not NotImplemented:
             return [part for part in made if part is not None]
     with torch.enable_grad():

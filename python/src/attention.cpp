@@ -173,14 +173,10 @@ struct AttentionCall : Call {
   }
 
   // As the caller lays out an array that this is the view of.
-  TensorView in_layout(const TensorView& view) const {
-    return heads_last && view.rank == 4 ? transposed(view) : view;
-  }
+  TensorView in_layout(const TensorView& view) const { return heads_last && view.rank == 4 ? transposed(view) : view; }
 
   // One more output, shaped as an input.
-  void add_like(Outputs& outputs, const TensorView& view) const {
-    outputs.add(view.dtype, shape_of(in_layout(view)));
-  }
+  void add_like(Outputs& outputs, const TensorView& view) const { outputs.add(view.dtype, shape_of(in_layout(view))); }
 
   void add_lse(Outputs& outputs) const {
     const TensorView& q = op.queries;
@@ -283,9 +279,9 @@ nb::object attention_backward(Argument q, Argument k, Argument v, Argument causa
   return made;
 }
 
-nb::object describe_call(Argument q, Argument k, Argument v, Argument causal, Argument scale, Argument window, Argument mask,
-                    Argument query_offsets, Argument key_offsets, Argument lengths, Argument append, Argument layout,
-                    Argument check, Argument backend) {
+nb::object describe_call(Argument q, Argument k, Argument v, Argument causal, Argument scale, Argument window,
+                         Argument mask, Argument query_offsets, Argument key_offsets, Argument lengths, Argument append,
+                         Argument layout, Argument check, Argument backend) {
   const AttentionCall call("attention", {q, k, v, causal, scale, window, mask, query_offsets, key_offsets, lengths,
                                          append, layout, check, backend});
   if (!call.served) return not_implemented();
@@ -295,19 +291,19 @@ nb::object describe_call(Argument q, Argument k, Argument v, Argument causal, Ar
 }  // namespace
 
 void bind_attention(nb::module_& m) {
-#define ROBOCACHE_GIVEN                                                                                          \
+#define ROBOCACHE_GIVEN                                                                                         \
   "q: typing.Any, k: typing.Any, v: typing.Any, causal: bool, scale: float | None, window: typing.Any, mask: "  \
   "typing.Any, q_offsets: typing.Any, k_offsets: typing.Any, lengths: typing.Any, append: typing.Any, layout: " \
   "str, check: bool, backend: str | None"
   m.def("attention", &attention,
         nb::sig("def attention(" ROBOCACHE_GIVEN ", return_lse: bool, out: typing.Any, /) -> typing.Any"),
         "robocache.attention; NotImplemented where it is no call for the engine.");
-  m.def("attention_backward", &attention_backward,
-        nb::sig("def attention_backward(" ROBOCACHE_GIVEN ", out: typing.Any, lse: typing.Any, d_out: typing.Any, "
-                "d_lse: typing.Any, wanted: int, /) -> typing.Any"),
-        "Gradients of q, then of k and v of each segment; bit n of `wanted` asks for that of place n, others are None.");
-  m.def("describe_attention", &describe_call,
-        nb::sig("def describe_attention(" ROBOCACHE_GIVEN ", /) -> typing.Any"),
+  m.def(
+      "attention_backward", &attention_backward,
+      nb::sig("def attention_backward(" ROBOCACHE_GIVEN ", out: typing.Any, lse: typing.Any, d_out: typing.Any, "
+              "d_lse: typing.Any, wanted: int, /) -> typing.Any"),
+      "Gradients of q, then of k and v of each segment; bit n of `wanted` asks for that of place n, others are None.");
+  m.def("describe_attention", &describe_call, nb::sig("def describe_attention(" ROBOCACHE_GIVEN ", /) -> typing.Any"),
         "Which kernel a call takes, and why; or NotImplemented.");
 #undef ROBOCACHE_GIVEN
 }

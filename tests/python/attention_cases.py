@@ -110,9 +110,7 @@ def _cases() -> list[Case]:
         add(f"ranks {dtype}", lambda generator, dtype=dtype: ranked(generator, make(generator, dtype=dtype, keys=45)))
         add(
             f"pi0 suffix {dtype}",
-            lambda generator, dtype=dtype: ranked(
-                generator, make(generator, 1, 8, 1, 51, (160, 51), 256, dtype)
-            ),
+            lambda generator, dtype=dtype: ranked(generator, make(generator, 1, 8, 1, 51, (160, 51), 256, dtype)),
         )
         add(f"packed {dtype}", lambda generator, dtype=dtype: packed(generator, (7, 0, 3), (20, 5, 0), dtype=dtype))
 
@@ -155,7 +153,9 @@ def _cases() -> list[Case]:
         problem = make(generator)
         limits = np.iinfo(np.int32)
         levels = np.array([limits.min, -1, 0, 7, limits.max], np.int32)
-        problem.mask |= {name: levels[generator.integers(0, 5, n)] for name, n in (("query_rank", 17), ("key_rank", 33))}
+        problem.mask |= {
+            name: levels[generator.integers(0, 5, n)] for name, n in (("query_rank", 17), ("key_rank", 33))
+        }
         return problem
 
     add("key_valid", valid)

@@ -57,7 +57,9 @@ def sequences(problem: Problem) -> list[Sequence]:
                     k, v = (np.concatenate([old, new[b]], 1) for old, new in zip((k, v), append, strict=True))
             key_places = slice(0, k.shape[1])
             mine = (q[b], k, v)
-        found.append(Sequence(*mine, seen(problem, b, mine[0].shape, mine[1].shape[1], query_places, key_places), scale))
+        found.append(
+            Sequence(*mine, seen(problem, b, mine[0].shape, mine[1].shape[1], query_places, key_places), scale)
+        )
     return found
 
 

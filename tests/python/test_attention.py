@@ -1,4 +1,4 @@
-"""attention on every backend that this machine has, against float64; strides, poison, large offsets, arrays of all kinds."""
+"""attention on every backend that this machine has, against float64; strides, poison, arrays of all kinds."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_append_writes_the_new_rows_and_no_others(layout, backend):
 
 def test_elements_beyond_32_bits(backend):
     """Heads and places that lie more than 2^31 elements apart, in memory that nobody touches."""
-    where, convert = backend
+    where, _ = backend
     if where == "cuda":
         pytest.skip("the GPU has no lazily allocated memory; test_large_strides_on_cuda")
     apart = 2**31 + 16
@@ -290,7 +290,9 @@ def test_a_dense_mask_is_an_array_or_a_mask(backend):
     first = calling.to_numpy(rc.attention(*arrays, backend=where, **options))
     again = calling.to_numpy(rc.attention(*arrays, backend=where, mask=options["mask"].dense))
     calling.assert_same_bytes(again, first, "dense")
-    last = calling.to_numpy(rc.attention(arrays[0][:, :, -5:], *arrays[1:], backend=where, mask=options["mask"].last_queries(5)))
+    last = calling.to_numpy(
+        rc.attention(arrays[0][:, :, -5:], *arrays[1:], backend=where, mask=options["mask"].last_queries(5))
+    )
     np.testing.assert_allclose(last, first[:, :, -5:], atol=1e-6)
 
 

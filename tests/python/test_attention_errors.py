@@ -85,12 +85,20 @@ def zeros(*shape: int, dtype: type = np.float32) -> np.ndarray:
     ("error", "parts", "arrays"),
     [
         (TypeError, ["attention: q is of type list"], ([1, 2], K, K)),
-        (TypeError, ["attention: queries are float64", "bfloat16, float16 or float32"], (zeros(1, 1, 2, 32, dtype=float), K, K)),
+        (
+            TypeError,
+            ["attention: queries are float64", "bfloat16, float16 or float32"],
+            (zeros(1, 1, 2, 32, dtype=float), K, K),
+        ),
         (TypeError, ["keys is float16 and queries are float32"], (Q, K.astype(np.float16), K)),
         (TypeError, ["values is float16 and queries are float32"], (Q, K, K.astype(np.float16))),
         (ValueError, ["queries has shape [3, 32]"], (zeros(3, 32), K, K)),
         (ValueError, ["keys has shape [5, 32]"], (Q, zeros(5, 32), zeros(5, 32))),
-        (ValueError, ["the head dim is 24", "32 to 256 in steps of 8"], (zeros(1, 1, 2, 24), zeros(1, 1, 2, 24), zeros(1, 1, 2, 24))),
+        (
+            ValueError,
+            ["the head dim is 24", "32 to 256 in steps of 8"],
+            (zeros(1, 1, 2, 24), zeros(1, 1, 2, 24), zeros(1, 1, 2, 24)),
+        ),
         (ValueError, ["the head dim is 36"], (zeros(1, 1, 2, 36), zeros(1, 1, 2, 36), zeros(1, 1, 2, 36))),
         (ValueError, ["the head dim is 264"], (zeros(1, 1, 2, 264), zeros(1, 1, 2, 264), zeros(1, 1, 2, 264))),
         (ValueError, ["keys has shape [2, 2, 5, 64]", "head dim"], (Q, zeros(2, 2, 5, 64), zeros(2, 2, 5, 64))),

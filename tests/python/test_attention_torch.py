@@ -43,10 +43,14 @@ def test_portable_lets_nothing_through(name):
 
 
 def flat(parts):
-    return [part for part in parts if not isinstance(part, list)] + [x for part in parts if isinstance(part, list) for x in part]
+    return [part for part in parts if not isinstance(part, list)] + [
+        x for part in parts if isinstance(part, list) for x in part
+    ]
 
 
-def gradients(problem: cases.Problem, backend, convert, d_out: np.ndarray, d_lse: np.ndarray | None) -> list[np.ndarray]:
+def gradients(
+    problem: cases.Problem, backend, convert, d_out: np.ndarray, d_lse: np.ndarray | None
+) -> list[np.ndarray]:
     """Of q, all keys, all values."""
     arrays, options = attending.arguments(problem, convert)
     leaves = flat(arrays)
@@ -183,12 +187,29 @@ def test_torch_func():
 def test_out_and_gradients():
     q, k, v = qkv()
     q.requires_grad_()
-    says(ValueError, ["attention: out takes no part in gradients"], rc.attention, q, k, v, out=torch.empty_like(q.detach()))
+    says(
+        ValueError,
+        ["attention: out takes no part in gradients"],
+        rc.attention,
+        q,
+        k,
+        v,
+        out=torch.empty_like(q.detach()),
+    )
     with torch.no_grad():
         rc.attention(q, k, v, out=torch.empty_like(q))
     parts = ["attention: append writes in place and has no gradients"]
     says(ValueError, parts, rc.attention, q, k, v, lengths=[3, 3], append=(k[:, :, :1], v[:, :, :1]))
-    says(ValueError, ["attention: out is torch.float32 [2]"], rc.attention, q.detach(), k, v, out=torch.empty(2), backend="torch")
+    says(
+        ValueError,
+        ["attention: out is torch.float32 [2]"],
+        rc.attention,
+        q.detach(),
+        k,
+        v,
+        out=torch.empty(2),
+        backend="torch",
+    )
 
 
 def test_portable_says_what_is_wrong_with_the_words_of_the_engine():
@@ -196,7 +217,11 @@ def test_portable_says_what_is_wrong_with_the_words_of_the_engine():
     pairs = [
         (ValueError, ["attention: lengths[1] = 99"], {"lengths": [0, 99]}),
         (ValueError, ["attention: key_valid has shape [3]"], {"mask": rc.Mask(key_valid=torch.ones(3, dtype=bool))}),
-        (ValueError, ["attention: query_ranks without key_ranks"], {"mask": rc.Mask(torch.zeros(9, dtype=torch.int32))}),
+        (
+            ValueError,
+            ["attention: query_ranks without key_ranks"],
+            {"mask": rc.Mask(torch.zeros(9, dtype=torch.int32))},
+        ),
         (ValueError, ["attention: layout is 'hbqd'"], {"layout": "hbqd"}),
     ]
     for error, parts, options in pairs:
@@ -213,7 +238,9 @@ def compiled(function):
 
 
 @pytest.mark.parametrize("backend", [None, "torch"])
-@pytest.mark.parametrize("name", ["every mask, segments", "packed, causal", "lengths, causal", "bqhd", "dense (1, 4, 17, 33)"])
+@pytest.mark.parametrize(
+    "name", ["every mask, segments", "packed, causal", "lengths, causal", "bqhd", "dense (1, 4, 17, 33)"]
+)
 def test_compile(name, backend):
     problem = cases.problem_of(name)
     d_out, d_lse = upstream(problem)
@@ -248,7 +275,9 @@ def test_compile_append(backend):
 
 def test_compile_with_sizes_that_change():
     torch._dynamo.reset()
-    call = torch.compile(lambda q, k, v: rc.attention(q, k, v, causal=True), fullgraph=True, dynamic=True, backend="aot_eager")
+    call = torch.compile(
+        lambda q, k, v: rc.attention(q, k, v, causal=True), fullgraph=True, dynamic=True, backend="aot_eager"
+    )
     for queries, keys in ((5, 9), (8, 8), (3, 40)):
         arrays = qkv(queries=queries, keys=keys)
         assert torch.equal(call(*arrays), rc.attention(*arrays, causal=True))
@@ -316,7 +345,9 @@ def served(monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize("shape", [(9, 20), (1, 20), (1, 1, 9, 20), (2, 1, 1, 20), (1, 1, 1, 20), (2, 4, 9, 20), (1, 4, 1, 20)])
+@pytest.mark.parametrize(
+    "shape", [(9, 20), (1, 20), (1, 1, 9, 20), (2, 1, 1, 20), (1, 1, 1, 20), (2, 4, 9, 20), (1, 4, 1, 20)]
+)
 def test_patched_sdpa_with_masks(shape, served):
     q, k, v = qkv(kv_heads=4)
     mask = torch.rand(shape, generator=torch.Generator().manual_seed(4)) < 0.6
@@ -398,8 +429,14 @@ def test_transformers(served):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     rc.register_transformers()
     config = transformers.LlamaConfig(
-        vocab_size=50, hidden_size=128, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=64, attn_implementation="sdpa",
+        vocab_size=50,
+        hidden_size=128,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        attn_implementation="sdpa",
     )
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(config).eval()
