@@ -132,9 +132,9 @@ HWY_INLINE float exponential(float x) { return hn::GetLane(exponential(hn::Set(F
 // Memory of a task.
 struct Room {
   float *queries, *sums, *d_out, *keys, *values, *keys_across, *values_across, *scores, *d_scores, *d_keys, *d_values;
-  std::int64_t width;  // of a vector with its padding
+  std::int64_t width;  // from vector to vector
 
-  Room(const Plan& plan, float* scratch) : width(padded(plan.head_dim)) {
+  Room(const Plan& plan, float* scratch) : width(stride_of(plan)) {
     scratch += (64 - reinterpret_cast<std::uintptr_t>(scratch) % 64) / sizeof(float) % pad;  // of a line of the cache
     const auto take = [&](std::int64_t floats) {
       float* const taken = scratch;
@@ -308,8 +308,8 @@ void lay_out_block(const Tile& tile, const Block& block, Vectors Segment::*part,
   }
 }
 
-// Rows of a block become columns.
-void turn(const float* from, std::int64_t count, std::int64_t width, float* to) {
+// Vectors of a block become columns. The inner loop writes lines of the cache from end to end.
+void turn(const float* from, std::int64_t count, std::int64_t size, std::int64_t width, float* to) {
   const hn::CappedTag<float, 4> d;
   const hn::Repartition<double, decltype(d)> pairs;
   const auto lower = [&](auto a, auto b) HWY_ATTR {
@@ -318,8 +318,8 @@ void turn(const float* from, std::int64_t count, std::int64_t width, float* to) 
   const auto upper = [&](auto a, auto b) HWY_ATTR {
     return hn::BitCast(d, hn::InterleaveUpper(pairs, hn::BitCast(pairs, a), hn::BitCast(pairs, b)));
   };
-  for (std::int64_t j = 0; j < count; j += 4) {
-    for (std::int64_t k = 0; k < width; k += 4) {
+  for (std::int64_t k = 0; k < size; k += 4) {
+    for (std::int64_t j = 0; j < count; j += 4) {
       const float* const corner = from + j * width + k;
       const auto a = hn::LoadU(d, corner);
       const auto b = hn::LoadU(d, corner + width);
@@ -358,7 +358,7 @@ void add_seen(const Tile& tile, const Block& block, const float* weights, const 
               const float* rescale, float* sums) {
   if (block.whole || is_finite(vectors, block.count * width)) {
     return Product<true>{{weights, block_keys, 1}, tile.count, block.count, vectors, width, sums, width, rescale}
-        .multiply(width);
+        .multiply(padded(tile.plan.head_dim));
   }
   const Floats d;
   for (std::int64_t r = 0; r < tile.count; ++r) {
@@ -452,7 +452,7 @@ void attend_tile(const Tile& tile, const KeyRange& keys, const Room& room, float
     look(tile, j, clamp_to(keys.end - j, 0, block_keys), block);
     if (block.seen == 0) continue;
     lay_out_block<T>(tile, block, &Segment::keys, room.keys, room.width);
-    turn(room.keys, block.columns(), room.width, room.keys_across);
+    turn(room.keys, block.columns(), tile.plan.head_dim, room.width, room.keys_across);
     score(tile, block, room.queries, room.keys_across, room.width, room.scores);
     weigh(tile, block, room.scores, softmax);
     lay_out_block<T>(tile, block, &Segment::values, room.values, room.width);
@@ -465,9 +465,9 @@ void attend_tile(const Tile& tile, const KeyRange& keys, const Room& room, float
       continue;
     }
     float* const row = partial + r * partial_row(plan);
-    for (std::int64_t k = 0; k < room.width; ++k) row[k] = sums[k];
-    row[room.width] = softmax.largest[r];
-    row[room.width + 1] = softmax.sum[r];
+    for (std::int64_t k = 0; k < padded(plan.head_dim); ++k) row[k] = sums[k];
+    row[padded(plan.head_dim)] = softmax.largest[r];
+    row[padded(plan.head_dim) + 1] = softmax.sum[r];
   }
 }
 
@@ -542,9 +542,9 @@ void differentiate_scores(const Tile& tile, const Block& block, const Room& room
 template <class T>
 void lay_out_both(const Tile& tile, const Block& block, const Room& room) {
   lay_out_block<T>(tile, block, &Segment::keys, room.keys, room.width);
-  turn(room.keys, block.columns(), room.width, room.keys_across);
+  turn(room.keys, block.columns(), tile.plan.head_dim, room.width, room.keys_across);
   lay_out_block<T>(tile, block, &Segment::values, room.values, room.width);
-  turn(room.values, block.columns(), room.width, room.values_across);
+  turn(room.values, block.columns(), tile.plan.head_dim, room.width, room.values_across);
 }
 
 template <class T>
@@ -590,7 +590,7 @@ void differentiate_block(const BackwardPlan& backward, const Tiling& tiling, con
     differentiate_scores(tile, block, room, slopes);
     const auto add = [&](const float* weights, const float* vectors, float* sums) {
       Product<true>{{weights, 1, block_keys}, count, tile.count, vectors, room.width, sums, room.width, nullptr}
-          .multiply(room.width);
+          .multiply(padded(plan.head_dim));
     };
     add(room.d_scores, room.queries, room.d_keys);
     add(room.scores, room.d_out, room.d_values);

@@ -27,9 +27,15 @@ struct Tiling {
 // What a split leaves of each row for merge_tiles(): the sums, then the largest score and the sum of exponentials.
 constexpr std::int64_t partial_row(const Plan& plan) { return padded(plan.head_dim) + 2; }
 
+// Between vectors that are laid out. At a large power of two, columns would fight for the same lines of a cache.
+constexpr std::int64_t stride_of(const Plan& plan) {
+  const std::int64_t width = padded(plan.head_dim);
+  return width % 128 == 0 ? width + pad : width;
+}
+
+// The memory of a task: three matrices with the rows of a tile, two of scores, six with the keys of a block.
 constexpr std::int64_t scratch_floats(const Plan& plan) {
-  const std::int64_t across = padded(plan.head_dim);
-  return most_rows * (4 * across + 2 * block_keys) + 6 * block_keys * across + pad;
+  return most_rows * (3 * stride_of(plan) + 2 * block_keys) + 6 * block_keys * stride_of(plan) + pad;
 }
 
 }  // namespace robocache::attention_op

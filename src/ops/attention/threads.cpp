@@ -1,5 +1,6 @@
 // The cpu backend: how a call is cut up, and which thread does what.
 #include <algorithm>
+#include <atomic>
 
 #include "core/parallel.h"
 #include "core/scratch.h"
@@ -68,13 +69,17 @@ Tiling tiling_of(const Plan& plan) {
   return tiling;
 }
 
-// Calls f(begin, end, scratch) for tasks that multiply so often each.
+// Calls f(begin, end, scratch) for tasks that multiply so often each. Threads take them one after the other, few at once:
+// there may be hardly more tasks than threads, and causal ones differ in length.
 template <class F>
 void over_tasks(const Plan& plan, std::int64_t count, std::int64_t work, const F& f) {
-  const std::int64_t grain = work < worth_a_thread ? worth_a_thread / std::max<std::int64_t>(work, 1) : 1;
-  parallel_for(count, grain, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t step = cut_up(worth_a_thread, std::max<std::int64_t>(work, 1));
+  std::atomic<std::int64_t> next{0};
+  parallel_for(std::min<std::int64_t>(num_threads(), cut_up(count, step)), 1, [&](std::int64_t, std::int64_t) {
     const auto scratch = make_scratch<float>(static_cast<std::size_t>(scratch_floats(plan)));
-    f(begin, end, scratch.get());
+    for (std::int64_t begin = next.fetch_add(step); begin < count; begin = next.fetch_add(step)) {
+      f(begin, std::min(begin + step, count), scratch.get());
+    }
   });
 }
 
