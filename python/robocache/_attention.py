@@ -52,12 +52,11 @@ class Mask:
 
     def last_queries(self, count: int) -> Mask:
         """The mask of the last `count` queries, over the same keys: a suffix that reads a cached prefix."""
-        rank, dense = self.query_rank, self.dense
         return Mask(
-            None if rank is None else rank[..., rank.shape[-1] - count :],
+            None if self.query_rank is None else self.query_rank[..., _last(self.query_rank.shape[-1], count)],
             self.key_rank,
             self.key_valid,
-            None if dense is None else dense[..., dense.shape[-2] - count :, :],
+            None if self.dense is None else self.dense[..., _last(self.dense.shape[-2], count), :],
         )
 
     def __repr__(self) -> str:
@@ -170,6 +169,12 @@ def describe_attention(
     offsets = (_beside(q, q_offsets), _beside(q, k_offsets), _beside(q, lengths))
     said = _core.describe_attention(q, k, v, causal, scale, window, mask, *offsets, append, layout, False, backend)
     return "torch: plain operations" if said is NotImplemented else said
+
+
+def _last(queries: int, count: int) -> slice:
+    if not 0 <= count <= queries:
+        raise ValueError(f"Mask: last_queries({count}) of {queries} queries")
+    return slice(queries - count, queries)
 
 
 def _namespace(array: Any) -> Any:

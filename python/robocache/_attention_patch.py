@@ -94,6 +94,8 @@ def can_serve(
         return False
     if query.dtype not in (torch.bfloat16, torch.float16, torch.float32) or query.shape[-1] not in HEAD_DIMS:
         return False
+    if query.dtype == torch.float32 and torch.is_autocast_enabled(query.device.type):  # torch would make it narrower
+        return False
     if any(part.dtype != query.dtype or part.device != query.device for part in (key, value)):
         return False
     if query.shape[0] != key.shape[0] or query.shape[-1] != key.shape[-1] or key.shape[1] == 0:

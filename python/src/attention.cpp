@@ -134,6 +134,8 @@ struct AttentionCall : Call {
       const nb::object key = nb::steal(PySequence_GetItem(k, s)), value = nb::steal(PySequence_GetItem(v, s));
       view(keys[n], key, role, op.segments[n].keys);
       view(values[n], value, role, op.segments[n].values);
+      arrays.keep(key);  // another thread may change the list
+      arrays.keep(value);
     }
   }
   static std::string list_text(PyObject* object) {
@@ -152,6 +154,8 @@ struct AttentionCall : Call {
     const nb::object key = nb::steal(PySequence_GetItem(append, 0)), value = nb::steal(PySequence_GetItem(append, 1));
     view("append[0]", key, Role::values, op.append.keys);
     view("append[1]", value, Role::values, op.append.values);
+    arrays.keep(key);
+    arrays.keep(value);
   }
 
   // A Mask, or a dense array.

@@ -177,7 +177,12 @@ def test_mixed_libraries():
     mask = rc.Mask(key_valid=np.ones(3, bool))
     q = torch.zeros(2, 4, 3, 32)
     says(TypeError, parts, rc.attention, q, q, q, mask=mask)
+
+
+def test_masks_of_openpi():
     says(TypeError, ["Mask: pad_masks is of type list"], rc.Mask.from_openpi, [True], [1])
+    says(ValueError, ["Mask: last_queries(4) of 3 queries"], rc.Mask(*RANKS).last_queries, 4)
+    says(ValueError, ["Mask: last_queries(-1) of 3 queries"], rc.Mask(*RANKS).last_queries, -1)
 
 
 def test_mixed_devices(cuda):

@@ -372,6 +372,8 @@ def test_patched_sdpa_falls_back(served):
         for call, right in zip(calls, expected, strict=True):
             assert torch.equal(call(), right)
         F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert F.scaled_dot_product_attention(q, k, v).dtype == torch.bfloat16
     with rc.attention_patch():
         F.scaled_dot_product_attention(q, k, v)  # on the CPU it is not asked whether it is faster
     assert served == []
