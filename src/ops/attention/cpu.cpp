@@ -60,7 +60,10 @@ HWY_INLINE void multiply_part(const Matrix& a, const float* b, std::int64_t b_ro
 }
 
 // How many of those that are left come next, so that the last ones are not few.
-HWY_INLINE std::int64_t next_part(std::int64_t left, std::int64_t most) { return cut_up(left, cut_up(left, most)); }
+HWY_INLINE std::int64_t next_part(std::int64_t left, std::int64_t most) {
+  const std::int64_t parts = cut_up(left, most);
+  return parts > 1 ? cut_up(left, parts) : left;
+}
 
 // A product with whole vectors of columns, in parts that fit the registers.
 template <bool keeps>
@@ -571,7 +574,7 @@ void differentiate_tile(const BackwardPlan& backward, const Tile& tile, const Ro
   }
 }
 
-// Of the keys of a block, over all tiles of queries. `seen` by any of them are laid out already.
+// Of the keys of a block, over all tiles of queries.
 template <class T>
 void differentiate_block(const BackwardPlan& backward, const Tiling& tiling, const Sequence& sequence, std::int64_t g,
                          std::int64_t first, const Room& room) {

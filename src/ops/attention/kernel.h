@@ -85,8 +85,8 @@ ROBOCACHE_HD bool is_seen(const Plan& plan, const Sequence& s, std::int64_t h, s
       rank_at(plan.key_ranks, s.number, s.first_key + j) > rank_at(plan.query_ranks, s.number, s.first_query + i)) {
     return false;
   }
-  return plan.dense == nullptr || plan.dense[s.number * plan.dense_batch + h * plan.dense_head + i * plan.dense_query +
-                                             j * plan.dense_key] != 0;
+  return plan.dense == nullptr ||
+         plan.dense[s.number * plan.dense_batch + h * plan.dense_head + i * plan.dense_query + j * plan.dense_key] != 0;
 }
 
 }  // namespace ROBOCACHE_SIMD_TARGET

@@ -42,7 +42,7 @@ struct Plan {
   double scale = 1;
 
   Vectors q, out;
-  float* lse = nullptr;  // may be absent forward
+  float* lse = nullptr;                      // may be absent forward
   std::int64_t lse_batch = 0, lse_head = 0;  // strides; along queries it is 1
   // With append the cache is segment 0 and what is new is segment 1: nobody waits until it is written.
   Segment segments[max_attention_segments];
