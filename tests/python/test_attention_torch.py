@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 
 import attention_calling as attending
@@ -462,6 +463,19 @@ def test_transformers(served):
 
 
 # ---- CUDA
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_shapes_of_policies_on_cuda(number, cuda):
+    """The rows of the bench, which are the shapes that kernels are tuned for."""
+    case = importlib.import_module("bench.attention").TABLE[number]
+    inputs = case.make("cuda", 5)
+    (exact,) = case.truth(inputs)
+    theirs = case.other_call("SDPA math", inputs)()
+    ours = case.ours(rc, inputs)()
+    errors = [float((part.double() - exact).square().mean().sqrt()) for part in (ours, theirs)]
+    assert errors[0] <= 1.5 * errors[1] + 1e-7, case.title
+    assert torch.equal(case.ours(rc, inputs)(), ours), "another run"
 
 
 def test_cuda_graph(cuda):
