@@ -27,7 +27,7 @@ from ._torch_run import uses_portable
 
 engine: Any = _core
 OPTIONAL = ("query_rank", "key_rank", "key_valid", "dense", "q_offsets", "k_offsets", "lengths")
-RANKS = OPTIONAL[:4]  # the fields of a Mask
+MASK = OPTIONAL[:4]  # its fields
 
 
 class Call(NamedTuple):
@@ -181,7 +181,7 @@ def arguments(tensors: Sequence[Tensor], call: Call, append: Any = None) -> Any:
     """What the engine's functions begin with. It takes tensors whose gradients are somebody else's matter."""
     tensors = [tensor.detach() for tensor in tensors]
     q, keys, values, optional = unpack(tensors, call)
-    mask = Mask(*(optional.get(name) for name in RANKS))
+    mask = Mask(*(optional.get(name) for name in MASK))
     rest = (optional.get("q_offsets"), optional.get("k_offsets"), optional.get("lengths"))
     pair = (keys[0], values[0]) if len(keys) == 1 else (keys, values)
     numbers = (call.causal, call.scale or None, (call.left, call.right))
