@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bench import peers
+from bench.attention import ATTENTION_CASES, ActionCase, AttentionCase
 from bench.goals import GOALS, Row
 from bench.sparse import SPARSE_CASES, DownsampleCase, SparseCase
 from bench.timing import Call
@@ -326,8 +327,16 @@ METHODS = (
     ),
 )
 
-AnyCase = Case | VoxelCase | SparseCase | DownsampleCase | TsdfCase
-CASES: tuple[AnyCase, ...] = (*WITH_GOALS, *SCALE, *METHODS, *VOXEL_CASES, *SPARSE_CASES, *TSDF_CASES)
+AnyCase = Case | VoxelCase | SparseCase | DownsampleCase | TsdfCase | AttentionCase | ActionCase
+CASES: tuple[AnyCase, ...] = (
+    *WITH_GOALS,
+    *SCALE,
+    *METHODS,
+    *VOXEL_CASES,
+    *SPARSE_CASES,
+    *TSDF_CASES,
+    *ATTENTION_CASES,
+)
 
 
 def select(pattern: str | None) -> tuple[AnyCase, ...]:

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from bench import others, records, timing
+from bench import attention, others, records, timing
 from bench.cases import (
     CASES,
     PEER_TOLERANCE,
@@ -39,7 +39,7 @@ from bench.goals import COMPILED, EAGER, OURS, Absent
 from bench.progress import Progress
 from bench.report import table
 
-PEERS = (EAGER, COMPILED, *others.NAMES)
+PEERS = (EAGER, COMPILED, *others.NAMES, *attention.NAMES)
 
 
 class Disagreement(Exception):
@@ -144,7 +144,7 @@ class Bench:
         for got, exact in zip(results, truth, strict=True):
             same = got.dtype == exact.dtype and torch.equal(got, exact)  # a billion cells as float64 would take 9 GB
             error = 0.0 if same else relative_error([got], [exact])
-            bound = TOLERANCE.get(got.dtype, 0.0) if who == OURS else PEER_TOLERANCE
+            bound = case.roundings * TOLERANCE.get(got.dtype, 0.0) if who == OURS else PEER_TOLERANCE
             if not error <= bound:
                 raise Disagreement(f"disagrees with the float64 truth: relative error {error:.2e}, at most {bound:.0e}")
             worst = max(worst, error)

@@ -21,7 +21,7 @@ class Mask:
     """What a query may see, as data that grows with the tokens and not with their square.
 
         rc.Mask(key_valid=padding)                              # bool [B, K]: keys that are real
-        rc.Mask(query_rank, key_rank)                           # int32 [B, Q], [B, K]: prefix-LM, block-causal, readouts
+        rc.Mask(query_rank, key_rank)                           # int32 [B, Q], [B, K]: prefix-LM, block-causal
         rc.Mask.from_openpi(pad_masks, att_masks)               # as openpi and LeRobot's pi0 carry it
         rc.Mask.from_openpi(pad_masks, att_masks).last_queries(51)
 
@@ -52,12 +52,11 @@ class Mask:
 
     def last_queries(self, count: int) -> Mask:
         """The mask of the last `count` queries, over the same keys: a suffix that reads a cached prefix."""
-        rank, dense = self.query_rank, self.dense
         return Mask(
-            None if rank is None else rank[..., rank.shape[-1] - count :],
+            None if self.query_rank is None else self.query_rank[..., _last(self.query_rank.shape[-1], count)],
             self.key_rank,
             self.key_valid,
-            None if dense is None else dense[..., dense.shape[-2] - count :, :],
+            None if self.dense is None else self.dense[..., _last(self.dense.shape[-2], count), :],
         )
 
     def __repr__(self) -> str:
@@ -168,10 +167,14 @@ def describe_attention(
 ) -> str:
     """Which kernel `attention` would take for these arguments on this machine, and why, in one line."""
     offsets = (_beside(q, q_offsets), _beside(q, k_offsets), _beside(q, lengths))
-    said = _core.describe_attention(
-        q, k, v, causal, scale, window, mask, *offsets, append, layout, False, backend
-    )
+    said = _core.describe_attention(q, k, v, causal, scale, window, mask, *offsets, append, layout, False, backend)
     return "torch: plain operations" if said is NotImplemented else said
+
+
+def _last(queries: int, count: int) -> slice:
+    if not 0 <= count <= queries:
+        raise ValueError(f"Mask: last_queries({count}) of {queries} queries")
+    return slice(queries - count, queries)
 
 
 def _namespace(array: Any) -> Any:

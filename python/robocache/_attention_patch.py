@@ -94,6 +94,8 @@ def can_serve(
         return False
     if query.dtype not in (torch.bfloat16, torch.float16, torch.float32) or query.shape[-1] not in HEAD_DIMS:
         return False
+    if query.dtype == torch.float32 and torch.is_autocast_enabled(query.device.type):  # torch would make it narrower
+        return False
     if any(part.dtype != query.dtype or part.device != query.device for part in (key, value)):
         return False
     if query.shape[0] != key.shape[0] or query.shape[-1] != key.shape[-1] or key.shape[1] == 0:
@@ -171,7 +173,5 @@ def _for_transformers(
             sdpa_attention_forward,
         )
 
-        return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout, scaling, is_causal, **options
-        )
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **options)
     return serve(query, key, value, attention_mask, causal, scaling).transpose(1, 2).contiguous(), None

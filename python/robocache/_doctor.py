@@ -20,6 +20,7 @@ from robocache._backends import package_version
 PACKAGES = ("numpy", "torch", "jax", "cupy", "scipy", "nanobind", "typer", "rich", "matplotlib")
 DISTRIBUTIONS = {"cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x")}  # the others are named like the package
 CPU_FEATURES = ("fma", "avx2", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "asimd", "fphp", "sve")
+ATTENTION_BOUND = 1e-5  # of the largest number, for sums of 67 products in float32
 GPU_FIELDS = ("name", "compute_cap", "memory.total", "driver_version")
 
 
@@ -39,6 +40,7 @@ def examine() -> dict[str, Any]:
         "packages": {name: found for name in PACKAGES if (found := package_version(*DISTRIBUTIONS.get(name, (name,))))},
         "backends": {name: {"works": works, "detail": detail} for name, works, detail in rc.backends()},
         "equal_to_reference": {name: bits("cpu") == bits("reference") for name, bits in OPS.items()},
+        "attention": attention_report(),
         "environment": {name: value for name, value in sorted(os.environ.items()) if relevant(name)},
     }
 
@@ -105,6 +107,18 @@ def tsdf_bits(backend: str) -> bytes:
     return b"".join(array.tobytes() for array in arrays)
 
 
+def attention_report() -> dict[str, Any]:
+    """Of a small call with a rest in every dimension: how far the cpu backend is from the reference, and its kernel."""
+    numbers = np.sin(np.arange(2 * 67 * 40, dtype=np.float32))
+    k = numbers.reshape(1, 2, 67, 40)
+    q = np.cos(numbers[: 6 * 9 * 40]).reshape(1, 6, 9, 40)
+    reference, cpu = (rc.attention(q, k, k, causal=True, backend=backend) for backend in ("reference", "cpu"))
+    return {
+        "error": float(np.abs(cpu - reference).max() / np.abs(reference).max()),
+        "kernel": rc.describe_attention(q, k, k, causal=True),
+    }
+
+
 OPS = {"align": align_bits, "voxelize": voxelize_bits, "tsdf": tsdf_bits}
 
 
@@ -138,6 +152,9 @@ def lines(report: dict[str, Any]) -> list[str]:
         (f"op {name}", f"cpu gives {'the same bits as' if equal else 'OTHER BITS THAN'} reference")
         for name, equal in report["equal_to_reference"].items()
     )
+    attention = report["attention"]
+    close = "close to" if attention["error"] <= ATTENTION_BOUND else "FAR FROM"
+    found.append(("op attention", f"cpu is {close} reference ({attention['error']:.0e}); {attention['kernel']}"))
     width = max(len(name) for name, _ in found)
     return [f"{name.ljust(width)}  {text}" for name, text in found]
 

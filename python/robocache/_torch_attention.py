@@ -25,12 +25,13 @@ from ._attention import Mask
 from ._torch_ops import is_plain, is_wrapped
 from ._torch_run import uses_portable
 
+engine: Any = _core
 OPTIONAL = ("query_rank", "key_rank", "key_valid", "dense", "q_offsets", "k_offsets", "lengths")
-RANKS = OPTIONAL[:4]  # the fields of a Mask
+MASK = OPTIONAL[:4]  # its fields
 
 
 class Call(NamedTuple):
-    """What is constant while tensors change. The tensors: q; k and v of each segment; those of OPTIONAL that are there."""
+    """What is constant while tensors change. These are q, k and v of each segment, and what there is of OPTIONAL."""
 
     segments: int
     present: int  # a bit for each of OPTIONAL
@@ -42,7 +43,9 @@ class Call(NamedTuple):
     check: bool
     backend: str | None
 
-    operation = "attention"
+    @property
+    def operation(self) -> str:
+        return "attention"
 
 
 SCHEMA = (
@@ -168,7 +171,7 @@ def unpack(tensors: Sequence[Tensor], call: Call) -> Unpacked:
 def run_now(tensors: Sequence[Tensor], call: Call) -> Sequence[Tensor]:
     """out and lse."""
     if not uses_portable(call, tensors[0].device):  # type: ignore[arg-type]
-        made = _core.attention(*arguments(tensors, call), True, None)
+        made = engine.attention(*arguments(tensors, call), True, None)
         if made is not NotImplemented:
             return made
     return run_portable(tensors, call)
@@ -178,7 +181,7 @@ def arguments(tensors: Sequence[Tensor], call: Call, append: Any = None) -> Any:
     """What the engine's functions begin with. It takes tensors whose gradients are somebody else's matter."""
     tensors = [tensor.detach() for tensor in tensors]
     q, keys, values, optional = unpack(tensors, call)
-    mask = Mask(*(optional.get(name) for name in RANKS))
+    mask = Mask(*(optional.get(name) for name in MASK))
     rest = (optional.get("q_offsets"), optional.get("k_offsets"), optional.get("lengths"))
     pair = (keys[0], values[0]) if len(keys) == 1 else (keys, values)
     numbers = (call.causal, call.scale or None, (call.left, call.right))
@@ -220,21 +223,21 @@ def in_layout(call: Call, q: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, 
 
 def check_arguments(tensors: Sequence[Tensor], call: Call, append: Sequence[Tensor] | None = None) -> None:
     """The engine checks for the portable backend too, so that there is one place that writes the sentences."""
-    # Rows of zeros that all rows share. What the data must fulfil is looked at where it is on the CPU; elsewhere that
-    # would have to wait for the device.
+    # What the data must fulfil is looked at where it is on the CPU; elsewhere that would have to wait for the device.
     here = call.check and tensors[0].device.type == "cpu"
-    stand_ins = [stand_in(tensor) for tensor in tensors]
-    for name, tensor in unpack(tensors, call).optional.items():
+    first = 1 + 2 * call.segments
+    stand_ins = [stand_in(tensor, append is not None and 0 < n < first) for n, tensor in enumerate(tensors)]
+    for n, name in enumerate(unpack(tensors, call).optional, first):
         if here and name in ("q_offsets", "k_offsets", "lengths"):
-            position = list(unpack(tensors, call).optional).index(name) + 1 + 2 * call.segments
-            stand_ins[position] = tensor.detach()
-    short = call._replace(check=here, backend=None)
-    _core.describe_attention(*arguments(stand_ins, short, append and tuple(stand_in(part) for part in append)))
+            stand_ins[n] = tensors[n]
+    new = None if append is None else tuple(stand_in(part) for part in append)
+    engine.describe_attention(*arguments(stand_ins, call._replace(check=here, backend=None), new))
 
 
-def stand_in(tensor: Tensor) -> Tensor:
-    if tensor.ndim == 0:
-        return torch.zeros((), dtype=tensor.dtype)
+def stand_in(tensor: Tensor, will_be_written: bool = False) -> Tensor:
+    """Of the same shape, in memory that all rows share; or in memory that nobody touches."""
+    if tensor.ndim == 0 or will_be_written:
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
     return torch.zeros(tensor.shape[-1], dtype=tensor.dtype).expand(tensor.shape)
 
 
@@ -314,15 +317,15 @@ def attention_fake(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
 
 def attention_append(
     keys: Tensor, values: Tensor, new_keys: Tensor, new_values: Tensor, tensors: Sequence[Tensor], *options: Any
-) -> list[Tensor]:
+) -> tuple[Tensor, Tensor]:
     """`tensors` and the call are without the cache, which is written and so must be an argument of its own."""
     call = Call(*options)._replace(segments=1)
     tensors = [tensors[0], keys, values, *tensors[1:]]
     if not uses_portable(call, keys.device):  # type: ignore[arg-type]
-        new = (new_keys.detach(), new_values.detach())
-        made = _core.attention(*arguments(tensors, call, new), True, None)
+        pair = (new_keys.detach(), new_values.detach())
+        made = engine.attention(*arguments(tensors, call, pair), True, None)
         if made is not NotImplemented:
-            return list(made)
+            return made
     check_arguments(tensors, call, (new_keys, new_values))
     optional = unpack(tensors, call).optional
     lengths = optional["lengths"]
@@ -330,13 +333,13 @@ def attention_append(
         _torch_attention_backend.write(heads_first(call, cache), heads_first(call, new), lengths)
     plan = plan_of(tensors, call)
     plan.lengths = lengths + new_keys.shape[1 if call.layout == "bqhd" else 2]
-    return list(in_layout(call, tensors[0], *_torch_attention_backend.attend(plan)))
+    return in_layout(call, tensors[0], *_torch_attention_backend.attend(plan))
 
 
 def attention_append_fake(
     keys: Tensor, values: Tensor, new_keys: Tensor, new_values: Tensor, tensors: Sequence[Tensor], *options: Any
-) -> list[Tensor]:
-    return attention_fake(tensors, *options)
+) -> tuple[Tensor, ...]:
+    return tuple(attention_fake(tensors, *options))
 
 
 def attention_backward(tensors: Sequence[Tensor], *arguments_: Any) -> list[Tensor]:
@@ -345,7 +348,7 @@ def attention_backward(tensors: Sequence[Tensor], *arguments_: Any) -> list[Tens
     if not uses_portable(call, out.device):  # type: ignore[arg-type]
         d_out = torch.zeros_like(out) if d_out is None else with_dense_rows(d_out)
         d_lse = None if d_lse is None else d_lse.contiguous()
-        made = _core.attention_backward(*arguments(tensors, call), out, lse, d_out, d_lse, wanted)
+        made = engine.attention_backward(*arguments(tensors, call), out, lse, d_out, d_lse, wanted)
         if made is not NotImplemented:
             return [part for part in made if part is not None]
     with torch.enable_grad():
@@ -387,7 +390,8 @@ TAGS = (torch.Tag.pt2_compliant_tag,)
 library = torch.library.Library("robocache", "FRAGMENT")
 library.define(f"attention({SCHEMA}) -> Tensor[]", tags=TAGS)
 library.define(
-    f"attention_append(Tensor(a!) keys, Tensor(b!) values, Tensor new_keys, Tensor new_values, {SCHEMA}) -> Tensor[]",
+    f"attention_append(Tensor(a!) keys, Tensor(b!) values, Tensor new_keys, Tensor new_values, {SCHEMA}) -> (Tensor, "
+    "Tensor)",
     tags=TAGS,
 )
 library.define(

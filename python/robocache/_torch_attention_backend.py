@@ -39,13 +39,14 @@ def attend(plan: Plan) -> tuple[Tensor, Tensor]:
     groups, keys = plan.keys.shape[1:3]
     seen = seen_by(plan).expand(batch, heads, queries, keys).unflatten(1, (groups, -1))
     # What nobody sees, and who sees nothing, may hold NaN, and 0 * NaN would bring it into results and gradients.
-    reached = seen.any(3).any(2)[..., None]
+    reached, sees = seen.any(3).any(2)[..., None], seen.any(-1, keepdim=True)
     k = torch.where(reached, plan.keys.float(), 0)[:, :, None]
     v = torch.where(reached, plan.values.float(), 0)[:, :, None]
-    q = torch.where(seen.any(-1, keepdim=True), plan.q.float().unflatten(1, (groups, -1)), 0)
+    q = torch.where(sees, plan.q.float().unflatten(1, (groups, -1)), 0)
     scores = torch.where(seen, (q * plan.scale) @ k.mT, -torch.inf)
-    lse = scores.logsumexp(-1)
-    weights = torch.exp(scores - torch.where(lse == -torch.inf, 0, lse)[..., None])
+    scores = torch.where(sees, scores, 0)
+    weights = torch.where(sees, scores.softmax(-1), 0)
+    lse = torch.where(sees[..., 0], scores.logsumexp(-1), -torch.inf)
     return (weights @ v).flatten(1, 2).to(plan.q.dtype), lse.flatten(1, 2)
 
 
@@ -55,11 +56,11 @@ def seen_by(plan: Plan) -> Tensor:
     i = torch.arange(queries, device=plan.q.device)
     j = torch.arange(keys, device=plan.q.device)
     if plan.q_offsets is not None and plan.k_offsets is not None:
-        query_sequence, i, query_count = within(plan.q_offsets, i)
-        key_sequence, j, key_count = within(plan.k_offsets, j)
-        count = key_count[query_sequence] - query_count[query_sequence]
-        position = (i + count)[:, None]
-        seen = (query_sequence[:, None] == key_sequence)[None, None]
+        # Places count from the end of their sequence, where its diagonal ends. What lies in no sequence sees nothing.
+        mine, position, inside = in_sequences(plan.q_offsets, i)
+        theirs, j, key_inside = in_sequences(plan.k_offsets, j)
+        position = position[:, None]
+        seen = ((mine[:, None] == theirs) & inside[:, None] & key_inside)[None, None]
     elif plan.lengths is not None:
         length = plan.lengths.long()[:, None, None, None]
         position = i[:, None] + length - queries
@@ -75,11 +76,11 @@ def seen_by(plan: Plan) -> Tensor:
     if plan.right >= 0:
         seen = seen & (distance <= plan.right)
     if plan.key_valid is not None:
-        seen = seen & batched(plan.key_valid)[:, :, None]
+        seen = seen & batched(plan.key_valid)[:, :, None].bool()
     if plan.query_rank is not None and plan.key_rank is not None:
         seen = seen & (batched(plan.key_rank)[:, :, None] <= batched(plan.query_rank)[..., None])
     if plan.dense is not None:
-        seen = seen & plan.dense
+        seen = seen & plan.dense.bool()
     return seen
 
 
@@ -88,11 +89,12 @@ def batched(per_place: Tensor) -> Tensor:
     return per_place.reshape(-1, 1, per_place.shape[-1])
 
 
-def within(offsets: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The sequence of each place and its number there; the places of each sequence."""
-    offsets = offsets.long()
-    sequence = (torch.searchsorted(offsets, places, right=True) - 1).clamp(0, max(len(offsets) - 2, 0))
-    return sequence, places - offsets[sequence], offsets.diff()
+def in_sequences(offsets: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each place: its sequence, its place counted from the sequence's end, and whether it is in one at all."""
+    offsets = torch.cat([offsets, offsets[-1:]]).long()
+    sequence = (torch.searchsorted(offsets, places, right=True) - 1).clamp(0, offsets.shape[0] - 2)
+    from_end = places - offsets[sequence + 1]
+    return sequence, from_end, (places >= offsets[0]) & (from_end < 0)
 
 
 def write(cache: Tensor, new: Tensor, lengths: Tensor) -> None:

@@ -61,6 +61,7 @@ bool is_debugged() {
 
 struct AttentionCall : Call {
   AttentionCall(const char* operation, const Given& given) : Call(operation, given.backend) {
+    inputs.reserve(8);
     op.mask.causal = parse_flag(where, "causal", given.causal.ptr());
     op.check = parse_flag(where, "check", given.check.ptr());
     heads_last = parse_heads_last(where, given.layout.ptr());
@@ -102,7 +103,7 @@ struct AttentionCall : Call {
     if (array.is_none()) return true;
     const bool seen = arrays.view(where, argument, array.ptr(), role, view);
     served &= seen;
-    if (seen) inputs.push_back({argument, view});
+    if (seen) inputs.push_back({argument, &view});
     if (seen && heads_last && view.rank == 4 && role != Role::integers) view = transposed(view);
     return seen;
   }
@@ -133,6 +134,8 @@ struct AttentionCall : Call {
       const nb::object key = nb::steal(PySequence_GetItem(k, s)), value = nb::steal(PySequence_GetItem(v, s));
       view(keys[n], key, role, op.segments[n].keys);
       view(values[n], value, role, op.segments[n].values);
+      arrays.keep(key);  // another thread may change the list
+      arrays.keep(value);
     }
   }
   static std::string list_text(PyObject* object) {
@@ -151,6 +154,8 @@ struct AttentionCall : Call {
     const nb::object key = nb::steal(PySequence_GetItem(append, 0)), value = nb::steal(PySequence_GetItem(append, 1));
     view("append[0]", key, Role::values, op.append.keys);
     view("append[1]", value, Role::values, op.append.values);
+    arrays.keep(key);
+    arrays.keep(value);
   }
 
   // A Mask, or a dense array.
@@ -172,14 +177,10 @@ struct AttentionCall : Call {
   }
 
   // As the caller lays out an array that this is the view of.
-  TensorView in_layout(const TensorView& view) const {
-    return heads_last && view.rank == 4 ? transposed(view) : view;
-  }
+  TensorView in_layout(const TensorView& view) const { return heads_last && view.rank == 4 ? transposed(view) : view; }
 
   // One more output, shaped as an input.
-  void add_like(Outputs& outputs, const TensorView& view) const {
-    outputs.add(view.dtype, shape_of(in_layout(view)));
-  }
+  void add_like(Outputs& outputs, const TensorView& view) const { outputs.add(view.dtype, shape_of(in_layout(view))); }
 
   void add_lse(Outputs& outputs) const {
     const TensorView& q = op.queries;
@@ -203,7 +204,7 @@ struct AttentionCall : Call {
   bool served = true;
   struct Input {
     const char* argument;
-    TensorView view;
+    const TensorView* view;  // in `op`, or a local of the caller
   };
   std::vector<Input> inputs;
 };
@@ -221,7 +222,7 @@ nb::object attention(Argument q, Argument k, Argument v, Argument causal, Argume
     call.add_like(outputs, call.op.queries);
   } else {
     call.view_out(out, call.op.queries.dtype, result);
-    for (const AttentionCall::Input& input : call.inputs) check_apart(call.where, result, input.argument, input.view);
+    for (const AttentionCall::Input& input : call.inputs) check_apart(call.where, result, input.argument, *input.view);
   }
   if (with_lse) call.add_lse(outputs);
   outputs.allocate();
@@ -282,9 +283,9 @@ nb::object attention_backward(Argument q, Argument k, Argument v, Argument causa
   return made;
 }
 
-nb::object describe_call(Argument q, Argument k, Argument v, Argument causal, Argument scale, Argument window, Argument mask,
-                    Argument query_offsets, Argument key_offsets, Argument lengths, Argument append, Argument layout,
-                    Argument check, Argument backend) {
+nb::object describe_call(Argument q, Argument k, Argument v, Argument causal, Argument scale, Argument window,
+                         Argument mask, Argument query_offsets, Argument key_offsets, Argument lengths, Argument append,
+                         Argument layout, Argument check, Argument backend) {
   const AttentionCall call("attention", {q, k, v, causal, scale, window, mask, query_offsets, key_offsets, lengths,
                                          append, layout, check, backend});
   if (!call.served) return not_implemented();
@@ -294,19 +295,19 @@ nb::object describe_call(Argument q, Argument k, Argument v, Argument causal, Ar
 }  // namespace
 
 void bind_attention(nb::module_& m) {
-#define ROBOCACHE_GIVEN                                                                                          \
+#define ROBOCACHE_GIVEN                                                                                         \
   "q: typing.Any, k: typing.Any, v: typing.Any, causal: bool, scale: float | None, window: typing.Any, mask: "  \
   "typing.Any, q_offsets: typing.Any, k_offsets: typing.Any, lengths: typing.Any, append: typing.Any, layout: " \
   "str, check: bool, backend: str | None"
   m.def("attention", &attention,
         nb::sig("def attention(" ROBOCACHE_GIVEN ", return_lse: bool, out: typing.Any, /) -> typing.Any"),
         "robocache.attention; NotImplemented where it is no call for the engine.");
-  m.def("attention_backward", &attention_backward,
-        nb::sig("def attention_backward(" ROBOCACHE_GIVEN ", out: typing.Any, lse: typing.Any, d_out: typing.Any, "
-                "d_lse: typing.Any, wanted: int, /) -> typing.Any"),
-        "Gradients of q, then of k and v of each segment; bit n of `wanted` asks for that of place n, others are None.");
-  m.def("describe_attention", &describe_call,
-        nb::sig("def describe_attention(" ROBOCACHE_GIVEN ", /) -> typing.Any"),
+  m.def(
+      "attention_backward", &attention_backward,
+      nb::sig("def attention_backward(" ROBOCACHE_GIVEN ", out: typing.Any, lse: typing.Any, d_out: typing.Any, "
+              "d_lse: typing.Any, wanted: int, /) -> typing.Any"),
+      "Gradients of q, then of k and v of each segment; bit n of `wanted` asks for that of place n, others are None.");
+  m.def("describe_attention", &describe_call, nb::sig("def describe_attention(" ROBOCACHE_GIVEN ", /) -> typing.Any"),
         "Which kernel a call takes, and why; or NotImplemented.");
 #undef ROBOCACHE_GIVEN
 }

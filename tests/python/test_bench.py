@@ -18,6 +18,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("typer", reason="Typer is not installed")
 
 from bench import others, recordings, records, report, run, table, timing
+from bench.attention import ATTENTION_CASES, AttentionCase
 from bench.cases import SMALL_FUSE
 from bench.goals import CPU_FACTORS, EAGER, GOALS, GPU_FACTORS, OURS, Absent
 from bench.sparse import SPARSE_CASES, DownsampleCase, SparseCase
@@ -108,13 +109,23 @@ def small(case):
         grids = case.grids and min(case.grids, 2)
         sizes = {"cameras": min(case.cameras, 2), "clouds": clouds, "grids": grids}
         return dataclasses.replace(case, number=min(case.number, 2000), side=min(case.side, 16), **sizes)
+    if isinstance(case, AttentionCase):
+        sizes = {
+            "queries": min(case.queries, 60),
+            "keys": min(case.keys, 60 if case.queries == case.keys else 130),
+            "heads": (case.heads[0] // case.heads[1], 1),
+        }
+        return dataclasses.replace(case, batch=min(case.batch, 2), **sizes)
     if isinstance(case, SparseCase):
         return dataclasses.replace(case, number=2048, max_voxels=case.max_voxels and 2048)
     return dataclasses.replace(case, number=min(case.number, 2000))
 
 
-@pytest.mark.parametrize("case", [*VOXEL_CASES, *SPARSE_CASES], ids=lambda case: case.title)
-def test_voxel_rows_agree_with_their_truth(case):
+ROWS = [*VOXEL_CASES, *SPARSE_CASES, *ATTENTION_CASES[:-1]]  # the last is made of others
+
+
+@pytest.mark.parametrize("case", ROWS, ids=lambda case: case.title)
+def test_rows_agree_with_their_truth(case):
     row = small(case)
     measured = run.Bench(rc, "cpu", timing.Effort(quick=True), None)
     try:

@@ -38,6 +38,15 @@ def test_voxelize_depth():
     assert re.search(r"loss \d+\.\d+", said)
 
 
+def test_policy_attention():
+    pytest.importorskip("torch", reason="torch is not installed")
+    said = run("examples/policy_attention.py")
+    error = re.search(r"^\(1, 50, 256\) .+ differ by (.+) of the largest action$", said, re.MULTILINE)
+    assert error
+    assert float(error[1]) < (1e-4 if "on cpu" in said else 5e-2)
+    assert re.search(r"^SDPA \d+\.\d\d ms an action\nours \d+\.\d\d ms an action$", said, re.MULTILINE)
+
+
 def readme(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.+?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 
@@ -52,6 +61,7 @@ def test_all_that_the_readme_shows():
     said = run("-c", "".join(readme("python")))
     assert re.search(
         r"\(3, 10, 7\)\ntorch.Size\(\[200, 7\]\)\n\(2, 120, 120, 40, 3\) \[( *\d+){4}\]\n"
-        r"\(\d+, 8\) \(4000, 5, 11\) \(\d+, 3\)\n\(\d+, 3\)\n$",
+        r"\(\d+, 8\) \(4000, 5, 11\) \(\d+, 3\)\n\(\d+, 3\)\n"
+        r"torch.Size\(\[1, 8, 51, 64\]\) torch.Size\(\[1, 8, 51\]\)\n$",
         said,
     )

@@ -12,6 +12,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import attention_calling
+import attention_cases
 import calling
 import cases
 import numpy as np
@@ -381,3 +383,53 @@ def test_voxels_in_multiprocessing(pool, method):
     expected = [_downsampled(seed) for seed in range(2)]
     with multiprocessing.get_context(method).Pool(2) as workers:
         assert workers.map_async(_downsampled, range(2)).get(timeout=2 * PATIENCE) == expected
+
+
+# ---- attention ---------------------------------------------------------------------------------------------------
+
+
+def attention_problem(seed: int = 8) -> attention_cases.Problem:
+    """Large enough for several threads of the pool, and for the GIL to be let go."""
+    return attention_cases.make(
+        np.random.default_rng(seed), heads=8, kv_heads=2, queries=70, keys=(90, 200), causal=True
+    )
+
+
+def attended(seed: int = 8) -> bytes:
+    answer = attention_calling.attend(attention_problem(seed), "cpu")
+    return calling.bytes_of(answer.out) + calling.bytes_of(answer.lse)
+
+
+def test_attention_by_many_threads(pool):
+    expected = [attended(seed) for seed in range(4)]
+
+    def work(worker: int) -> None:
+        for turn in range(12):
+            seed = (worker + turn) % 4
+            assert attended(seed) == expected[seed], f"worker {worker}"
+
+    with ThreadPoolExecutor(8) as executor:
+        for done in [executor.submit(work, worker) for worker in range(8)]:
+            done.result(timeout=PATIENCE)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_attention_after_fork(pool):
+    expected = attended()
+
+    def action() -> None:
+        assert attended() == expected
+        rc.set_num_threads(2)
+        assert attended() == expected
+
+    for _ in range(2):
+        assert in_child(action) == 0
+        assert attended() == expected
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_attention_in_multiprocessing(pool, method):
+    expected = [attended(seed) for seed in range(2)]
+    with multiprocessing.get_context(method).Pool(2) as workers:
+        assert workers.map_async(attended, range(2)).get(timeout=2 * PATIENCE) == expected

@@ -350,6 +350,7 @@ void attention_backward(const Context& context, const Attention& call, const Ten
 std::string describe_attention(const Context& context, const Attention& call) {
   const Planner planner(Operation::attention, context, call);
   if (planner.device().kind == DeviceKind::cuda) return describe_cuda(planner.plan(), planner.device().index);
+  check_data(planner.plan());
   if (context.backend == Backend::reference) return "reference: scalar, float64; it was asked for";
   return describe_cpu(planner.plan());
 }
