@@ -31,26 +31,62 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_fill_kernel(const __
 
 // ---- points --------------------------------------------------------------------------------------------------------
 
+// A point of a plain cloud.
 template <class T, class Index, class C>
-__device__ Index locate_plain(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, Drop& drop) {
+__device__ Index locate_plain(const Call& call, const Cloud<C>& cloud, std::int64_t k, Drop& drop) {
   drop = Drop::none;
   if (k >= cloud.count) return -1;
-  const T* const from = static_cast<const T*>(plan.points) + k * plan.point_stride;
-  const T point[3] = {from[0], from[1], from[2]};
-  const Place place = place_plain<Index>(plan, cloud, point);
+  const T* const from = static_cast<const T*>(call.plan.points) + k * call.plan.point_stride;
+  const C p[3] = {widen(from[0]), widen(from[1]), widen(from[2])};
+  const Place place = place_of<Index>(call.plan, call.axes, cloud, p);
   drop = place.drop;
   return static_cast<Index>(place.cell);
 }
 
 // A cell's byte becomes 1. Where all of them are 0 or 1 the word that it is in is or-ed, which takes the L2 less time than
 // to write a byte.
-__device__ void mark(const Call& call, std::uint8_t* cells, std::int64_t key) {
-  if (call.zero_or_one && (key | 3) < call.all_cells) {
-    atomicOr(reinterpret_cast<unsigned*>(cells) + (key >> 2), 1u << 8 * (key & 3));
+template <class Index>
+__device__ void mark(const Call& call, std::uint8_t* cells, Index key) {
+  if (key < static_cast<Index>(call.word_cells)) {
+    const auto bit = static_cast<unsigned>(key) * 8u;  // of which a funnel shift takes the lowest five bits
+    atomicOr(reinterpret_cast<unsigned*>(cells + (key & ~Index{3})), __funnelshift_l(0u, 1u, bit));
   } else {
     cells[key] = 1;
   }
 }
+
+// Cells that points of a block were in. Where many blocks meet in few cells, as they do near a lidar, their atomics wait
+// for each other: what a block can put together it does. Another cell may have a cell's slot.
+struct Recent {
+  static constexpr int slots = tuning::recent_slots;
+  std::int32_t keys[slots];  // -1: none
+  int counts[slots];
+
+  __device__ void clear() {
+    for (auto slot = static_cast<int>(threadIdx.x); slot < slots; slot += tuning::threads) {
+      keys[slot] = -1;
+      counts[slot] = 0;
+    }
+  }
+  __device__ static unsigned slot_of(std::int32_t key) {
+    return __umulhi(static_cast<unsigned>(key) * 0x9e3779b1u, slots);  // the upper bits of a product that mixes them
+  }
+  // Whether a cell is here from now on and was not just before.
+  __device__ bool enter(std::int32_t key) { return atomicExch(keys + slot_of(key), key) != key; }
+  // Whether it was taken up: 0: no, 1: as the first of its cell, 2: as another.
+  __device__ int add(std::int32_t key, int count) {
+    const unsigned slot = slot_of(key);
+    const std::int32_t before = atomicCAS(keys + slot, -1, key);
+    if (before != -1 && before != key) return 0;
+    atomicAdd(counts + slot, count);
+    return before == key ? 2 : 1;
+  }
+  __device__ void flush(std::int32_t* to) {
+    for (auto slot = static_cast<int>(threadIdx.x); slot < slots; slot += tuning::threads) {
+      if (keys[slot] >= 0) atomicAdd(to + keys[slot], counts[slot]);
+    }
+  }
+};
 
 // A pixel of a dense image that a pinhole camera took, as bring() and cell_of() have it, with 32-bit numbers.
 template <class T, class C>
@@ -62,12 +98,8 @@ __device__ Place locate_pixel(const Call& call, const Cloud<C>& cloud, const T* 
   if (!depth_of(plan, image[k], p[2])) return {Drop::no_reading, -1};
   p[0] = ((static_cast<C>(u) - cloud.cx) * p[2]) / cloud.fx;
   p[1] = ((static_cast<C>(v) - cloud.cy) * p[2]) / cloud.fy;
-  if (!all_finite(p)) return {Drop::not_finite, -1};
-  if (plan.poses.data != nullptr) {
-    transform(cloud, p);
-    if (!all_finite(p)) return {Drop::not_finite, -1};
-  }
-  return cell_of<std::int32_t>(plan, cloud, p);
+  if (plan.poses.data != nullptr) transform(cloud, p);  // no sum of something that is not finite is
+  return place_of<std::int32_t>(plan, call.axes, cloud, p);
 }
 
 enum class From { points, plain_points, images };  // is_plain(), is_image()
@@ -86,18 +118,44 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
   if (threadIdx.x == 0) {
     if constexpr (Plain) {
       tile.one = true;
-      tile.first = blockIdx.x * round_points;
-      tile.count = tile.stored = min(round_points, plan.points_per_cloud - tile.first);
+      tile.first = blockIdx.x * call.tiling.points;
+      tile.count = tile.stored = min(call.tiling.points, plan.points_per_cloud - tile.first);
       tile.cloud.number = tile.cloud.grid = tile.cloud.first = 0;
       tile.cloud.count = plan.points_per_cloud;
     } else {
       set_tile(plan, call.tiling, tile);
     }
   }
+  // Of a single round too little would be put together.
+  constexpr bool may_share = !Features && sizeof(Index) == 4;
+  __shared__ std::conditional_t<may_share, Recent, int> recent;
+  const bool may_meet = may_share && call.tiling.points > round_points;
+  bool shares = may_meet;
+  if constexpr (may_share) {
+    if (shares) {
+      recent.clear();
+      if constexpr (Plain) __syncthreads();
+    }
+  }
   if constexpr (!Plain) __syncthreads();
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   std::int64_t base = static_cast<std::int64_t>(threadIdx.x / warp_size) * warp_points + lane;
-  for (std::int64_t round = 0; round < (Plain ? round_points : tile.stored);
+  constexpr bool reads_ahead = Plain && !Features;
+  T next[reads_ahead ? n : 1][3];  // points of the next round, on their way
+  const auto read = [&](std::int64_t first) {
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      if (first + k * warp_size >= plan.points_per_cloud) continue;
+      const T* const at = static_cast<const T*>(plan.points) + (first + k * warp_size) * plan.point_stride;
+#pragma unroll
+      for (int axis = 0; axis < 3; ++axis) next[k][axis] = at[axis];
+    }
+  };
+  const std::int64_t plain_points = reads_ahead ? call.tiling.points : round_points;
+  const std::int64_t plain_first = blockIdx.x * plain_points;
+  const std::int64_t plain_stored = reads_ahead ? min(plain_points, plan.points_per_cloud - plain_first) : round_points;
+  if constexpr (reads_ahead) read(plain_first + base);
+  for (std::int64_t round = 0; round < (Plain ? plain_stored : tile.stored);
        round += round_points, base += round_points) {
     Index keys[n];
     Drop drops[n];
@@ -112,9 +170,21 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
       }
 #pragma unroll
       for (int k = 0; k < n; ++k) {
-        keys[k] = locate_plain<T, Index>(plan, cloud, blockIdx.x * round_points + base + k * warp_size, drops[k]);
+        const std::int64_t at = plain_first + base + k * warp_size;
+        if constexpr (reads_ahead) {
+          const C p[3] = {widen(next[k][0]), widen(next[k][1]), widen(next[k][2])};
+          Place place;
+          if (at < plan.points_per_cloud) place = place_of<Index>(plan, call.axes, cloud, p);
+          drops[k] = place.drop;
+          keys[k] = static_cast<Index>(place.cell);
+        } else {
+          keys[k] = locate_plain<T, Index>(call, cloud, at, drops[k]);
+        }
       }
-      __syncthreads();
+      if constexpr (reads_ahead) {
+        if (round + round_points < plain_stored) read(plain_first + base + round_points);
+      }
+      if (round == 0) __syncthreads();
     } else if constexpr (from == From::images) {
       const Cloud<C> cloud = tile.cloud;
       const T* const image = static_cast<const T*>(plan.points) + cloud.number * plan.points_per_cloud;
@@ -130,7 +200,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
 #pragma unroll
       for (int k = 0; k < n; ++k) {
         C p[3] = {};
-        keys[k] = locate_in<T, Index>(plan, tile, base + k * warp_size, drops[k], clouds[k], p);
+        keys[k] = locate_in<T, Index>(plan, call.axes, tile, base + k * warp_size, drops[k], clouds[k], p);
       }
     }
     if constexpr (Features) {
@@ -173,10 +243,26 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
 #pragma unroll
       for (int k = 0; k < n; ++k) {
         const Runs runs(keys[k]);
+        bool leads = runs.leads;
+        bool adds = leads;
+        if constexpr (may_share) {
+          if (shares) {
+            if (plan.count != nullptr) {
+              const int taken = leads ? recent.add(keys[k], runs.length) : 0;
+              adds = leads && taken == 0;
+              leads = leads && taken != 2;
+            } else if (leads) {
+              leads = recent.enter(keys[k]);
+            }
+            // Where points have cells for themselves it only costs.
+            const unsigned new_ones = __ballot_sync(whole_warp, leads);
+            shares = 4 * __popc(new_ones) <= 3 * __popc(__ballot_sync(whole_warp, runs.leads));
+          }
+        }
         // Nothing comes back: a reduction, which nobody waits for.
-        if (runs.leads && plan.count != nullptr) atomicAdd(plan.count + keys[k], runs.length);
-        if (runs.leads && plan.occupancy != nullptr) mark(call, plan.occupancy, keys[k]);
-        if (runs.leads && call.occupied != nullptr) call.occupied[keys[k]] = 1;
+        if (adds && plan.count != nullptr) atomicAdd(plan.count + keys[k], runs.length);
+        if (leads && plan.occupancy != nullptr) mark(call, plan.occupancy, keys[k]);
+        if (leads && call.occupied != nullptr) call.occupied[keys[k]] = 1;
       }
     }
 #pragma unroll
@@ -194,6 +280,12 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
       }
     }
     __syncwarp();  // what find_largest() shares is read
+  }
+  if constexpr (may_share) {
+    if (may_meet && plan.count != nullptr) {
+      __syncthreads();
+      recent.flush(plan.count);
+    }
   }
   let_next_begin();
   const bool drops_together = plan.dropped != nullptr && tile.one;
@@ -313,8 +405,9 @@ class Runner {
       }
     }
     fill(plan.dropped, plan.clouds * drop_reasons * 8, 0);
-    call_.zero_or_one =
-        plan.empty == 0 && !plan.accumulate && reinterpret_cast<std::uintptr_t>(plan.occupancy) % 4 == 0;
+    if (plan.empty == 0 && !plan.accumulate && reinterpret_cast<std::uintptr_t>(plan.occupancy) % 4 == 0) {
+      call_.word_cells = cells / 4 * 4;
+    }
     std::int64_t bytes = 0;
     for (int n = 0; n < call_.fill_count; ++n) bytes = std::max(bytes, call_.fills[n].bytes);
     launch(&voxelize_fill_kernel,
@@ -405,8 +498,11 @@ void run_cuda(const Plan& plan, const Context& context, int device) {
   call.box = cuda_fault_box(device);
   const CudaDevice current(device);
   call.all_cells = plan.grids * plan.cells;
-  call.tiling = tiling_of(plan);
-  if (is_image(plan)) call.width = Division(static_cast<std::uint32_t>(plan.width));
+  call.tiling = tiling_of(plan, !is_plain(plan) || !plan.reduces_features());
+  call.axes = Axes(plan);
+  if (is_image(plan)) {
+    call.width = Division(static_cast<std::uint32_t>(plan.width));
+  }
   Room needed(nullptr);
   take_scratch(call, needed);
   const CudaScratch scratch(context.workspace, device,

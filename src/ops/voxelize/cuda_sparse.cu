@@ -16,6 +16,7 @@ struct SparseCall {
   Plan plan;
   FaultBox* box = nullptr;
   Tiling tiling;
+  Axes axes;
   std::int64_t all_cells = 0;  // of all grids; also the key of points that are in none
 
   // Scratch. Keys are uint32 where the plan is small, else uint64.
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(threads) voxelize_keys_kernel(const __grid_con
     C p[3] = {};
     Drop drop = Drop::none;
     std::int64_t cloud_number = -1;
-    const Index key = locate_in<T, Index>(plan, tile, k, drop, cloud_number, p);
+    const Index key = locate_in<T, Index>(plan, call.axes, tile, k, drop, cloud_number, p);
     const std::int64_t number = number_in(plan, tile, k);
     static_cast<Key*>(call.keys)[number] = key < 0 ? static_cast<Key>(call.all_cells) : static_cast<Key>(key);
     call.numbers[number] = static_cast<std::int32_t>(number);
@@ -427,7 +428,8 @@ class SparseRunner {
       : set_rows_(set_rows), context_(context), device_(device), stream_(static_cast<cudaStream_t>(context.stream)) {
     call_.plan = plan;
     call_.box = cuda_fault_box(device);
-    call_.tiling = tiling_of(plan);
+    call_.tiling = tiling_of(plan, !is_plain(plan));
+    call_.axes = Axes(plan);
   }
 
   void run() {
