@@ -30,7 +30,9 @@ struct Call {
   int fill_count = 0;
   Tiling tiling;
   Axes axes;
-  Division width;              // by that of an image
+  Division width;     // by that of an image
+  Readings readings;  // of images
+  ImageTiling image_tiling;
   std::int64_t all_cells = 0;  // of all grids
 
   std::uint8_t* occupied = nullptr;  // scratch: what bits are packed from

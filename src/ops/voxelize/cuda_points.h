@@ -241,6 +241,70 @@ struct Division {
   __device__ std::uint32_t divide(std::uint32_t a) const { return (__umulhi(factor, a) + a) >> shift; }
 };
 
+// What a pixel's depth has to be, in float.
+struct Readings {
+  float scale = 1;
+  float lowest = 0, highest = 0;    // of z
+  float invalid[max_invalid] = {};  // those in between
+  int invalid_count = 0;
+  bool quick = false;     // they are set
+  bool ordinary = false;  // is_ordinary() of all
+
+  Readings() = default;
+  explicit Readings(const Plan& plan) : scale(static_cast<float>(plan.depth_scale)) {
+    // Not where this thread may take subnormal numbers for 0, and a GPU does not.
+    const auto tiny = [](double x) { return x != 0 && std::abs(x) < 0x1p-100; };
+    if (tiny(plan.depth_scale) || tiny(plan.depth_min) || tiny(plan.depth_max)) return;
+    lowest = plan.depth_min > 0 ? static_cast<float>(plan.depth_min) : bit_copy<float>(1u);
+    highest = std::min(static_cast<float>(plan.depth_max), std::numeric_limits<float>::max());
+    float largest = 65535;
+    for (int n = 0; n < plan.invalid_count; ++n) {
+      const auto reading = static_cast<float>(plan.invalid[n]);
+      if (tiny(plan.invalid[n]) || tiny(plan.invalid[n] * plan.depth_scale)) return;
+      const float z = reading * scale;
+      if (plan.dtype == DType::u16 && reading == largest) {
+        largest -= 1;
+      } else if (z >= lowest && z <= highest) {
+        invalid[invalid_count++] = reading;
+      }
+    }
+    if (plan.dtype == DType::u16) {
+      lowest = std::max(lowest, scale);
+      highest = std::min(highest, largest * scale);
+    }
+    quick = true;
+    ordinary = lowest >= least && highest <= most;
+  }
+  // A camera that is ordinary too has quotients that Inverse gets right.
+  static constexpr float least = 0x1p-40f, most = 0x1p40f;
+  __device__ static bool is_ordinary(float z) { return z >= least && z <= most; }
+};
+
+// How images are cut into tiles, one for each warp: 32 columns of some rows.
+struct ImageTiling {
+  std::uint32_t width = 0, height = 0;
+  std::uint32_t rows = 0;     // of a tile
+  std::uint32_t columns = 0;  // tiles side by side
+  std::uint32_t blocks = 0;   // of an image
+  Division by_blocks, by_columns;
+  bool quick = false;  // they are set
+
+  ImageTiling() = default;
+  explicit ImageTiling(const Plan& plan)
+      : width(static_cast<std::uint32_t>(plan.width)),
+        height(static_cast<std::uint32_t>(plan.points_per_cloud / plan.width)) {
+    const std::int64_t each = plan.all_points / (std::int64_t{tuning::threads} * tuning::image_blocks);
+    rows = static_cast<std::uint32_t>(std::clamp<std::int64_t>(each, 1, tuning::most_image_rows));
+    rows = static_cast<std::uint32_t>(divide_up(rows, tuning::image_flight) * tuning::image_flight);
+    columns = static_cast<std::uint32_t>(divide_up(width, warp_size));
+    blocks = static_cast<std::uint32_t>(divide_up(columns * divide_up(height, rows), warps));
+    quick = blocks > 0 && width >= warp_size && height < 1 << 24;  // a float counts the rows
+    if (!quick) return;
+    by_blocks = Division(blocks);
+    by_columns = Division(columns);
+  }
+};
+
 // Where a tile has to find out about its cloud first (its pose, its camera), several rounds share that, as long as there are
 // tiles for all multiprocessors, and packed clouds are long enough to have tiles of their own.
 inline Tiling tiling_of(const Plan& plan, bool in_rounds) {
