@@ -561,12 +561,15 @@ TEST(Voxelize, CudaCountsManyPoints) {
       for (const double empty : {0.0, 7.0}) {
         layout.options.accumulate = accumulate;
         layout.options.empty = empty;
-        layout.outputs.clear();
-        layout.want(random, Reduction::count, DType::i32, shape);
-        layout.want(random, Reduction::occupancy, DType::u8, shape);
-        if (empty == 0) layout.want(random, Reduction::occupancy_bits, DType::u8, {shape[0], shape[1], 9});
-        EXPECT_EQ(layout.difference_of_cuda(), "")
-            << "order: " << order << ", empty " << empty << (accumulate ? ", accumulated" : "");
+        for (const bool counts : {true, false}) {
+          layout.outputs.clear();
+          if (counts) layout.want(random, Reduction::count, DType::i32, shape);
+          layout.want(random, Reduction::occupancy, DType::u8, shape);
+          if (empty == 0) layout.want(random, Reduction::occupancy_bits, DType::u8, {shape[0], shape[1], 9});
+          EXPECT_EQ(layout.difference_of_cuda(), "")
+              << "order: " << order << ", empty " << empty << (accumulate ? ", accumulated" : "")
+              << (counts ? ", with counts" : "");
+        }
       }
     }
   }
@@ -624,6 +627,24 @@ TEST(Voxelize, AFaceBelongsToTheCellAboveIt) {
   const Answer answer = count(DType::f32, points, grid);
   EXPECT_EQ(answer.count, std::vector<std::int32_t>(8, 1));
   EXPECT_EQ(answer.dropped, (std::vector<std::int64_t>{0, 0, 0, 27 - 8}));
+}
+
+TEST(Voxelize, CellsAtTheirFacesAreTheSameEverywhere) {
+  // Sizes that have no exact inverse, each with points a few roundings to either side of its faces and of 0.
+  for (const float size : {0.1F, 0.3F, 1 / 3.0F, 0.7F, 1.0F, 2.5F, 3.0F, 7e-4F, 123.456F, 99999.0F, 3e-17F}) {
+    const Grid grid{{0, 0, 0}, {size, size, size}, {300, 2, 1}};
+    std::vector<float> points;
+    const auto add = [&](float x) { points.insert(points.end(), {x, size, 0.5F * size}); };
+    for (int face = 0; face <= 301; ++face) {
+      float x = static_cast<float>(face) * size;
+      for (int k = 0; k < 3; ++k) x = std::nextafter(x, -1e30F);
+      for (int k = 0; k < 7; ++k, x = std::nextafter(x, 1e30F)) add(x);
+    }
+    // Below 0 what is at most 2^-150 of a cell away rounds to it.
+    const float tiny = std::numeric_limits<float>::denorm_min();
+    for (int k = -3; k <= 3; ++k) add(-tiny * (std::floor(size / 2) + static_cast<float>(k)));
+    count(DType::f32, points, grid);
+  }
 }
 
 TEST(Voxelize, ZeroHasNoSide) {

@@ -31,26 +31,62 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_fill_kernel(const __
 
 // ---- points --------------------------------------------------------------------------------------------------------
 
+// A point of a plain cloud.
 template <class T, class Index, class C>
-__device__ Index locate_plain(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, Drop& drop) {
+__device__ Index locate_plain(const Call& call, const Cloud<C>& cloud, std::int64_t k, Drop& drop) {
   drop = Drop::none;
   if (k >= cloud.count) return -1;
-  const T* const from = static_cast<const T*>(plan.points) + k * plan.point_stride;
-  const T point[3] = {from[0], from[1], from[2]};
-  const Place place = place_plain<Index>(plan, cloud, point);
+  const T* const from = static_cast<const T*>(call.plan.points) + k * call.plan.point_stride;
+  const C p[3] = {widen(from[0]), widen(from[1]), widen(from[2])};
+  const Place place = place_of<Index>(call.plan, call.axes, cloud, p);
   drop = place.drop;
   return static_cast<Index>(place.cell);
 }
 
 // A cell's byte becomes 1. Where all of them are 0 or 1 the word that it is in is or-ed, which takes the L2 less time than
 // to write a byte.
-__device__ void mark(const Call& call, std::uint8_t* cells, std::int64_t key) {
-  if (call.zero_or_one && (key | 3) < call.all_cells) {
-    atomicOr(reinterpret_cast<unsigned*>(cells) + (key >> 2), 1u << 8 * (key & 3));
+template <class Index>
+__device__ void mark(const Call& call, std::uint8_t* cells, Index key) {
+  if (key < static_cast<Index>(call.word_cells)) {
+    const auto bit = static_cast<unsigned>(key) * 8u;  // of which a funnel shift takes the lowest five bits
+    atomicOr(reinterpret_cast<unsigned*>(cells + (key & ~Index{3})), __funnelshift_l(0u, 1u, bit));
   } else {
     cells[key] = 1;
   }
 }
+
+// Cells that points of a block were in. Where many blocks meet in few cells, as they do near a lidar, their atomics wait
+// for each other: what a block can put together it does. Another cell may have a cell's slot.
+struct Recent {
+  static constexpr int slots = tuning::recent_slots;
+  std::int32_t keys[slots];  // -1: none
+  int counts[slots];
+
+  __device__ void clear() {
+    for (auto slot = static_cast<int>(threadIdx.x); slot < slots; slot += tuning::threads) {
+      keys[slot] = -1;
+      counts[slot] = 0;
+    }
+  }
+  __device__ static unsigned slot_of(std::int32_t key) {
+    return __umulhi(static_cast<unsigned>(key) * 0x9e3779b1u, slots);  // the upper bits of a product that mixes them
+  }
+  // Whether a cell is here from now on and was not just before.
+  __device__ bool enter(std::int32_t key) { return atomicExch(keys + slot_of(key), key) != key; }
+  // Whether it was taken up: 0: no, 1: as the first of its cell, 2: as another.
+  __device__ int add(std::int32_t key, int count) {
+    const unsigned slot = slot_of(key);
+    const std::int32_t before = atomicCAS(keys + slot, -1, key);
+    if (before != -1 && before != key) return 0;
+    atomicAdd(counts + slot, count);
+    return before == key ? 2 : 1;
+  }
+  __device__ void flush(std::int32_t* to) {
+    for (auto slot = static_cast<int>(threadIdx.x); slot < slots; slot += tuning::threads) {
+      if (keys[slot] >= 0) atomicAdd(to + keys[slot], counts[slot]);
+    }
+  }
+};
 
 // A pixel of a dense image that a pinhole camera took, as bring() and cell_of() have it, with 32-bit numbers.
 template <class T, class C>
@@ -62,12 +98,174 @@ __device__ Place locate_pixel(const Call& call, const Cloud<C>& cloud, const T* 
   if (!depth_of(plan, image[k], p[2])) return {Drop::no_reading, -1};
   p[0] = ((static_cast<C>(u) - cloud.cx) * p[2]) / cloud.fx;
   p[1] = ((static_cast<C>(v) - cloud.cy) * p[2]) / cloud.fy;
-  if (!all_finite(p)) return {Drop::not_finite, -1};
-  if (plan.poses.data != nullptr) {
-    transform(cloud, p);
-    if (!all_finite(p)) return {Drop::not_finite, -1};
+  if (plan.poses.data != nullptr) transform(cloud, p);  // no sum of something that is not finite is
+  return place_of<std::int32_t>(plan, call.axes, cloud, p);
+}
+
+// What all pixels of a block need, in shared memory: a compiler would fetch an argument of the kernel anew for every pixel.
+struct Camera {
+  Cloud<float> cloud;
+  Inverse fx, fy;
+  float scale = 1, lowest = 0, highest = 0;  // as of Readings
+  Axes axes;
+
+  // By all threads of a block.
+  __device__ void set(const Call& call, std::int64_t number) {
+    const Plan& plan = call.plan;
+    const auto thread = static_cast<int>(threadIdx.x);
+    if (const int i = thread / 4, j = thread % 4; i < 3 && plan.poses.data != nullptr) {
+      (j < 3 ? cloud.rotation[i][j] : cloud.shift[i]) = static_cast<float>(entry(plan.poses, number, i, j));
+    }
+    if (const int n = thread - warp_size; n >= 0 && n < 4) {
+      const auto x = static_cast<float>(intrinsic(plan, number, n));
+      if (n < 2) {
+        (n == 0 ? fx : fy) = Inverse(x);
+      } else {
+        (n == 2 ? cloud.cx : cloud.cy) = x;
+      }
+    }
+    if (thread == 2 * warp_size) set_extent(plan, number, cloud);
+    if (thread == 3 * warp_size) {
+      scale = call.readings.scale;
+      lowest = call.readings.lowest;
+      highest = call.readings.highest;
+      axes = call.axes;
+    }
   }
-  return cell_of<std::int32_t>(plan, cloud, p);
+  // With an ordinary z, x and y are what Inverse gets right.
+  __device__ bool is_ordinary() const {
+    const auto focal = [](float x) { return fabsf(x) >= 0x1p-20f && fabsf(x) <= 0x1p20f; };
+    const auto centre = [](float x) { return x == 0 || (fabsf(x) >= 0x1p-20f && fabsf(x) <= 0x1p40f); };
+    return focal(fx.divisor) && focal(fy.divisor) && centre(cloud.cx) && centre(cloud.cy);
+  }
+};
+
+template <class T>
+__device__ float reading_of(T raw) {
+  if constexpr (std::is_integral_v<T>) {
+    return __uint_as_float(0x4b000000u | raw) - 0x1p23f;  // costs less than a conversion
+  } else {
+    return widen(raw);
+  }
+}
+
+// Counts or occupancy of dense images that pinhole cameras took. A warp takes 32 columns, row by row; a thread has one of
+// them, so that it knows of what is above.
+template <class T, bool Counts>
+__global__ void __launch_bounds__(tuning::threads, tuning::image_residents)
+    voxelize_images_kernel(const __grid_constant__ Call call) {
+  constexpr int n = tuning::image_flight;
+  const Plan& plan = call.plan;
+  const ImageTiling& tiling = call.image_tiling;
+  __shared__ Camera shared;
+  __shared__ int dropped[drop_reasons];
+  const std::uint32_t number = tiling.by_blocks.divide(blockIdx.x);
+  if (threadIdx.x < drop_reasons) dropped[threadIdx.x] = 0;
+  shared.set(call, number);
+  const auto lane = threadIdx.x % warp_size;
+  const std::uint32_t tile = (blockIdx.x - number * tiling.blocks) * warps + threadIdx.x / warp_size;
+  const std::uint32_t above = tiling.by_columns.divide(tile);
+  const std::uint32_t u = (tile - above * tiling.columns) * warp_size + lane;
+  const std::uint32_t top = above * tiling.rows;
+  const std::uint32_t bottom = u < tiling.width ? min(top + tiling.rows, tiling.height) : 0;
+  const T* const column = static_cast<const T*>(plan.points) + std::int64_t{number} * plan.points_per_cloud + u;
+  __syncthreads();
+  const Camera camera = shared;
+  const float from_centre = static_cast<float>(u) - camera.cloud.cx;
+  const auto first_key = static_cast<std::int32_t>(camera.cloud.grid * plan.cells);
+  std::uint8_t* const marks = plan.occupancy != nullptr ? plan.occupancy : call.occupied;
+  std::uint8_t* const more_marks = plan.occupancy != nullptr ? call.occupied : nullptr;
+  int no_reading = 0, not_finite = 0, outside = 0;
+  const bool camera_is_ordinary = camera.is_ordinary();
+  const auto run = [&](auto is_ordinary, auto is_posed) {
+    std::int32_t last = -1;
+    const T* at = column + std::int64_t{top} * tiling.width;
+    std::conditional_t<std::is_integral_v<T>, std::uint32_t, T> next[n];  // readings that are on their way
+    const auto read = [&](std::uint32_t v) {
+#pragma unroll
+      for (int k = 0; k < n; ++k) {
+        next[k] = {};  // no reading
+        if (v + k < bottom) next[k] = at[k * tiling.width];
+      }
+    };
+    read(top);
+    auto row = static_cast<float>(top);
+#pragma unroll 1
+    for (std::uint32_t v = top; v < top + tiling.rows; v += n, row += n) {
+      float readings[n];
+      std::int32_t keys[n];
+#pragma unroll
+      for (int k = 0; k < n; ++k) readings[k] = reading_of(next[k]);
+      at += n * tiling.width;
+      read(v + n);
+#pragma unroll
+      for (int k = 0; k < n; ++k) {
+        const float reading = readings[k];
+        float p[3];
+        p[2] = reading * camera.scale;
+        bool valid = p[2] >= camera.lowest && p[2] <= camera.highest;
+#pragma unroll 1
+        for (int i = 0; i < call.readings.invalid_count; ++i) valid = valid && reading != call.readings.invalid[i];
+        const float x = from_centre * p[2];
+        const float y = ((row + k) - camera.cloud.cy) * p[2];
+        if (is_ordinary || (camera_is_ordinary && Readings::is_ordinary(p[2]))) {
+          p[0] = camera.fx.divide(x);
+          p[1] = camera.fy.divide(y);
+        } else {
+          p[0] = x / camera.fx.divisor;
+          p[1] = y / camera.fy.divisor;
+        }
+        if (is_posed) transform(camera.cloud, p);  // no sum of something that is not finite is
+        bool inside;
+        const std::int32_t cell = camera.axes.cell(p, inside);
+        if (!valid) ++no_reading;
+        if (valid && !inside) {
+          ++outside;
+          if (!(is_ordinary && !is_posed) && !all_finite(p)) ++not_finite;
+        }
+        // Where there is none, a pixel has marked what it did before.
+        keys[k] = valid && inside ? first_key + cell : Counts ? -1 : k == 0 ? last : keys[k - 1];
+      }
+      after_earlier_work();  // the grids are filled
+      if constexpr (Counts) {
+#pragma unroll
+        for (int k = 0; k < n; ++k) {
+          const Runs runs(keys[k]);
+          if (runs.leads) atomicAdd(plan.count + keys[k], runs.length);
+        }
+      }
+      // What the pixel above has marked is marked, and what a warp writes to one cell is written once.
+      const auto mark_all = [&](std::uint8_t* cells) {
+#pragma unroll
+        for (int k = 0; k < n; ++k) {
+          if (keys[k] != (k == 0 ? last : keys[k - 1]) && (!Counts || keys[k] >= 0)) cells[keys[k]] = 1;
+        }
+      };
+      if (marks != nullptr) mark_all(marks);
+      if (more_marks != nullptr) mark_all(more_marks);
+      last = keys[n - 1];
+    }
+  };
+  const bool ordinary = camera_is_ordinary && call.readings.ordinary;
+  if (plan.poses.data != nullptr) {
+    ordinary ? run(std::true_type{}, std::true_type{}) : run(std::false_type{}, std::true_type{});
+  } else {
+    ordinary ? run(std::true_type{}, std::false_type{}) : run(std::false_type{}, std::false_type{});
+  }
+  let_next_begin();
+  if (plan.dropped == nullptr) return;
+  no_reading -= static_cast<int>(tiling.rows - (max(bottom, top) - top));  // those that are no pixels
+  const auto count = [&](Drop reason, int pixels) {
+    if (pixels > 0) atomicAdd(dropped + static_cast<int>(reason), pixels);
+  };
+  count(Drop::no_reading, no_reading);
+  count(Drop::not_finite, not_finite);
+  count(Drop::outside, outside - not_finite);
+  __syncthreads();
+  if (threadIdx.x < drop_reasons && dropped[threadIdx.x] > 0) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(plan.dropped) + number * drop_reasons + threadIdx.x,
+              static_cast<unsigned long long>(dropped[threadIdx.x]));
+  }
 }
 
 enum class From { points, plain_points, images };  // is_plain(), is_image()
@@ -86,18 +284,44 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
   if (threadIdx.x == 0) {
     if constexpr (Plain) {
       tile.one = true;
-      tile.first = blockIdx.x * round_points;
-      tile.count = tile.stored = min(round_points, plan.points_per_cloud - tile.first);
+      tile.first = blockIdx.x * call.tiling.points;
+      tile.count = tile.stored = min(call.tiling.points, plan.points_per_cloud - tile.first);
       tile.cloud.number = tile.cloud.grid = tile.cloud.first = 0;
       tile.cloud.count = plan.points_per_cloud;
     } else {
       set_tile(plan, call.tiling, tile);
     }
   }
+  // Of a single round too little would be put together.
+  constexpr bool may_share = !Features && sizeof(Index) == 4;
+  __shared__ std::conditional_t<may_share, Recent, int> recent;
+  const bool may_meet = may_share && call.tiling.points > round_points;
+  bool shares = may_meet;
+  if constexpr (may_share) {
+    if (shares) {
+      recent.clear();
+      if constexpr (Plain) __syncthreads();
+    }
+  }
   if constexpr (!Plain) __syncthreads();
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   std::int64_t base = static_cast<std::int64_t>(threadIdx.x / warp_size) * warp_points + lane;
-  for (std::int64_t round = 0; round < (Plain ? round_points : tile.stored);
+  constexpr bool reads_ahead = Plain && !Features;
+  T next[reads_ahead ? n : 1][3];  // points of the next round, on their way
+  const auto read = [&](std::int64_t first) {
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      if (first + k * warp_size >= plan.points_per_cloud) continue;
+      const T* const at = static_cast<const T*>(plan.points) + (first + k * warp_size) * plan.point_stride;
+#pragma unroll
+      for (int axis = 0; axis < 3; ++axis) next[k][axis] = at[axis];
+    }
+  };
+  const std::int64_t plain_points = reads_ahead ? call.tiling.points : round_points;
+  const std::int64_t plain_first = blockIdx.x * plain_points;
+  const std::int64_t plain_stored = reads_ahead ? min(plain_points, plan.points_per_cloud - plain_first) : round_points;
+  if constexpr (reads_ahead) read(plain_first + base);
+  for (std::int64_t round = 0; round < (Plain ? plain_stored : tile.stored);
        round += round_points, base += round_points) {
     Index keys[n];
     Drop drops[n];
@@ -112,9 +336,21 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
       }
 #pragma unroll
       for (int k = 0; k < n; ++k) {
-        keys[k] = locate_plain<T, Index>(plan, cloud, blockIdx.x * round_points + base + k * warp_size, drops[k]);
+        const std::int64_t at = plain_first + base + k * warp_size;
+        if constexpr (reads_ahead) {
+          const C p[3] = {widen(next[k][0]), widen(next[k][1]), widen(next[k][2])};
+          Place place;
+          if (at < plan.points_per_cloud) place = place_of<Index>(plan, call.axes, cloud, p);
+          drops[k] = place.drop;
+          keys[k] = static_cast<Index>(place.cell);
+        } else {
+          keys[k] = locate_plain<T, Index>(call, cloud, at, drops[k]);
+        }
       }
-      __syncthreads();
+      if constexpr (reads_ahead) {
+        if (round + round_points < plain_stored) read(plain_first + base + round_points);
+      }
+      if (round == 0) __syncthreads();
     } else if constexpr (from == From::images) {
       const Cloud<C> cloud = tile.cloud;
       const T* const image = static_cast<const T*>(plan.points) + cloud.number * plan.points_per_cloud;
@@ -130,7 +366,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
 #pragma unroll
       for (int k = 0; k < n; ++k) {
         C p[3] = {};
-        keys[k] = locate_in<T, Index>(plan, tile, base + k * warp_size, drops[k], clouds[k], p);
+        keys[k] = locate_in<T, Index>(plan, call.axes, tile, base + k * warp_size, drops[k], clouds[k], p);
       }
     }
     if constexpr (Features) {
@@ -173,10 +409,26 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
 #pragma unroll
       for (int k = 0; k < n; ++k) {
         const Runs runs(keys[k]);
+        bool leads = runs.leads;
+        bool adds = leads;
+        if constexpr (may_share) {
+          if (shares) {
+            if (plan.count != nullptr) {
+              const int taken = leads ? recent.add(keys[k], runs.length) : 0;
+              adds = leads && taken == 0;
+              leads = leads && taken != 2;
+            } else if (leads) {
+              leads = recent.enter(keys[k]);
+            }
+            // Where points have cells for themselves it only costs.
+            const unsigned new_ones = __ballot_sync(whole_warp, leads);
+            shares = 4 * __popc(new_ones) <= 3 * __popc(__ballot_sync(whole_warp, runs.leads));
+          }
+        }
         // Nothing comes back: a reduction, which nobody waits for.
-        if (runs.leads && plan.count != nullptr) atomicAdd(plan.count + keys[k], runs.length);
-        if (runs.leads && plan.occupancy != nullptr) mark(call, plan.occupancy, keys[k]);
-        if (runs.leads && call.occupied != nullptr) call.occupied[keys[k]] = 1;
+        if (adds && plan.count != nullptr) atomicAdd(plan.count + keys[k], runs.length);
+        if (leads && plan.occupancy != nullptr) mark(call, plan.occupancy, keys[k]);
+        if (leads && call.occupied != nullptr) call.occupied[keys[k]] = 1;
       }
     }
 #pragma unroll
@@ -194,6 +446,12 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
       }
     }
     __syncwarp();  // what find_largest() shares is read
+  }
+  if constexpr (may_share) {
+    if (may_meet && plan.count != nullptr) {
+      __syncthreads();
+      recent.flush(plan.count);
+    }
   }
   let_next_begin();
   const bool drops_together = plan.dropped != nullptr && tile.one;
@@ -313,8 +571,9 @@ class Runner {
       }
     }
     fill(plan.dropped, plan.clouds * drop_reasons * 8, 0);
-    call_.zero_or_one =
-        plan.empty == 0 && !plan.accumulate && reinterpret_cast<std::uintptr_t>(plan.occupancy) % 4 == 0;
+    if (plan.empty == 0 && !plan.accumulate && reinterpret_cast<std::uintptr_t>(plan.occupancy) % 4 == 0) {
+      call_.word_cells = cells / 4 * 4;
+    }
     std::int64_t bytes = 0;
     for (int n = 0; n < call_.fill_count; ++n) bytes = std::max(bytes, call_.fills[n].bytes);
     launch(&voxelize_fill_kernel,
@@ -341,6 +600,13 @@ class Runner {
       if constexpr (is_float_type<T>) {
         if (is_plain(plan)) {
           return launch(&voxelize_points_kernel<T, std::int32_t, From::plain_points, Features>, tiles);
+        }
+      }
+      if constexpr (!Features && sizeof(compute_t<T>) == 4) {
+        if (is_image(plan) && call_.axes.quick && call_.readings.quick && call_.image_tiling.quick) {
+          const std::int64_t blocks = plan.clouds * call_.image_tiling.blocks;
+          return plan.count != nullptr ? launch(&voxelize_images_kernel<T, true>, blocks)
+                                       : launch(&voxelize_images_kernel<T, false>, blocks);
         }
       }
       if (is_image(plan)) return launch(&voxelize_points_kernel<T, std::int32_t, From::images, Features>, tiles);
@@ -405,8 +671,13 @@ void run_cuda(const Plan& plan, const Context& context, int device) {
   call.box = cuda_fault_box(device);
   const CudaDevice current(device);
   call.all_cells = plan.grids * plan.cells;
-  call.tiling = tiling_of(plan);
-  if (is_image(plan)) call.width = Division(static_cast<std::uint32_t>(plan.width));
+  call.tiling = tiling_of(plan, !is_plain(plan) || !plan.reduces_features());
+  call.axes = Axes(plan);
+  if (is_image(plan)) {
+    call.width = Division(static_cast<std::uint32_t>(plan.width));
+    call.readings = Readings(plan);
+    call.image_tiling = ImageTiling(plan);
+  }
   Room needed(nullptr);
   take_scratch(call, needed);
   const CudaScratch scratch(context.workspace, device,

@@ -29,11 +29,14 @@ struct Call {
   Fill fills[max_fills];
   int fill_count = 0;
   Tiling tiling;
-  Division width;              // by that of an image
+  Axes axes;
+  Division width;     // by that of an image
+  Readings readings;  // of images
+  ImageTiling image_tiling;
   std::int64_t all_cells = 0;  // of all grids
 
   std::uint8_t* occupied = nullptr;  // scratch: what bits are packed from
-  bool zero_or_one = false;          // all that plan.occupancy holds
+  std::int64_t word_cells = 0;       // that lie in words of plan.occupancy all of which hold 0 or 1
 
   // With features only: what empty cells hold, four bytes of it,
   std::uint32_t empty_float = 0, empty_feature = 0;

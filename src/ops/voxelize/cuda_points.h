@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "core/cuda.h"
 #include "ops/voxelize/check.h"
@@ -38,10 +40,97 @@ __device__ std::int64_t cloud_at(const Plan& plan, std::int64_t point) {
   return low < plan.clouds && integer(plan.offsets, low) <= point ? low : -1;
 }
 
-// The usual case: one cloud of dense points without a pose, a crop or lengths.
-template <class Index, class T, class C>
-__device__ Place place_plain(const Plan& plan, const Cloud<C>& cloud, const T (&point)[3]) {
-  const C p[3] = {widen(point[0]), widen(point[1]), widen(point[2])};
+// Division by one number in four instructions. With `inverse` = 1 / divisor rounded, and `rest` what that lacks, the first
+// quotient is off by less than a unit in its last place, and the step from there gives the rounded one (Markstein), where
+// neither it nor the remainder, of 2^-48 of the dividend, comes near the ends of float's range.
+struct Inverse {
+  float divisor = 1, inverse = 1, rest = 0;
+
+  Inverse() = default;
+  __host__ __device__ explicit Inverse(float by) : divisor(by), inverse(1 / by) {
+    rest = fused(-by, inverse, 1.0f) * inverse;
+  }
+  __device__ float divide(float a) const {
+    const float quotient = fused(a, inverse, a * rest);
+    return fused(fused(-quotient, divisor, a), inverse, quotient);
+  }
+  // With subnormal quotients as 0.
+  __device__ float divide_flushed(float a) const {
+    const float quotient = fused(a, inverse, a * rest);
+    float rounded;
+    asm("fma.rn.ftz.f32 %0, %1, %2, %3;"
+        : "=f"(rounded)
+        : "f"(fused(-quotient, divisor, a)), "f"(inverse), "f"(quotient));
+    return rounded;
+  }
+};
+
+// Cells as kernel.h's cell_of() finds them, of points that are computed in float. Subtraction, division and floor keep the
+// order of numbers, so that what is inside along an axis lies between two of them. A quotient in there is one that Inverse
+// gets right, or so near 0 that it is of the first cell.
+struct Axis {
+  float origin = 0;
+  Inverse size;
+  float lowest = 0, highest = 0;  // of p - origin
+  std::uint32_t cells = 0;
+};
+struct Axes {
+  Axis axes[3];
+  std::uint32_t base = 0;  // what cell() counts from
+  bool quick = false;      // they are set
+
+  Axes() = default;
+  explicit Axes(const Plan& plan) {
+    if (!plan.is_small() || plan.lattice || computed_type(plan.dtype) != DType::f32) return;
+    for (int n = 0; n < 3; ++n) {
+      Axis& axis = axes[n];
+      const auto size = static_cast<float>(plan.voxel_size[n]);
+      if (size < 0x1p-60f || size > 0x1p20f || plan.shape[n] < 1 || plan.shape[n] > most_cells) return;
+      axis.origin = static_cast<float>(plan.origin[n]);
+      axis.size = Inverse(size);
+      axis.cells = static_cast<std::uint32_t>(plan.shape[n]);
+      // Below 0 a quotient of no more than 2^-150 rounds to it; in the bits d is counted in 2^-149.
+      axis.lowest = bit_copy<float>(0x80000000u | static_cast<std::uint32_t>(size / 2));
+      const auto cells = static_cast<float>(axis.cells);
+      axis.highest = cells * size;
+      while (axis.highest / size < cells)
+        axis.highest = std::nextafter(axis.highest, std::numeric_limits<float>::max());
+      while (axis.highest / size >= cells) axis.highest = std::nextafter(axis.highest, 0.0f);
+      base = base * axis.cells + bit_copy<std::uint32_t>(shift);
+    }
+    quick = true;
+  }
+  // Where `inside` is set.
+  __device__ std::int32_t cell(const float (&p)[3], bool& inside) const {
+    std::uint32_t cell = 0;
+    inside = true;
+#pragma unroll
+    for (int n = 0; n < 3; ++n) {
+      const Axis& axis = axes[n];
+      const float d = p[n] - axis.origin;
+      inside = inside && d >= axis.lowest && d <= axis.highest;
+      cell = cell * axis.cells + __float_as_uint(__fadd_rz(axis.size.divide_flushed(d), shift));
+    }
+    return static_cast<std::int32_t>(cell - base);
+  }
+
+ private:
+  // Added to a quotient it leaves the whole part in the lowest bits, and costs less than a conversion.
+  static constexpr float shift = 0x1p23f;
+  static constexpr std::int64_t most_cells = std::int64_t{1} << 22;
+};
+
+// The cell of a point in the grid's frame, and why it has none; that it is not finite is only found where it is asked for.
+template <class Index, class C>
+__device__ Place place_of(const Plan& plan, const Axes& axes, const Cloud<C>& cloud, const C (&p)[3]) {
+  if constexpr (sizeof(Index) == 4 && sizeof(C) == 4) {
+    if (axes.quick) {
+      bool inside;
+      const std::int32_t cell = axes.cell(p, inside);
+      if (inside) return {Drop::none, cell};
+      return {plan.dropped == nullptr || all_finite(p) ? Drop::outside : Drop::not_finite, -1};
+    }
+  }
   return all_finite(p) ? cell_of<Index>(plan, cloud, p) : Place{Drop::not_finite, -1};
 }
 
@@ -78,19 +167,28 @@ __device__ void set_tile(const Plan& plan, const Tiling& tiling, Tile<C>& tile) 
 
 // The key of point k of a tile, -1 where it has none, and the point in the grid's frame.
 template <class T, class Index, class C>
-__device__ Index locate_in(const Plan& plan, const Tile<C>& tile, std::int64_t k, Drop& drop,
+__device__ Index locate_in(const Plan& plan, const Axes& axes, const Tile<C>& tile, std::int64_t k, Drop& drop,
                            std::int64_t& cloud_number, C (&p)[3]) {
+  const auto locate = [&](const Cloud<C>& cloud, std::int64_t point) {
+    if constexpr (sizeof(Index) == 4 && sizeof(C) == 4) {
+      if (axes.quick) {
+        const Drop early = bring<T>(plan, cloud, point, p);
+        return early == Drop::none ? place_of<Index>(plan, axes, cloud, p) : Place{early, -1};
+      }
+    }
+    return voxelize_op::locate<T, Index>(plan, cloud, point, p);
+  };
   drop = Drop::none;
   if (k >= tile.count) return -1;
   if (tile.one) {
-    const Place place = locate<T, Index>(plan, tile.cloud, tile.first + k, p);
+    const Place place = locate(tile.cloud, tile.first + k);
     drop = place.drop;
     return static_cast<Index>(drop == Drop::none ? tile.cloud.grid * plan.cells + place.cell : -1);
   }
   cloud_number = cloud_at(plan, tile.first + k);
   if (cloud_number < 0) return -1;
   const auto cloud = cloud_of<C>(plan, cloud_number);
-  const Place place = locate<T, Index>(plan, cloud, tile.first + k - cloud.first, p);
+  const Place place = locate(cloud, tile.first + k - cloud.first);
   drop = place.drop;
   return static_cast<Index>(drop == Drop::none ? cloud.grid * plan.cells + place.cell : -1);
 }
@@ -116,14 +214,14 @@ struct Runs {
   }
 };
 
-// Whether place_plain() is enough.
+// One cloud of dense points without a pose, a crop or lengths.
 inline bool is_plain(const Plan& plan) {
   return plan.is_small() && plan.source == Source::points && plan.clouds == 1 && plan.axis_stride == 1 && !plan.crops &&
          plan.poses.data == nullptr && plan.into.data == nullptr && plan.lengths.data == nullptr &&
          plan.offsets.data == nullptr;
 }
 
-// Whether locate_pixel() is enough: dense images of pinhole cameras.
+// Dense images of pinhole cameras.
 inline bool is_image(const Plan& plan) {
   return plan.is_small() && plan.source == Source::pinhole && !plan.crops && plan.width > 0 && plan.axis_stride == 1 &&
          plan.point_stride == plan.width && (plan.clouds == 1 || plan.cloud_stride == plan.points_per_cloud);
@@ -143,11 +241,75 @@ struct Division {
   __device__ std::uint32_t divide(std::uint32_t a) const { return (__umulhi(factor, a) + a) >> shift; }
 };
 
+// What a pixel's depth has to be, in float.
+struct Readings {
+  float scale = 1;
+  float lowest = 0, highest = 0;    // of z
+  float invalid[max_invalid] = {};  // those in between
+  int invalid_count = 0;
+  bool quick = false;     // they are set
+  bool ordinary = false;  // is_ordinary() of all
+
+  Readings() = default;
+  explicit Readings(const Plan& plan) : scale(static_cast<float>(plan.depth_scale)) {
+    // Not where this thread may take subnormal numbers for 0, and a GPU does not.
+    const auto tiny = [](double x) { return x != 0 && std::abs(x) < 0x1p-100; };
+    if (tiny(plan.depth_scale) || tiny(plan.depth_min) || tiny(plan.depth_max)) return;
+    lowest = plan.depth_min > 0 ? static_cast<float>(plan.depth_min) : bit_copy<float>(1u);
+    highest = std::min(static_cast<float>(plan.depth_max), std::numeric_limits<float>::max());
+    float largest = 65535;
+    for (int n = 0; n < plan.invalid_count; ++n) {
+      const auto reading = static_cast<float>(plan.invalid[n]);
+      if (tiny(plan.invalid[n]) || tiny(plan.invalid[n] * plan.depth_scale)) return;
+      const float z = reading * scale;
+      if (plan.dtype == DType::u16 && reading == largest) {
+        largest -= 1;
+      } else if (z >= lowest && z <= highest) {
+        invalid[invalid_count++] = reading;
+      }
+    }
+    if (plan.dtype == DType::u16) {
+      lowest = std::max(lowest, scale);
+      highest = std::min(highest, largest * scale);
+    }
+    quick = true;
+    ordinary = lowest >= least && highest <= most;
+  }
+  // A camera that is ordinary too has quotients that Inverse gets right.
+  static constexpr float least = 0x1p-40f, most = 0x1p40f;
+  __device__ static bool is_ordinary(float z) { return z >= least && z <= most; }
+};
+
+// How images are cut into tiles, one for each warp: 32 columns of some rows.
+struct ImageTiling {
+  std::uint32_t width = 0, height = 0;
+  std::uint32_t rows = 0;     // of a tile
+  std::uint32_t columns = 0;  // tiles side by side
+  std::uint32_t blocks = 0;   // of an image
+  Division by_blocks, by_columns;
+  bool quick = false;  // they are set
+
+  ImageTiling() = default;
+  explicit ImageTiling(const Plan& plan)
+      : width(static_cast<std::uint32_t>(plan.width)),
+        height(static_cast<std::uint32_t>(plan.points_per_cloud / plan.width)) {
+    const std::int64_t each = plan.all_points / (std::int64_t{tuning::threads} * tuning::image_blocks);
+    rows = static_cast<std::uint32_t>(std::clamp<std::int64_t>(each, 1, tuning::most_image_rows));
+    rows = static_cast<std::uint32_t>(divide_up(rows, tuning::image_flight) * tuning::image_flight);
+    columns = static_cast<std::uint32_t>(divide_up(width, warp_size));
+    blocks = static_cast<std::uint32_t>(divide_up(columns * divide_up(height, rows), warps));
+    quick = blocks > 0 && width >= warp_size && height < 1 << 24;  // a float counts the rows
+    if (!quick) return;
+    by_blocks = Division(blocks);
+    by_columns = Division(columns);
+  }
+};
+
 // Where a tile has to find out about its cloud first (its pose, its camera), several rounds share that, as long as there are
 // tiles for all multiprocessors, and packed clouds are long enough to have tiles of their own.
-inline Tiling tiling_of(const Plan& plan) {
+inline Tiling tiling_of(const Plan& plan, bool in_rounds) {
   Tiling tiling;
-  if (!is_plain(plan)) {
+  if (in_rounds) {
     std::int64_t rounds = plan.all_points / (round_points * tuning::enough_tiles);
     if (plan.offsets.data != nullptr && plan.clouds > 0) {
       rounds = std::min(rounds, plan.all_points / plan.clouds / (round_points * tuning::most_rounds));

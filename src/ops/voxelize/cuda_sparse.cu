@@ -16,6 +16,7 @@ struct SparseCall {
   Plan plan;
   FaultBox* box = nullptr;
   Tiling tiling;
+  Axes axes;
   std::int64_t all_cells = 0;  // of all grids; also the key of points that are in none
 
   // Scratch. Keys are uint32 where the plan is small, else uint64.
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(threads) voxelize_keys_kernel(const __grid_con
     C p[3] = {};
     Drop drop = Drop::none;
     std::int64_t cloud_number = -1;
-    const Index key = locate_in<T, Index>(plan, tile, k, drop, cloud_number, p);
+    const Index key = locate_in<T, Index>(plan, call.axes, tile, k, drop, cloud_number, p);
     const std::int64_t number = number_in(plan, tile, k);
     static_cast<Key*>(call.keys)[number] = key < 0 ? static_cast<Key>(call.all_cells) : static_cast<Key>(key);
     call.numbers[number] = static_cast<std::int32_t>(number);
@@ -204,30 +205,34 @@ __device__ void write_rest(const Plan& plan, std::int64_t row) {
   }
 }
 
-// The first points of each voxel: a thread for each number of each sorted point, so that those of a point are read and
-// written together.
+// The first points of each row, and zeros behind them: a thread for each number of a point, so that those of a point are
+// read and written together.
 template <class F, class C>
 __global__ void __launch_bounds__(threads) voxelize_first_kernel(const __grid_constant__ SparseCall call) {
   const Plan& plan = call.plan;
   after_earlier_work();
   let_next_begin();
   const std::int64_t width = 3 + plan.channels;
-  const auto [k, column] = Share(width);
-  if (k >= call.totals[1]) return;
-  const std::int64_t number = call.order[k];
-  const std::int64_t row = call.row_ends[k] - 1;
-  if (row >= call.kept()) return;
-  const std::int64_t rank = k - call.starts[row];
-  if (rank >= plan.first_points) return;
-  C value;
-  if (column < 3) {
-    value = static_cast<const C*>(call.located)[number * 3 + column];
-  } else {
-    F x[1];
-    load_features(plan, number, column - 3, x);
-    value = feature_as<C>(x[0]);
+  const auto [row, column] = Share(width);
+  if (row >= plan.rows) return;
+  const bool kept = row < call.kept();
+  const std::int64_t start = kept ? call.starts[row] : 0;
+  const std::int64_t count = kept ? call.starts[row + 1] - start : 0;
+  C* to = static_cast<C*>(plan.first) + row * plan.first_points * width + column;
+  for (std::int64_t rank = 0; rank < plan.first_points; ++rank, to += width) {
+    C value = 0;
+    if (rank < count) {
+      const std::int64_t number = call.order[start + rank];
+      if (column < 3) {
+        value = static_cast<const C*>(call.located)[number * 3 + column];
+      } else {
+        F x[1];
+        load_features(plan, number, column - 3, x);
+        value = feature_as<C>(x[0]);
+      }
+    }
+    *to = value;
   }
-  static_cast<C*>(plan.first)[(row * plan.first_points + rank) * width + column] = value;
 }
 
 // All else that needs no sums: a thread for each sorted point, and for each row.
@@ -427,7 +432,8 @@ class SparseRunner {
       : set_rows_(set_rows), context_(context), device_(device), stream_(static_cast<cudaStream_t>(context.stream)) {
     call_.plan = plan;
     call_.box = cuda_fault_box(device);
-    call_.tiling = tiling_of(plan);
+    call_.tiling = tiling_of(plan, !is_plain(plan));
+    call_.axes = Axes(plan);
   }
 
   void run() {
@@ -563,11 +569,9 @@ class SparseRunner {
     const bool wide = plan.dtype == DType::f64;
     if (plan.first != nullptr) {
       const std::int64_t width = 3 + plan.channels;
-      clear(plan.first, plan.rows * plan.first_points * width * (wide ? 8 : 4));
       with_feature_type(plan, [&](auto type) {
         using F = typename decltype(type)::type;
-        launch_for(wide ? &voxelize_first_kernel<F, double> : &voxelize_first_kernel<F, float>,
-                   plan.all_points * width);
+        launch_for(wide ? &voxelize_first_kernel<F, double> : &voxelize_first_kernel<F, float>, plan.rows * width);
       });
     }
     if (plan.reduces_features()) {

@@ -34,6 +34,12 @@ ROBOCACHE_HD double entry(const Matrices& matrices, std::int64_t cloud, int i, i
                        : static_cast<double>(static_cast<const float*>(matrices.data)[offset]);
 }
 
+// fx, fy, cx, cy.
+ROBOCACHE_HD double intrinsic(const Plan& plan, std::int64_t cloud, int n) {
+  return plan.intrinsics_are_matrices ? entry(plan.intrinsics, cloud, n % 2, n < 2 ? n : 2)
+                                      : entry(plan.intrinsics, cloud, 0, n);
+}
+
 // What all points of a cloud share. Never outside the arrays, whatever lengths, offsets and into hold.
 template <class C>
 struct Cloud {
@@ -75,11 +81,8 @@ ROBOCACHE_HD Cloud<C> cloud_of(const Plan& plan, std::int64_t number) {
     }
   }
   if (plan.source == Source::pinhole) {
-    const bool matrix = plan.intrinsics_are_matrices;
-    cloud.fx = static_cast<C>(entry(plan.intrinsics, number, 0, 0));
-    cloud.fy = static_cast<C>(matrix ? entry(plan.intrinsics, number, 1, 1) : entry(plan.intrinsics, number, 0, 1));
-    cloud.cx = static_cast<C>(entry(plan.intrinsics, number, 0, 2));
-    cloud.cy = static_cast<C>(matrix ? entry(plan.intrinsics, number, 1, 2) : entry(plan.intrinsics, number, 0, 3));
+    C* const numbers[] = {&cloud.fx, &cloud.fy, &cloud.cx, &cloud.cy};
+    for (int n = 0; n < 4; ++n) *numbers[n] = static_cast<C>(intrinsic(plan, number, n));
   }
   return cloud;
 }
