@@ -8,6 +8,7 @@
 #include "core/float_environment.h"
 #include "core/speaker.h"
 #include "ops/attention/check.h"
+#include "ops/attention/kernel.h"
 #include "robocache_config.h"
 
 namespace robocache {

@@ -39,17 +39,13 @@ Cut cut_of(const Plan& plan, int device) {
   // As even as possible.
   const std::int64_t tiles = divide_up(warps, warps <= 5 ? 5 : 4);
   cut.row_warps = static_cast<int>(divide_up(warps, tiles));
-  cut.wide = machine.major == 9 && masking_of(plan) != Masking::general;
   if (const char* const text = std::getenv("ROBOCACHE_SWEEP")) {
-    int wide = 0;
-    std::sscanf(text, "%d,%d,%d,%d", &cut.row_warps, &cut.key_warps, &cut.split, &wide);
-    cut.wide = wide != 0;
+    std::sscanf(text, "%d,%d,%d", &cut.row_warps, &cut.key_warps, &cut.split);
     cut.tiles = row_tiles(plan, cut.row_warps * warp_rows);
   } else {
-    if (cut.wide) cut.row_warps = 4;
     cut.tiles = row_tiles(plan, cut.row_warps * warp_rows);
     const std::int64_t units = units_of(plan, cut.tiles);
-    const std::int64_t chunks = divide_up(keys, tuning::keys(head_dim, cut.wide));
+    const std::int64_t chunks = divide_up(keys, tuning::keys(head_dim));
     while (machine.major >= 9 && cut.split < 8 && cut.split * 2 <= chunks && units * cut.split * 2 <= machine.processors) {
       cut.split *= 2;
     }
@@ -57,9 +53,13 @@ Cut cut_of(const Plan& plan, int device) {
       ++cut.key_warps;
     }
   }
-  const std::int64_t per_block = divide_up(keys, cut.split) + warp_rows;
-  cut.stages = static_cast<int>(std::clamp<std::int64_t>(
-      divide_up(per_block, cut.key_warps * tuning::keys(head_dim, cut.wide)), 1, tuning::stages(head_dim)));
+  const auto set_stages = [&] {
+    const std::int64_t per_block = divide_up(keys, cut.split) + warp_rows;
+    const std::int64_t per_stage = cut.key_warps * tuning::keys(head_dim);
+    cut.stages = static_cast<int>(std::clamp<std::int64_t>(divide_up(per_block, per_stage), 1, tuning::stages(head_dim)));
+    return Memory(head_dim, cut.row_warps, cut.key_warps, cut.stages).bytes();
+  };
+  while (set_stages() > machine.shared_bytes && cut.key_warps > 1) --cut.key_warps;
   return cut;
 }
 

@@ -22,20 +22,20 @@ struct RowFacts {
 template <int D>
 struct BackwardLayout {
   static constexpr int chunk = tuning::backward_chunk(D);
-  static constexpr int kept = backward_rows * Tile<D, false>::pitch;
-  static constexpr int part = chunk * Tile<D, false>::pitch;
+  static constexpr int kept = backward_rows * Tile<D>::pitch;
+  static constexpr int part = chunk * Tile<D>::pitch;
   static constexpr int facts = 2 * kept + 4 * part;
   static constexpr int bytes = facts + 2 * chunk * static_cast<int>(sizeof(RowFacts));
 
-  static __device__ Tile<D, false> kept_tile(std::uint32_t shared, int which) { return {shared + which * kept}; }
-  static __device__ Tile<D, false> part_tile(std::uint32_t shared, int number, int which) {
+  static __device__ Tile<D> kept_tile(std::uint32_t shared, int which) { return {shared + which * kept}; }
+  static __device__ Tile<D> part_tile(std::uint32_t shared, int number, int which) {
     return {shared + 2 * kept + (number % 2 * 2 + which) * part};
   }
 };
 
 // c[n] += a b: rows [row, row + 16) of `a` times rows of `b`, both along D.
 template <class T, int D, int count>
-__device__ void multiply_rows(float (&c)[count][4], const Tile<D, false>& a, int row, const Tile<D, false>& b) {
+__device__ void multiply_rows(float (&c)[count][4], const Tile<D>& a, int row, const Tile<D>& b) {
 #pragma unroll
   for (int d = 0; d < D / 16; ++d) {
     std::uint32_t left[4];
@@ -52,7 +52,7 @@ __device__ void multiply_rows(float (&c)[count][4], const Tile<D, false>& a, int
 
 // c[d] += weights times the rows of `b`. Of rows that `seen` (two bits for each eight of them) has not, nothing is taken.
 template <class T, int D, int count>
-__device__ void multiply_weights(float (&c)[D / 8][4], const float (&weights)[count][4], const Tile<D, false>& b,
+__device__ void multiply_weights(float (&c)[D / 8][4], const float (&weights)[count][4], const Tile<D>& b,
                                  std::uint32_t seen) {
 #pragma unroll
   for (int n = 0; n < count / 2; ++n) {
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
   const auto end = static_cast<int>(keys_in_window(plan, s, rows.query(last_row)).end);
 
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
-  KeySource<T, D, false> source(plan, s, rows.kv_head, call.aligned);
+  KeySource<T, D> source(plan, s, rows.kv_head, call.aligned);
   const auto fetch = [&](int number) {
     const int first = begin + number * chunk;
     if (first < end) {
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
     }
     end_group();
   };
-  copy_rows<T, D, false>(plan, plan.q, rows, L::kept_tile(shared, 0), backward_rows, call.aligned);
-  copy_rows<T, D, false>(plan, call.plan.d_out, rows, L::kept_tile(shared, 1), backward_rows, call.aligned);
+  copy_rows<T, D>(plan, plan.q, rows, L::kept_tile(shared, 0), backward_rows, call.aligned);
+  copy_rows<T, D>(plan, call.plan.d_out, rows, L::kept_tile(shared, 1), backward_rows, call.aligned);
   fetch(0);
   const RowFacts facts[2] = {facts_of(call, rows, warp_row + lane / 4), facts_of(call, rows, warp_row + lane / 4 + 8)};
   const float scale = static_cast<float>(plan.scale) * log2_e;
@@ -187,8 +187,8 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
   const auto fetch = [&](int number) {
     rows.first = block.first_row + number * chunk;
     if (rows.first < block.end_row) {
-      copy_rows<T, D, false>(plan, plan.q, rows, L::part_tile(shared, number, 0), chunk, call.aligned);
-      copy_rows<T, D, false>(plan, call.plan.d_out, rows, L::part_tile(shared, number, 1), chunk, call.aligned);
+      copy_rows<T, D>(plan, plan.q, rows, L::part_tile(shared, number, 0), chunk, call.aligned);
+      copy_rows<T, D>(plan, call.plan.d_out, rows, L::part_tile(shared, number, 1), chunk, call.aligned);
       if (threadIdx.x < chunk) {
         const auto row = static_cast<int>(threadIdx.x);
         all_facts[number % 2 * chunk + row] = facts_of(call, rows, row);
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
     }
     end_group();
   };
-  KeySource<T, D, false>(plan, s, rows.kv_head, call.aligned)
+  KeySource<T, D>(plan, s, rows.kv_head, call.aligned)
       .copy(block.first_key, static_cast<int>(s.keys), L::kept_tile(shared, 0), L::kept_tile(shared, 1), backward_rows);
   fetch(0);
   const int keys[2] = {block.first_key + warp_row + lane / 4, block.first_key + warp_row + lane / 4 + 8};

@@ -37,13 +37,35 @@ struct Cut {
   int key_warps = 1;  // times those with the same rows and other keys
   int split = 1;      // blocks with the same rows and other keys: a cluster
   int stages = 1;
-  bool wide = false;  // whole warpgroups multiply, of 64 rows each (Hopper)
   std::int64_t tiles = 1;  // row_tiles
 };
 Cut cut_of(const Plan& plan, int device);
 
 // Head dims that kernels are compiled for; others are filled up with zeros.
 int padded_head_dim(std::int64_t head_dim);
+
+// Floats between rows of sums in shared memory: rows of a fragment lie in different banks.
+constexpr int sum_pitch(int head_dim) { return head_dim + 8; }
+
+// Shared memory of a block: its queries, then stages of keys and values, and when these are used up the sums that are merged;
+// last the maximum and the total of each row.
+struct Memory {
+  int queries, stages, statistics;
+
+  constexpr Memory(int head_dim, int row_warps, int key_warps, int stage_count)
+      : queries(row_warps * warp_rows * row_bytes(head_dim)),
+        stages(2 * stage_count * key_warps * tuning::keys(head_dim) * row_bytes(head_dim)),
+        statistics(key_warps * row_warps * warp_rows * 8) {
+    const int of_warps = (key_warps - 1) * row_warps * warp_rows * head_dim * 4;
+    const int of_block = row_warps * warp_rows * sum_pitch(head_dim) * 4;
+    stages = stages > of_warps ? stages : of_warps;
+    stages = stages > of_block ? stages : of_block;
+  }
+  constexpr int bytes() const { return queries + stages + statistics; }
+
+  // Of a row of queries, keys or values: 16 bytes more, so that eight rows of a matrix lie in different banks.
+  static constexpr int row_bytes(int head_dim) { return head_dim * 2 + 16; }
+};
 
 // Calls f(std::integral_constant<int, padded>{}).
 template <class F>

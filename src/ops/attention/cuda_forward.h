@@ -10,7 +10,6 @@
 
 #include "ops/attention/cuda_call.h"
 #include "ops/attention/cuda_tiles.h"
-#include "ops/attention/cuda_warpgroup.h"
 #include "ops/attention/tuning.h"
 
 namespace robocache::attention_op {
@@ -26,22 +25,16 @@ struct Call {
   bool aligned = false;  // every row of queries, keys, values and the output begins at a multiple of 16 bytes
 };
 
-// Shared memory of a block: its queries, then stages of keys and values, and when these are used up the sums that are merged;
-// last the maximum and the total of each row.
-template <int D, bool wide>
+// Where in a block's shared memory (Memory) what lies.
+template <int D>
 struct Layout {
-  static constexpr int sum_pitch = D + 8;  // floats; rows of a fragment lie in different banks
-  int rows, stage_keys, sums, statistics, bytes;
+  int rows, stage_keys, sums, statistics;
 
-  __host__ __device__ Layout(int row_warps, int key_warps, int stages)
-      : rows(row_warps * warp_rows), stage_keys(key_warps * tuning::keys(D, wide)) {
-    const int kept = (key_warps - 1) * row_warps * warp_size * D / 2 * 4;
-    const int left = rows * sum_pitch * 4;
-    const int staged = stages * stage_keys * 2 * Tile<D, wide>::pitch;
-    sums = rows * Tile<D, wide>::pitch;
-    const int most = staged > kept ? staged : kept;
-    statistics = sums + (most > left ? most : left);
-    bytes = statistics + key_warps * rows * 8;
+  __device__ Layout(int row_warps, int key_warps, int stages)
+      : rows(row_warps * warp_rows), stage_keys(key_warps * tuning::keys(D)) {
+    const Memory memory(D, row_warps, key_warps, stages);
+    sums = memory.queries;
+    statistics = sums + memory.stages;
   }
 };
 
@@ -119,8 +112,8 @@ __device__ void store_own(const Plan& plan, const Rows& rows, int warp_row, cons
 }
 
 // The sums of the warps with the same rows and other keys, into those of the first. A thread meets its own places again.
-template <int D, bool wide>
-__device__ void merge_warps(const Call& call, const Layout<D, wide>& layout, unsigned char* memory, Sums<D>& sums,
+template <int D>
+__device__ void merge_warps(const Call& call, const Layout<D>& layout, unsigned char* memory, Sums<D>& sums,
                             int row_warp, int key_warp) {
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   auto* const kept = reinterpret_cast<float4*>(memory + layout.sums);
@@ -167,8 +160,8 @@ __device__ void merge_warps(const Call& call, const Layout<D, wide>& layout, uns
 }
 
 // Every block of the cluster leaves its sums, which the warps with its first keys have; each merges every split-th row.
-template <class T, int D, bool wide>
-__device__ void merge_blocks(const Call& call, const Rows& rows, const Layout<D, wide>& layout, unsigned char* memory,
+template <class T, int D>
+__device__ void merge_blocks(const Call& call, const Rows& rows, const Layout<D>& layout, unsigned char* memory,
                              const Sums<D>& sums, int warp_row, bool has_sums) {
 #if __CUDA_ARCH__ >= 900
   const auto cluster = cooperative_groups::this_cluster();
@@ -183,7 +176,7 @@ __device__ void merge_blocks(const Call& call, const Rows& rows, const Layout<D,
       if (lane % 4 == 0) statistics[row] = float2{sums.most[half], sums.total[half]};
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
-        *reinterpret_cast<float2*>(left + row * layout.sum_pitch + n * 8 + lane % 4 * 2) =
+        *reinterpret_cast<float2*>(left + row * sum_pitch(D) + n * 8 + lane % 4 * 2) =
             float2{sums.out[n][2 * half], sums.out[n][2 * half + 1]};
       }
     }
@@ -208,7 +201,7 @@ __device__ void merge_blocks(const Call& call, const Rows& rows, const Layout<D,
     for (int block = 0; block < split; ++block) {
       const float2 theirs = cluster.map_shared_rank(statistics, block)[row];
       const float4 part =
-          *reinterpret_cast<const float4*>(cluster.map_shared_rank(left, block) + row * layout.sum_pitch + column);
+          *reinterpret_cast<const float4*>(cluster.map_shared_rank(left, block) + row * sum_pitch(D) + column);
       const float factor = power_of_two(theirs.x - base);
       total = fmaf(theirs.y, factor, total);
       sum.x = fmaf(part.x, factor, sum.x);
@@ -227,14 +220,14 @@ __device__ void merge_blocks(const Call& call, const Rows& rows, const Layout<D,
 }
 
 // Values of keys that no row of the block may see become zeros: they may be NaN, which a weight of zero does not stop.
-template <int D, bool wide>
-__device__ void clear_unseen(const Tile<D, wide>& values, unsigned unseen, int first) {
+template <int D>
+__device__ void clear_unseen(const Tile<D>& values, unsigned unseen, int first) {
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   while (unseen != 0) {
     const int row = first + __ffs(static_cast<int>(unseen)) - 1;
     unseen &= unseen - 1;
     if (lane < D / 8) {
-      asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(values.place(row, lane * 8)),
+      asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(values.base + row * Tile<D>::pitch + lane * 16),
                    "r"(0)
                    : "memory");
     }
@@ -245,14 +238,11 @@ __device__ void wait_for_warps(int barrier, int warps) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(warps * warp_size) : "memory");
 }
 
-template <class T, int D, Masking masking, bool wide>
+template <class T, int D, Masking masking>
 __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
     attention_kernel(const __grid_constant__ Call call) {
-#if !ROBOCACHE_WARPGROUPS
-  if constexpr (wide) return;  // never launched there
-#endif
-  constexpr int keys = tuning::keys(D, wide);       // of a warp and stage
-  constexpr bool keep_queries = D <= 128 && !wide;  // in registers
+  constexpr int keys = tuning::keys(D);  // of a warp and stage
+  constexpr bool keep_queries = D <= 128;  // in registers
   constexpr bool masked = masking != Masking::none;
   extern __shared__ __align__(128) unsigned char memory[];
   const Plan& plan = call.plan;
@@ -262,7 +252,7 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
   int row_warp = warp;
   for (; row_warp >= call.row_warps; row_warp -= call.row_warps) ++key_warp;
   const int warp_row = row_warp * warp_rows;
-  const Layout<D, wide> layout(call.row_warps, call.key_warps, call.stages);
+  const Layout<D> layout(call.row_warps, call.key_warps, call.stages);
   after_earlier_work();
   let_next_begin();
   if (call.box != nullptr) check_data(plan, call.box);
@@ -272,8 +262,8 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
   const Sequence& s = rows.s;
 
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
-  const Tile<D, wide> queries{shared};
-  copy_rows<T, D, wide>(plan, plan.q, rows, queries, layout.rows, call.aligned);
+  const Tile<D> queries{shared};
+  copy_rows<T, D>(plan, plan.q, rows, queries, layout.rows, call.aligned);
 
   // The keys that any of the rows sees by its position, and this block's share of them.
   int begin = 0;
@@ -292,10 +282,9 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
   }
 
   const auto tile_of = [&](int stage, bool values) {
-    return Tile<D, wide>{shared + layout.sums +
-                         (2 * stage + (values ? 1 : 0)) * layout.stage_keys * Tile<D, wide>::pitch};
+    return Tile<D>{shared + layout.sums + (2 * stage + (values ? 1 : 0)) * layout.stage_keys * Tile<D>::pitch};
   };
-  KeySource<T, D, wide> source(plan, s, rows.kv_head, call.aligned);
+  KeySource<T, D> source(plan, s, rows.kv_head, call.aligned);
   int fetched = begin, fetch_stage = 0;
   const auto fetch = [&] {
     if (fetched < end) {
@@ -340,11 +329,10 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
   int stage = 0;
   for (int stage_first = begin; stage_first < end; stage_first += layout.stage_keys) {
     wait_for_groups<tuning::stages(D) - 2>();
-    if constexpr (wide) publish();
     __syncthreads();  // this stage is there, and the one before has been used
     fetch();
-    const Tile<D, wide> key_tile{tile_of(stage, false).base + key_warp * keys * Tile<D, wide>::pitch};
-    const Tile<D, wide> value_tile{tile_of(stage, true).base + key_warp * keys * Tile<D, wide>::pitch};
+    const Tile<D> key_tile{tile_of(stage, false).base + key_warp * keys * Tile<D>::pitch};
+    const Tile<D> value_tile{tile_of(stage, true).base + key_warp * keys * Tile<D>::pitch};
     stage = stage + 1 == tuning::stages(D) ? 0 : stage + 1;
     if constexpr (keep_queries) {
       if (stage_first == begin) {
@@ -368,27 +356,21 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
     }
 
     float scores[keys / 8][4] = {};
-    if constexpr (wide) {
-#if ROBOCACHE_WARPGROUPS
-      score_warpgroup<T>(scores, Tile<D, true>{queries.place(row_warp / 4 * 64, 0)}, key_tile);
-#endif
-    } else {
 #pragma unroll
-      for (int d = 0; d < D / 16; ++d) {
-        std::uint32_t left[4];
-        if constexpr (keep_queries) {
+    for (int d = 0; d < D / 16; ++d) {
+      std::uint32_t left[4];
+      if constexpr (keep_queries) {
 #pragma unroll
-          for (int k = 0; k < 4; ++k) left[k] = kept[d][k];
-        } else {
-          load_matrices(left, queries.left(warp_row, d * 16));
-        }
+        for (int k = 0; k < 4; ++k) left[k] = kept[d][k];
+      } else {
+        load_matrices(left, queries.left(warp_row, d * 16));
+      }
 #pragma unroll
-        for (int n = 0; n < keys / 16; ++n) {
-          std::uint32_t right[4];
-          load_matrices(right, key_tile.right(n * 16, d * 16));
-          multiply<T>(scores[2 * n], left, right[0], right[1]);
-          multiply<T>(scores[2 * n + 1], left, right[2], right[3]);
-        }
+      for (int n = 0; n < keys / 16; ++n) {
+        std::uint32_t right[4];
+        load_matrices(right, key_tile.right(n * 16, d * 16));
+        multiply<T>(scores[2 * n], left, right[0], right[1]);
+        multiply<T>(scores[2 * n + 1], left, right[2], right[3]);
       }
     }
     if (negative) {
@@ -435,34 +417,25 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
       }
     }
     soften(scores, sums, scale);
-    if constexpr (masking == Masking::simple) {
-      if constexpr (wide) publish();
-      wait_for_warps(1 + key_warp, call.row_warps);
-    }
-    if constexpr (wide) {
-#if ROBOCACHE_WARPGROUPS
-      add_warpgroup<T>(sums.out, scores, value_tile);
-#endif
-    } else {
+    if constexpr (masking == Masking::simple) wait_for_warps(1 + key_warp, call.row_warps);
 #pragma unroll
-      for (int n = 0; n < keys / 16; ++n) {
-        const std::uint32_t weights[4] = {
-            pack<T>(scores[2 * n][0], scores[2 * n][1]), pack<T>(scores[2 * n][2], scores[2 * n][3]),
-            pack<T>(scores[2 * n + 1][0], scores[2 * n + 1][1]), pack<T>(scores[2 * n + 1][2], scores[2 * n + 1][3])};
-        std::uint32_t real[2];
+    for (int n = 0; n < keys / 16; ++n) {
+      const std::uint32_t weights[4] = {
+          pack<T>(scores[2 * n][0], scores[2 * n][1]), pack<T>(scores[2 * n][2], scores[2 * n][3]),
+          pack<T>(scores[2 * n + 1][0], scores[2 * n + 1][1]), pack<T>(scores[2 * n + 1][2], scores[2 * n + 1][3])};
+      std::uint32_t real[2];
 #pragma unroll
-        for (int k = 0; k < 2; ++k) real[k] = halves_of(seen >> (4 * n + 2 * k));
+      for (int k = 0; k < 2; ++k) real[k] = halves_of(seen >> (4 * n + 2 * k));
 #pragma unroll
-        for (int d = 0; d < D / 16; ++d) {
-          std::uint32_t right[4];
-          load_transposed(right, value_tile.left(n * 16, d * 16));
-          if constexpr (masking == Masking::general) {
+      for (int d = 0; d < D / 16; ++d) {
+        std::uint32_t right[4];
+        load_transposed(right, value_tile.left(n * 16, d * 16));
+        if constexpr (masking == Masking::general) {
 #pragma unroll
-            for (int k = 0; k < 4; ++k) right[k] &= real[k % 2];
-          }
-          multiply<T>(sums.out[2 * d], weights, right[0], right[1]);
-          multiply<T>(sums.out[2 * d + 1], weights, right[2], right[3]);
+          for (int k = 0; k < 4; ++k) right[k] &= real[k % 2];
         }
+        multiply<T>(sums.out[2 * d], weights, right[0], right[1]);
+        multiply<T>(sums.out[2 * d + 1], weights, right[2], right[3]);
       }
     }
   }
@@ -497,17 +470,17 @@ void run_half(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) 
   const int threads = cut.row_warps * cut.key_warps * warp_size;
   with_head_dim(plan.head_dim, [&](auto padded) {
     constexpr int D = decltype(padded)::value;
-    const auto start = [&]<Masking masking, bool wide>() {
-      const int bytes = Layout<D, wide>(cut.row_warps, cut.key_warps, cut.stages).bytes;
-      launch<&attention_kernel<T, D, masking, wide>>(blocks, threads, bytes, call, device, stream, cut.split);
-    };
-    const Masking masking = masking_of(plan);
-    if (masking == Masking::general) return start.template operator()<Masking::general, false>();
-    if (masking == Masking::simple) {
-      return cut.wide ? start.template operator()<Masking::simple, true>()
-                      : start.template operator()<Masking::simple, false>();
+    const int bytes = Memory(D, cut.row_warps, cut.key_warps, cut.stages).bytes();
+    switch (masking_of(plan)) {
+      case Masking::none:
+        return launch<&attention_kernel<T, D, Masking::none>>(blocks, threads, bytes, call, device, stream, cut.split);
+      case Masking::simple:
+        return launch<&attention_kernel<T, D, Masking::simple>>(blocks, threads, bytes, call, device, stream,
+                                                                cut.split);
+      case Masking::general:
+        return launch<&attention_kernel<T, D, Masking::general>>(blocks, threads, bytes, call, device, stream,
+                                                                 cut.split);
     }
-    cut.wide ? start.template operator()<Masking::none, true>() : start.template operator()<Masking::none, false>();
   });
 }
 

@@ -64,29 +64,22 @@ __device__ void load_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
 
 // ---- tiles ---------------------------------------------------------------------------------------------------------
 
-// Rows of D elements in shared memory, for fragments (load_matrices) or for whole warpgroups, whose products read them there.
-// For fragments there are 16 bytes more between rows, so that eight rows of a matrix lie in different banks. For warpgroups
-// eight rows by 16 bytes lie together, then the next 16 bytes of the same rows, then the next eight rows.
-template <int D, bool wide>
+// Rows of D elements in shared memory.
+template <int D>
 struct Tile {
   static_assert(D % 16 == 0);
-  static constexpr int pitch = wide ? D * 2 : D * 2 + 16;  // bytes of a row, on average
-  static constexpr int eight_rows = 8 * pitch;
+  static constexpr int pitch = Memory::row_bytes(D);
   std::uint32_t base;
 
-  __device__ std::uint32_t place(int row, int column) const {
-    if constexpr (wide) return base + row / 8 * eight_rows + row % 8 * 16 + column * 16;
-    return base + row * pitch + column * 2;
-  }
-  // For a matrix of a left operand: rows [row, row + 16), columns [column, column + 16).
+  // As the left operand: rows [row, row + 16), columns [column, column + 16).
   __device__ std::uint32_t left(int row, int column) const {
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
-    return place(row + lane % 16, column + lane / 16 * 8);
+    return base + (row + lane % 16) * pitch + (column + lane / 16 * 8) * 2;
   }
-  // Of a right operand whose columns are rows [row, row + 16) here: of two products.
+  // As the right operand whose columns are rows [row, row + 16) here: of two products.
   __device__ std::uint32_t right(int row, int column) const {
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
-    return place(row + lane % 8 + lane / 16 * 8, column + lane / 8 % 2 * 8);
+    return base + (row + lane % 8 + lane / 16 * 8) * pitch + (column + lane / 8 % 2 * 8) * 2;
   }
   // The right operand of rows [row, row + 16) as they are, through load_transposed, has the addresses of `left`.
 };
@@ -100,21 +93,20 @@ __device__ void wait_for_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// Which eight columns of which rows a thread copies: column, and in `parts` every `part_columns` after it. Lanes of a warp
-// have columns of one row next to each other, or for warpgroups eight rows and the columns of what lies together.
-template <int D, bool wide>
+// Which eight columns of which rows a thread copies.
+template <int D>
 struct Copier {
-  static constexpr int row_lanes = D <= 32 ? 4 : (D <= 64 ? 8 : (D <= 128 ? 16 : 32));
-  static constexpr int lanes = wide && row_lanes > 16 ? 16 : row_lanes;  // of a row
-  static constexpr int part_columns = lanes * 8;
-  static constexpr int parts = (D + part_columns - 1) / part_columns;
-  static constexpr int rows = wide ? 8 : 1;  // side by side
+  static constexpr int lanes = D <= 32 ? 4 : (D <= 64 ? 8 : (D <= 128 ? 16 : 32));  // of a row
   int column, first, step;
 
   __device__ Copier()
-      : column(static_cast<int>(threadIdx.x) / rows % lanes * 8),
-        first(static_cast<int>(threadIdx.x) / (rows * lanes) * rows + static_cast<int>(threadIdx.x) % rows),
+      : column(static_cast<int>(threadIdx.x) % lanes * 8),
+        first(static_cast<int>(threadIdx.x) / lanes),
         step(static_cast<int>(blockDim.x) / lanes) {}
+
+  __device__ std::uint32_t place(const Tile<D>& tile, int row) const {
+    return tile.base + row * Tile<D>::pitch + column * 2;
+  }
 };
 
 // Eight elements that may lie anywhere; nullptr: zeros.
@@ -145,10 +137,14 @@ struct Units {
       : tiles(static_cast<int>(tile_count)),
         split(split_into),
         group(static_cast<int>(plan.group())),
-        by_tiles(static_cast<std::uint32_t>(tile_count)),
-        by_heads(static_cast<std::uint32_t>(plan.kv_heads)),
-        by_split(static_cast<std::uint32_t>(split_into)),
-        by_group(static_cast<std::uint32_t>(plan.group())) {}
+        by_tiles(at_least_one(tile_count)),
+        by_heads(at_least_one(plan.kv_heads)),
+        by_split(at_least_one(split_into)),
+        by_group(at_least_one(plan.group())) {}
+
+ private:
+  // Where there are none there are no blocks that would divide.
+  static std::uint32_t at_least_one(std::int64_t count) { return static_cast<std::uint32_t>(count < 1 ? 1 : count); }
 };
 struct Unit {
   std::int64_t sequence = -1;  // -1: there is none
@@ -228,28 +224,27 @@ __device__ const T* key_at(const Plan& plan, const Sequence& s, int kv_head, boo
 }
 
 // Copies that the common ones are not made slower by: rows in several segments, and rows that begin anywhere.
-template <class T, int D, bool wide>
+template <class T, int D>
 __device__ __noinline__ void copy_keys_slowly(const Plan& plan, Sequence s, int kv_head, int first, int left,
-                                              Tile<D, wide> keys, Tile<D, wide> values, int rows, bool aligned) {
-  const Copier<D, wide> copier;
+                                              Tile<D> keys, Tile<D> values, int rows, bool aligned) {
+  const Copier<D> copier;
+  if (copier.column >= D) return;
   for (int row = copier.first; row < rows; row += copier.step) {
-    for (int column = copier.column; column < D; column += copier.part_columns) {
-      const bool real = row < left && column < plan.head_dim;
-      const T* const key = real ? key_at<T>(plan, s, kv_head, false, first + row) + column : nullptr;
-      const T* const value = real ? key_at<T>(plan, s, kv_head, true, first + row) + column : nullptr;
-      if (aligned) {
-        copy_async(keys.place(row, column), key, real);
-        copy_async(values.place(row, column), value, real);
-      } else {
-        copy_slowly(keys.place(row, column), key);
-        copy_slowly(values.place(row, column), value);
-      }
+    const bool real = row < left && copier.column < plan.head_dim;
+    const T* const key = real ? key_at<T>(plan, s, kv_head, false, first + row) + copier.column : nullptr;
+    const T* const value = real ? key_at<T>(plan, s, kv_head, true, first + row) + copier.column : nullptr;
+    if (aligned) {
+      copy_async(copier.place(keys, row), key, real);
+      copy_async(copier.place(values, row), value, real);
+    } else {
+      copy_slowly(copier.place(keys, row), key);
+      copy_slowly(copier.place(values, row), value);
     }
   }
 }
 
 // Keys and values of one head, stage after stage: where the segment that they lie in begins is looked up once.
-template <class T, int D, bool wide>
+template <class T, int D>
 class KeySource {
  public:
   __device__ KeySource(const Plan& plan, const Sequence& s, int kv_head, bool aligned)
@@ -259,7 +254,7 @@ class KeySource {
   }
 
   // Copies [first, first + rows); those from `end` on become zeros. Calls go forwards.
-  __device__ void copy(int first, int end, const Tile<D, wide>& keys, const Tile<D, wide>& values, int rows) {
+  __device__ void copy(int first, int end, const Tile<D>& keys, const Tile<D>& values, int rows) {
     while (first >= end_ && segment_ + 1 < plan_.segment_count) {
       begin_ = end_;
       ++segment_;
@@ -268,24 +263,20 @@ class KeySource {
     }
     const int left = min(end - first, rows);
     if (!aligned_ || first + left > end_) {
-      return copy_keys_slowly<T, D, wide>(plan_, s_, kv_head_, first, left, keys, values, rows, aligned_);
+      return copy_keys_slowly<T, D>(plan_, s_, kv_head_, first, left, keys, values, rows, aligned_);
     }
+    if (copier_.column >= D) return;
+    const int real = copier_.column < plan_.head_dim ? left : 0;
     const T* key = key_ + (first - begin_) * key_row_;
     const T* value = value_ + (first - begin_) * value_row_;
-    constexpr int together = 4 / copier_.parts;  // addresses in registers of their own, so that none waits for another
+    constexpr int together = 4;  // whose addresses are in registers of their own, so that none waits for another
     for (int row = copier_.first; row < rows; row += together * copier_.step) {
 #pragma unroll
       for (int k = 0; k < together; ++k) {
         const int here = row + k * copier_.step;
-#pragma unroll
-        for (int part = 0; part < copier_.parts; ++part) {
-          const int column = copier_.column + part * copier_.part_columns;
-          if (here < rows && column < D) {
-            const bool real = here < left && column < plan_.head_dim;
-            const std::int64_t columns = part * copier_.part_columns;
-            copy_async(keys.place(here, column), key + k * copier_.step * key_row_ + columns, real);
-            copy_async(values.place(here, column), value + k * copier_.step * value_row_ + columns, real);
-          }
+        if (here < rows) {
+          copy_async(copier_.place(keys, here), key + k * copier_.step * key_row_, here < real);
+          copy_async(copier_.place(values, here), value + k * copier_.step * value_row_, here < real);
         }
       }
       key += together * copier_.step * key_row_;
@@ -309,7 +300,7 @@ class KeySource {
   const Sequence& s_;
   int kv_head_;
   bool aligned_;
-  Copier<D, wide> copier_;
+  Copier<D> copier_;
   int segment_ = 0;
   int begin_ = 0, end_;  // of the segment, counted as the sequence's keys
   const T* key_;         // where this thread's part of the segment's first row is
@@ -318,23 +309,19 @@ class KeySource {
 };
 
 // Rows of queries, of outputs or of their gradients; zeros behind the last.
-template <class T, int D, bool wide>
-__device__ void copy_rows(const Plan& plan, const Vectors& vectors, const Rows& rows, const Tile<D, wide>& tile,
-                          int count, bool aligned) {
-  const Copier<D, wide> copier;
+template <class T, int D>
+__device__ void copy_rows(const Plan& plan, const Vectors& vectors, const Rows& rows, const Tile<D>& tile, int count,
+                          bool aligned) {
+  const Copier<D> copier;
+  if (copier.column >= D) return;
   for (int row = copier.first; row < count; row += copier.step) {
-    const bool exists = rows.exists(row);
-    const T* const from = static_cast<const T*>(vectors.data) + (exists ? rows.offset(vectors, row) : 0);
-#pragma unroll
-    for (int part = 0; part < copier.parts; ++part) {
-      const int column = copier.column + part * copier.part_columns;
-      if (column >= D) continue;
-      const bool real = exists && column < plan.head_dim;
-      if (aligned) {
-        copy_async(tile.place(row, column), from + column, real);
-      } else {
-        copy_slowly(tile.place(row, column), real ? from + column : nullptr);
-      }
+    const bool real = rows.exists(row) && copier.column < plan.head_dim;
+    const T* const from =
+        static_cast<const T*>(vectors.data) + (real ? rows.offset(vectors, row) + copier.column : 0);
+    if (aligned) {
+      copy_async(copier.place(tile, row), from, real);
+    } else {
+      copy_slowly(copier.place(tile, row), real ? from : nullptr);
     }
   }
 }

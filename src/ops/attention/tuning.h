@@ -3,9 +3,9 @@
 
 namespace robocache::attention_op::tuning {
 
-// Keys that a warp scores at once. 64 are eight products of the tensor cores, which hide each other's latency, and 32
-// registers of scores; where a row's sums alone take 96 registers or more, and fragments of keys as well, half of them.
-constexpr int keys(int head_dim, bool wide) { return head_dim > 128 && !wide ? 32 : 64; }
+// Keys that a warp scores at once. 64 are eight products of the tensor cores, which hide each other's latency, and 32 registers of
+// scores; where a row's sums alone take 96 registers or more, half of them.
+constexpr int keys(int head_dim) { return head_dim > 128 ? 32 : 64; }
 
 // Stages of keys and values in shared memory: one is used while the others are under way.
 constexpr int stages(int head_dim) { return head_dim > 64 ? 2 : 3; }
