@@ -1,4 +1,6 @@
 // attention on a GPU: which kernel a call takes, and how it is cut into blocks.
+#include <cudaTypedefs.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -19,6 +21,48 @@ int padded_head_dim(std::int64_t head_dim) {
     if (head_dim <= padded) return padded;
   }
   return 256;
+}
+
+bool set_maps(const Plan& plan, CUtensorMap (&maps)[max_attention_segments][2]) {
+  static const auto encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    // Nothing here links the driver.
+#if CUDART_VERSION >= 12050
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
+#else
+    cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &result);
+#endif
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(result == cudaDriverEntryPointSuccess ? function
+                                                                                                      : nullptr);
+  }();
+  if (encode == nullptr) return false;
+  const bool packed = plan.query_offsets.data != nullptr;
+  const auto set = [&](CUtensorMap& map, const Vectors& vectors, std::int64_t count) {
+    const auto size = [](std::int64_t n) { return static_cast<cuuint64_t>(n < 1 ? 1 : n); };
+    const auto batch = size(packed ? 1 : plan.batch);
+    // Where there is one, its stride is never used, and may be anything.
+    const auto stride = [](std::int64_t elements, cuuint64_t of) {
+      return static_cast<cuuint64_t>(of == 1 ? 16 : elements * 2);
+    };
+    const cuuint64_t sizes[] = {size(plan.head_dim), size(count), size(plan.kv_heads), batch};
+    const cuuint64_t strides[] = {stride(vectors.row, sizes[1]), stride(vectors.head, sizes[2]),
+                                  stride(vectors.batch, sizes[3])};
+    for (const cuuint64_t bytes : strides) {
+      if (bytes == 0 || bytes >= cuuint64_t{1} << 40) return false;
+    }
+    const cuuint32_t box[] = {64, static_cast<cuuint32_t>(tuning::keys(padded_head_dim(plan.head_dim))), 1, 1};
+    const cuuint32_t steps[] = {1, 1, 1, 1};
+    return encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, vectors.data, sizes, strides, box, steps,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  };
+  for (int k = 0; k < plan.segment_count; ++k) {
+    const Segment& segment = plan.segments[k];
+    if (segment.count == 0) continue;
+    if (!set(maps[k][0], segment.keys, segment.count) || !set(maps[k][1], segment.values, segment.count)) return false;
+  }
+  return true;
 }
 
 Masking masking_of(const Plan& plan) {

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
     attention_dq_kernel(const __grid_constant__ BackwardCall call) {
   using L = BackwardLayout<D>;
   constexpr int chunk = L::chunk;
-  extern __shared__ __align__(128) unsigned char memory[];
+  extern __shared__ __align__(1024) unsigned char memory[];
   const Plan& plan = call.plan.forward;
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   const int warp_row = static_cast<int>(threadIdx.x / warp_size) * warp_rows;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
   const auto end = static_cast<int>(keys_in_window(plan, s, rows.query(last_row)).end);
 
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
-  KeySource<T, D> source(plan, s, rows.kv_head, call.aligned);
+  KeySource<T, D, Tile<D>> source(plan, s, rows.kv_head, call.aligned);
   const auto fetch = [&](int number) {
     const int first = begin + number * chunk;
     if (first < end) {
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
     attention_dkv_kernel(const __grid_constant__ BackwardCall call) {
   using L = BackwardLayout<D>;
   constexpr int chunk = L::chunk;
-  extern __shared__ __align__(128) unsigned char memory[];
+  extern __shared__ __align__(1024) unsigned char memory[];
   const Plan& plan = call.plan.forward;
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   const int warp_row = static_cast<int>(threadIdx.x / warp_size) * warp_rows;
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
     }
     end_group();
   };
-  KeySource<T, D>(plan, s, rows.kv_head, call.aligned)
+  KeySource<T, D, Tile<D>>(plan, s, rows.kv_head, call.aligned)
       .copy(block.first_key, static_cast<int>(s.keys), L::kept_tile(shared, 0), L::kept_tile(shared, 1), backward_rows);
   fetch(0);
   const int keys[2] = {block.first_key + warp_row + lane / 4, block.first_key + warp_row + lane / 4 + 8};

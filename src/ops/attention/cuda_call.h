@@ -1,6 +1,8 @@
 // How a call is cut into blocks, and the launches for each dtype.
 #pragma once
 
+#include <cuda.h>
+
 #include <atomic>
 
 #include "core/cuda.h"
@@ -47,24 +49,27 @@ int padded_head_dim(std::int64_t head_dim);
 // Floats between rows of sums in shared memory: rows of a fragment lie in different banks.
 constexpr int sum_pitch(int head_dim) { return head_dim + 8; }
 
-// Shared memory of a block: its queries, then stages of keys and values, and when these are used up the sums that are merged;
-// last the maximum and the total of each row.
+// Shared memory of a block: stages of keys and values, and when these are used up the sums that are merged; then its queries,
+// the maximum and the total of each row, and what counts arrivals.
 struct Memory {
-  int queries, stages, statistics;
+  int stages, queries, statistics;
 
   constexpr Memory(int head_dim, int row_warps, int key_warps, int stage_count)
-      : queries(row_warps * warp_rows * row_bytes(head_dim)),
-        stages(2 * stage_count * key_warps * tuning::keys(head_dim) * row_bytes(head_dim)),
+      : stages(2 * stage_count * key_warps * tuning::keys(head_dim) * column_blocks(head_dim) * 128),
+        queries(row_warps * warp_rows * row_bytes(head_dim)),
         statistics(key_warps * row_warps * warp_rows * 8) {
     const int of_warps = (key_warps - 1) * row_warps * warp_rows * head_dim * 4;
     const int of_block = row_warps * warp_rows * sum_pitch(head_dim) * 4;
     stages = stages > of_warps ? stages : of_warps;
     stages = stages > of_block ? stages : of_block;
   }
-  constexpr int bytes() const { return queries + stages + statistics; }
+  constexpr int bytes() const { return stages + queries + statistics + arrivals; }
 
-  // Of a row of queries, keys or values: 16 bytes more, so that eight rows of a matrix lie in different banks.
+  static constexpr int arrivals = 64;
+  // Of a row of queries: 16 bytes more, so that eight rows of a matrix lie in different banks.
   static constexpr int row_bytes(int head_dim) { return head_dim * 2 + 16; }
+  // Of 64 columns each, which is what the copy engine takes at a time.
+  static constexpr int column_blocks(int head_dim) { return (head_dim + 63) / 64; }
 };
 
 // Calls f(std::integral_constant<int, padded>{}).
@@ -89,6 +94,9 @@ void with_head_dim(std::int64_t head_dim, const F& f) {
       return f(std::integral_constant<int, 256>{});
   }
 }
+
+// How the copy engine finds keys and values of each segment. False: their strides are none that it knows.
+bool set_maps(const Plan& plan, CUtensorMap (&maps)[max_attention_segments][2]);
 
 void run_bf16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);
 void run_f16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);

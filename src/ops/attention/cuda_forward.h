@@ -22,19 +22,25 @@ struct Call {
   int row_warps = 1, key_warps = 1;
   int stages = 1;        // that there is shared memory for
   std::uint32_t shares[16] = {};  // of each warp along rows: of 32 things, those that it does
+  CUtensorMap maps[max_attention_segments][2];
+  bool engine = false;   // keys and values come through the copy engine, by these maps of each segment's
   bool aligned = false;  // every row of queries, keys, values and the output begins at a multiple of 16 bytes
 };
 
 // Where in a block's shared memory (Memory) what lies.
 template <int D>
 struct Layout {
-  int rows, stage_keys, sums, statistics;
+  static constexpr int sums = 0;
+  int rows, stage_keys, stage_bytes, queries, statistics, arrivals;
 
   __device__ Layout(int row_warps, int key_warps, int stages)
-      : rows(row_warps * warp_rows), stage_keys(key_warps * tuning::keys(D)) {
+      : rows(row_warps * warp_rows),
+        stage_keys(key_warps * tuning::keys(D)),
+        stage_bytes(key_warps * StageTile<D>::warp_bytes) {
     const Memory memory(D, row_warps, key_warps, stages);
-    sums = memory.queries;
-    statistics = sums + memory.stages;
+    queries = memory.stages;
+    statistics = queries + memory.queries;
+    arrivals = statistics + memory.statistics;
   }
 };
 
@@ -221,16 +227,23 @@ __device__ void merge_blocks(const Call& call, const Rows& rows, const Layout<D>
 
 // Values of keys that no row of the block may see become zeros: they may be NaN, which a weight of zero does not stop.
 template <int D>
-__device__ void clear_unseen(const Tile<D>& values, unsigned unseen, int first) {
+__device__ void clear_unseen(const StageTile<D>& values, unsigned unseen, int first) {
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   while (unseen != 0) {
     const int row = first + __ffs(static_cast<int>(unseen)) - 1;
     unseen &= unseen - 1;
     if (lane < D / 8) {
-      asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(values.base + row * Tile<D>::pitch + lane * 16),
+      asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(values.place(row, lane * 8)),
                    "r"(0)
                    : "memory");
     }
+  }
+}
+// And rows from `first` on, by the whole block: the engine has copied what comes after the last key.
+template <int D>
+__device__ void clear_rows(const StageTile<D>& values, int first, int rows) {
+  for (int k = static_cast<int>(threadIdx.x); k < (rows - first) * (D / 8); k += static_cast<int>(blockDim.x)) {
+    copy_slowly<bf16>(values.place(first + k / (D / 8), k % (D / 8) * 8), nullptr);
   }
 }
 // The warps with the same keys share that, and wait for each other before they read.
@@ -244,7 +257,7 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
   constexpr int keys = tuning::keys(D);  // of a warp and stage
   constexpr bool keep_queries = D <= 128;  // in registers
   constexpr bool masked = masking != Masking::none;
-  extern __shared__ __align__(128) unsigned char memory[];
+  extern __shared__ __align__(1024) unsigned char memory[];
   const Plan& plan = call.plan;
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   const auto warp = static_cast<int>(threadIdx.x / warp_size);
@@ -262,8 +275,16 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
   const Sequence& s = rows.s;
 
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
-  const Tile<D> queries{shared};
+  const Tile<D> queries{shared + layout.queries};
   copy_rows<T, D>(plan, plan.q, rows, queries, layout.rows, call.aligned);
+  const auto arrivals_of = [&](int stage) { return Arrivals{shared + layout.arrivals + stage * 8}; };
+  if (call.engine) {
+    if (threadIdx.x == 0) {
+      for (int k = 0; k < tuning::stages(D); ++k) arrivals_of(k).set_up();
+      before_engine();
+    }
+    __syncthreads();
+  }
 
   // The keys that any of the rows sees by its position, and this block's share of them.
   int begin = 0;
@@ -282,13 +303,19 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
   }
 
   const auto tile_of = [&](int stage, bool values) {
-    return Tile<D>{shared + layout.sums + (2 * stage + (values ? 1 : 0)) * layout.stage_keys * Tile<D>::pitch};
+    return StageTile<D>{shared + stage * layout.stage_bytes + (values ? StageTile<D>::warp_bytes / 2 : 0)};
   };
-  KeySource<T, D> source(plan, s, rows.kv_head, call.aligned);
+  KeySource<T, D, StageTile<D>> source(plan, s, rows.kv_head, call.aligned);
   int fetched = begin, fetch_stage = 0;
+  unsigned by_engine = 0, parities = 0;  // a bit for each stage
   const auto fetch = [&] {
     if (fetched < end) {
-      source.copy(fetched, end, tile_of(fetch_stage, false), tile_of(fetch_stage, true), layout.stage_keys);
+      const bool engine = call.engine && source.copy_by_engine(fetched, end, tile_of(fetch_stage, false).base,
+                                                               call.key_warps, call.maps, arrivals_of(fetch_stage));
+      by_engine = (by_engine & ~(1u << fetch_stage)) | (engine ? 1u << fetch_stage : 0u);
+      if (!engine) {
+        source.copy(fetched, end, tile_of(fetch_stage, false), tile_of(fetch_stage, true), layout.stage_keys);
+      }
       fetched += layout.stage_keys;
       fetch_stage = fetch_stage + 1 == tuning::stages(D) ? 0 : fetch_stage + 1;
     }
@@ -329,10 +356,16 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
   int stage = 0;
   for (int stage_first = begin; stage_first < end; stage_first += layout.stage_keys) {
     wait_for_groups<tuning::stages(D) - 2>();
+    if ((by_engine >> stage & 1u) != 0) {
+      arrivals_of(stage).wait(parities >> stage & 1u);
+      parities ^= 1u << stage;
+      if (stage_first + layout.stage_keys > end) clear_rows<D>(tile_of(stage, true), end - stage_first, layout.stage_keys);
+    }
     __syncthreads();  // this stage is there, and the one before has been used
     fetch();
-    const Tile<D> key_tile{tile_of(stage, false).base + key_warp * keys * Tile<D>::pitch};
-    const Tile<D> value_tile{tile_of(stage, true).base + key_warp * keys * Tile<D>::pitch};
+    const StageTile<D> values_here{tile_of(stage, true).base + key_warp * StageTile<D>::warp_bytes};
+    const WarpTile<D> key_tile(tile_of(stage, false).base + key_warp * StageTile<D>::warp_bytes);
+    const WarpTile<D> value_tile(values_here.base);
     stage = stage + 1 == tuning::stages(D) ? 0 : stage + 1;
     if constexpr (keep_queries) {
       if (stage_first == begin) {
@@ -349,7 +382,9 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
         key_views[k] = next_views[k].view();
         if constexpr (masking == Masking::simple) {
           const bool unseen = key_views[k] > most_rank_here && first + lane + k * warp_size < end;
-          clear_unseen(value_tile, __ballot_sync(whole_warp, unseen) & my_rows, k * warp_size);
+          const unsigned mine = __ballot_sync(whole_warp, unseen) & my_rows;
+          clear_unseen(values_here, mine, k * warp_size);
+          if (mine != 0) before_engine();  // writes the next keys there
         }
       }
       look_at_keys(first + layout.stage_keys);
@@ -466,6 +501,7 @@ void run_half(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) 
   call.key_warps = cut.key_warps;
   call.stages = cut.stages;
   call.aligned = is_aligned(plan) && is_aligned(plan.out, plan.batch);
+  call.engine = call.aligned && cuda_machine(device).major >= 9 && set_maps(plan, call.maps);
   const std::int64_t blocks = units_of(plan, cut.tiles) * cut.split;
   const int threads = cut.row_warps * cut.key_warps * warp_size;
   with_head_dim(plan.head_dim, [&](auto padded) {

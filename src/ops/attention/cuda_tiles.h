@@ -1,12 +1,15 @@
 // What the kernels of half types are made of: tiles of rows in shared memory, and the tensor cores' fragments of them.
 #pragma once
 
+#include <cuda.h>
+
 #include <cstdint>
 
 #include "core/cuda.h"
 #include "core/division.h"
 #include "ops/attention/check.h"
 #include "ops/attention/cuda_call.h"
+#include "ops/attention/tuning.h"
 #include "ops/attention/kernel.h"
 
 namespace robocache::attention_op {
@@ -71,6 +74,8 @@ struct Tile {
   static constexpr int pitch = Memory::row_bytes(D);
   std::uint32_t base;
 
+  __device__ std::uint32_t place(int row, int column) const { return base + row * pitch + column * 2; }
+
   // As the left operand: rows [row, row + 16), columns [column, column + 16).
   __device__ std::uint32_t left(int row, int column) const {
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
@@ -82,6 +87,41 @@ struct Tile {
     return base + (row + lane % 8 + lane / 16 * 8) * pitch + (column + lane / 8 % 2 * 8) * 2;
   }
   // The right operand of rows [row, row + 16) as they are, through load_transposed, has the addresses of `left`.
+};
+
+// Keys or values of a stage, as the copy engine leaves them: for each warp along the keys, and each 64 columns, rows of 128
+// bytes, in which the 16 bytes numbered k are at place k ^ row % 8, so that eight rows of a matrix lie in different banks.
+template <int D>
+struct StageTile {
+  static constexpr int keys = tuning::keys(D);
+  static constexpr int block_bytes = keys * 128;
+  static constexpr int blocks = Memory::column_blocks(D);
+  static constexpr int warp_bytes = 2 * blocks * block_bytes;  // keys, then values
+  std::uint32_t base;
+
+  __device__ std::uint32_t place(int row, int column) const {
+    return base + row / keys * warp_bytes + column / 64 * block_bytes + row % keys * 128 +
+           (column / 8 % 8 ^ row % 8) * 16;
+  }
+};
+// Those of one warp, for its products: rows are multiples of 16, as in Tile.
+template <int D>
+struct WarpTile {
+  std::uint32_t rights, lefts, right_column, left_column;
+
+  __device__ explicit WarpTile(std::uint32_t base) {
+    const std::uint32_t lane = threadIdx.x % warp_size;
+    rights = base + (lane % 8 + lane / 16 * 8) * 128;
+    lefts = base + lane % 16 * 128;
+    right_column = (lane / 8 % 2 ^ lane % 8) * 16;
+    left_column = (lane / 16 ^ lane % 8) * 16;
+  }
+  __device__ std::uint32_t right(int row, int column) const {
+    return rights + column / 64 * StageTile<D>::block_bytes + row * 128 + (right_column ^ column / 16 % 4 * 32);
+  }
+  __device__ std::uint32_t left(int row, int column) const {
+    return lefts + column / 64 * StageTile<D>::block_bytes + row * 128 + (left_column ^ column / 16 % 4 * 32);
+  }
 };
 
 __device__ void copy_async(std::uint32_t to, const void* from, bool real) {
@@ -103,11 +143,54 @@ struct Copier {
       : column(static_cast<int>(threadIdx.x) % lanes * 8),
         first(static_cast<int>(threadIdx.x) / lanes),
         step(static_cast<int>(blockDim.x) / lanes) {}
+};
 
-  __device__ std::uint32_t place(const Tile<D>& tile, int row) const {
-    return tile.base + row * Tile<D>::pitch + column * 2;
+// ---- the copy engine: Hopper and later -----------------------------------------------------------------------------
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+inline constexpr bool has_copy_engine = true;
+#else
+inline constexpr bool has_copy_engine = false;
+#endif
+
+// Counts the bytes of copies that are under way. In shared memory; one thread sets it up before others see it.
+struct Arrivals {
+  std::uint32_t address;
+
+  __device__ void set_up() const {
+    if constexpr (has_copy_engine) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address) : "memory");
+  }
+  // By one thread: so many bytes will come.
+  __device__ void expect(int bytes) const {
+    if constexpr (has_copy_engine) {
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes) : "memory");
+    }
+  }
+  __device__ void wait(unsigned parity) const {
+    if constexpr (has_copy_engine) {
+      asm volatile(
+          "{.reg .pred p;\n"
+          "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+          "@!p bra again;}" ::"r"(address),
+          "r"(parity)
+          : "memory");
+    }
+  }
+  // 64 columns of a block of rows, zeros where there are none.
+  __device__ void copy(std::uint32_t to, const CUtensorMap& from, int column, int row, int head, int sequence) const {
+    if constexpr (has_copy_engine) {
+      asm volatile(
+          "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+          "[%6];" ::"r"(to),
+          "l"(&from), "r"(column), "r"(row), "r"(head), "r"(sequence), "r"(address)
+          : "memory");
+    }
   }
 };
+// What threads have written to shared memory is there before the engine writes, and what set_up() did.
+__device__ void before_engine() {
+  if constexpr (has_copy_engine) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 // Eight elements that may lie anywhere; nullptr: zeros.
 template <class T>
@@ -224,9 +307,9 @@ __device__ const T* key_at(const Plan& plan, const Sequence& s, int kv_head, boo
 }
 
 // Copies that the common ones are not made slower by: rows in several segments, and rows that begin anywhere.
-template <class T, int D>
+template <class T, int D, class KeyTile>
 __device__ __noinline__ void copy_keys_slowly(const Plan& plan, Sequence s, int kv_head, int first, int left,
-                                              Tile<D> keys, Tile<D> values, int rows, bool aligned) {
+                                              KeyTile keys, KeyTile values, int rows, bool aligned) {
   const Copier<D> copier;
   if (copier.column >= D) return;
   for (int row = copier.first; row < rows; row += copier.step) {
@@ -234,17 +317,17 @@ __device__ __noinline__ void copy_keys_slowly(const Plan& plan, Sequence s, int 
     const T* const key = real ? key_at<T>(plan, s, kv_head, false, first + row) + copier.column : nullptr;
     const T* const value = real ? key_at<T>(plan, s, kv_head, true, first + row) + copier.column : nullptr;
     if (aligned) {
-      copy_async(copier.place(keys, row), key, real);
-      copy_async(copier.place(values, row), value, real);
+      copy_async(keys.place(row, copier.column), key, real);
+      copy_async(values.place(row, copier.column), value, real);
     } else {
-      copy_slowly(copier.place(keys, row), key);
-      copy_slowly(copier.place(values, row), value);
+      copy_slowly(keys.place(row, copier.column), key);
+      copy_slowly(values.place(row, copier.column), value);
     }
   }
 }
 
 // Keys and values of one head, stage after stage: where the segment that they lie in begins is looked up once.
-template <class T, int D>
+template <class T, int D, class KeyTile>
 class KeySource {
  public:
   __device__ KeySource(const Plan& plan, const Sequence& s, int kv_head, bool aligned)
@@ -254,16 +337,10 @@ class KeySource {
   }
 
   // Copies [first, first + rows); those from `end` on become zeros. Calls go forwards.
-  __device__ void copy(int first, int end, const Tile<D>& keys, const Tile<D>& values, int rows) {
-    while (first >= end_ && segment_ + 1 < plan_.segment_count) {
-      begin_ = end_;
-      ++segment_;
-      end_ = begin_ + static_cast<int>(plan_.segments[segment_].count);
-      set();
-    }
+  __device__ void copy(int first, int end, const KeyTile& keys, const KeyTile& values, int rows) {
     const int left = min(end - first, rows);
-    if (!aligned_ || first + left > end_) {
-      return copy_keys_slowly<T, D>(plan_, s_, kv_head_, first, left, keys, values, rows, aligned_);
+    if (!is_plain(first, left)) {
+      return copy_keys_slowly<T, D, KeyTile>(plan_, s_, kv_head_, first, left, keys, values, rows, aligned_);
     }
     if (copier_.column >= D) return;
     const int real = copier_.column < plan_.head_dim ? left : 0;
@@ -275,8 +352,8 @@ class KeySource {
       for (int k = 0; k < together; ++k) {
         const int here = row + k * copier_.step;
         if (here < rows) {
-          copy_async(copier_.place(keys, here), key + k * copier_.step * key_row_, here < real);
-          copy_async(copier_.place(values, here), value + k * copier_.step * value_row_, here < real);
+          copy_async(keys.place(here, copier_.column), key + k * copier_.step * key_row_, here < real);
+          copy_async(values.place(here, copier_.column), value + k * copier_.step * value_row_, here < real);
         }
       }
       key += together * copier_.step * key_row_;
@@ -284,7 +361,38 @@ class KeySource {
     }
   }
 
+  // The same through the copy engine, by one warp; rows behind `end` may become anything. False: they are not all in one
+  // segment, and nothing was copied.
+  __device__ bool copy_by_engine(int first, int end, std::uint32_t stage, int warps, const CUtensorMap (*maps)[2],
+                                 const Arrivals& arrivals) {
+    using Stage = StageTile<D>;
+    const int left = min(end - first, warps * Stage::keys);
+    if (!is_plain(first, left)) return false;
+    if (threadIdx.x >= warp_size) return true;
+    const int copies = (left + Stage::keys - 1) / Stage::keys * 2 * Stage::blocks;
+    if (threadIdx.x == 0) arrivals.expect(copies * Stage::block_bytes);
+    const int row = static_cast<int>(segment_ == 0 ? s_.first_key : 0) + first - begin_;
+    const auto sequence = static_cast<int>(plan_.query_offsets.data != nullptr ? 0 : s_.number);
+    for (int k = static_cast<int>(threadIdx.x); k < copies; k += warp_size) {
+      const int block = k % Stage::blocks;
+      const int half = k / Stage::blocks;  // keys and values in turn
+      arrivals.copy(stage + k * Stage::block_bytes, maps[segment_][half % 2], block * 64,
+                    row + half / 2 * Stage::keys, kv_head_, sequence);
+    }
+    return true;
+  }
+
  private:
+  // Whether they all lie in one segment, and where 16 bytes can be read at a time.
+  __device__ bool is_plain(int first, int left) {
+    while (first >= end_ && segment_ + 1 < plan_.segment_count) {
+      begin_ = end_;
+      ++segment_;
+      end_ = begin_ + static_cast<int>(plan_.segments[segment_].count);
+      set();
+    }
+    return aligned_ && first + left <= end_;
+  }
   __device__ void set() {
     const Segment& segment = plan_.segments[segment_];
     const std::int64_t place = (segment_ == 0 ? s_.first_key : 0) + copier_.first;
@@ -319,9 +427,9 @@ __device__ void copy_rows(const Plan& plan, const Vectors& vectors, const Rows& 
     const T* const from =
         static_cast<const T*>(vectors.data) + (real ? rows.offset(vectors, row) + copier.column : 0);
     if (aligned) {
-      copy_async(copier.place(tile, row), from, real);
+      copy_async(tile.place(row, copier.column), from, real);
     } else {
-      copy_slowly(copier.place(tile, row), real ? from : nullptr);
+      copy_slowly(tile.place(row, copier.column), real ? from : nullptr);
     }
   }
 }
