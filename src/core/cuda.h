@@ -57,6 +57,8 @@ class CudaDevice {
 // where one is in it, having emptied it, and Error(unavailable) where CUDA cannot run.
 FaultBox* cuda_fault_box(int device);
 
+inline constexpr int max_devices = 64;
+
 // What kernels are planned for. Of a device whose box has been asked for.
 struct CudaMachine {
   int major = 0;         // of its compute capability

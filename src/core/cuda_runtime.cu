@@ -12,7 +12,6 @@
 namespace robocache {
 namespace {
 
-constexpr int max_devices = 64;
 std::atomic<FaultBox*> boxes[max_devices];
 CudaMachine machines[max_devices];  // set before the box is
 std::mutex boxes_mutex;

@@ -2,8 +2,11 @@
 #include <cudaTypedefs.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
+#include <optional>
 
 #include "core/text.h"
 #include "ops/attention/cuda_call.h"
@@ -23,7 +26,7 @@ int padded_head_dim(std::int64_t head_dim) {
   return 256;
 }
 
-bool set_maps(const Plan& plan, CUtensorMap (&maps)[max_attention_segments][2]) {
+bool set_maps(const Plan& plan, const Cut& cut, CUtensorMap (&maps)[max_attention_segments][2]) {
   static const auto encode = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult result{};
@@ -51,7 +54,7 @@ bool set_maps(const Plan& plan, CUtensorMap (&maps)[max_attention_segments][2]) 
     for (const cuuint64_t bytes : strides) {
       if (bytes == 0 || bytes >= cuuint64_t{1} << 40) return false;
     }
-    const cuuint32_t box[] = {64, static_cast<cuuint32_t>(tuning::keys(padded_head_dim(plan.head_dim))), 1, 1};
+    const cuuint32_t box[] = {64, static_cast<cuuint32_t>(tuning::keys(padded_head_dim(plan.head_dim), cut.wide)), 1, 1};
     const cuuint32_t steps[] = {1, 1, 1, 1};
     return encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, vectors.data, sizes, strides, box, steps,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
@@ -72,38 +75,104 @@ Masking masking_of(const Plan& plan) {
   return window || ranks || plan.key_valid.data != nullptr ? Masking::simple : Masking::none;
 }
 
-Cut cut_of(const Plan& plan, int device) {
-  const CudaMachine& machine = cuda_machine(device);
-  const bool packed = plan.query_offsets.data != nullptr;
-  const int head_dim = padded_head_dim(plan.head_dim);
-  const std::int64_t sequences = packed ? std::max<std::int64_t>(plan.batch, 1) : 1;
-  const std::int64_t warps = std::max<std::int64_t>(divide_up(divide_up(rows_of(plan), sequences), warp_rows), 1);
-  const std::int64_t keys = divide_up(plan.keys, sequences);
-  Cut cut;
-  // As even as possible.
-  const std::int64_t tiles = divide_up(warps, warps <= 5 ? 5 : 4);
-  cut.row_warps = static_cast<int>(divide_up(warps, tiles));
-  if (const char* const text = std::getenv("ROBOCACHE_SWEEP")) {
-    std::sscanf(text, "%d,%d,%d", &cut.row_warps, &cut.key_warps, &cut.split);
-    cut.tiles = row_tiles(plan, cut.row_warps * warp_rows);
-  } else {
-    cut.tiles = row_tiles(plan, cut.row_warps * warp_rows);
-    const std::int64_t units = units_of(plan, cut.tiles);
-    const std::int64_t chunks = divide_up(keys, tuning::keys(head_dim));
-    while (machine.major >= 9 && cut.split < 8 && cut.split * 2 <= chunks && units * cut.split * 2 <= machine.processors) {
-      cut.split *= 2;
-    }
-    while (cut.split * cut.key_warps < chunks && (cut.key_warps + 1) * cut.row_warps <= tuning::max_warps(head_dim)) {
-      ++cut.key_warps;
+namespace {
+
+// What decides how a call is cut.
+struct Shape {
+  int device = -1;
+  std::int64_t rows = 0, keys = 0;  // of a sequence; packed: on average
+  std::int64_t sequences = 0;       // times key heads
+  int head_dim = 0;
+  bool wide = false;  // may be
+
+  friend bool operator==(const Shape&, const Shape&) = default;
+};
+
+// Microseconds that a cut may take; none where it cannot be.
+std::optional<double> cost_of(const Shape& shape, Cut& cut) {
+  const CudaMachine& machine = cuda_machine(shape.device);
+  const int warps = cut.row_warps * cut.key_warps;
+  const std::int64_t per_stage = cut.key_warps * tuning::keys(shape.head_dim, cut.wide);
+  const std::int64_t per_block = divide_up(divide_up(shape.keys, cut.split), warp_rows) * warp_rows;
+  const std::int64_t stages = std::max<std::int64_t>(divide_up(per_block, per_stage), 1);
+  cut.stages = static_cast<int>(std::min<std::int64_t>(stages, tuning::stages(shape.head_dim)));
+  const int bytes = Memory(shape.head_dim, cut.wide, cut.row_warps, cut.key_warps, cut.stages).bytes();
+  if (bytes > machine.shared_bytes) return {};
+  constexpr int all_registers = 65536;
+  const int room = std::max(1, std::min({machine.shared_bytes / bytes, 32 / warps,
+                                         all_registers / (tuning::registers(shape.head_dim) * warps * warp_threads)}));
+  const std::int64_t units = divide_up(shape.rows, cut.row_warps * warp_rows) * shape.sequences;
+  const std::int64_t at_once =
+      cut.split == 1 ? machine.processors : static_cast<std::int64_t>(most_clusters(shape.device, cut.split));
+  if (at_once == 0) return {};
+  const std::int64_t waves = divide_up(units, at_once * room);
+  const double shared_by = static_cast<double>(std::min<std::int64_t>(divide_up(units, at_once), room));
+  return static_cast<double>(waves) *
+             (tuning::block_us(shape.head_dim) +
+              static_cast<double>(stages) * tuning::stage_us(shape.head_dim, cut.wide, warps * shared_by)) +
+         tuning::merge_us(cut.key_warps, cut.split);
+}
+
+Cut best_cut(const Shape& shape) {
+  Cut best;
+  double least = std::numeric_limits<double>::infinity();
+  const bool clusters = cuda_machine(shape.device).major >= 9;
+  const std::int64_t row_warps = std::max<std::int64_t>(divide_up(shape.rows, warp_rows), 1);
+  const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.keys, tuning::keys(shape.head_dim, false)), 1);
+  for (const bool wide : {true, false}) {
+    if (wide && !shape.wide) continue;
+    for (int rows = wide ? 4 : 1; rows <= 8; rows += wide ? 4 : 1) {
+      if (rows > (wide ? 4 : 1) && rows - (wide ? 4 : 1) >= row_warps) continue;
+      for (int keys = 1; rows * keys <= tuning::max_warps(shape.head_dim) && keys <= 4 && keys <= chunks; ++keys) {
+        for (const int split : {1, 2, 3, 4, 5, 6, 8, 16}) {
+          if (split > 1 && (!clusters || split > chunks)) continue;
+          Cut cut;
+          cut.row_warps = rows;
+          cut.key_warps = keys;
+          cut.split = split;
+          cut.wide = wide;
+          const std::optional<double> cost = cost_of(shape, cut);
+          if (cost && *cost < least) {
+            least = *cost;
+            best = cut;
+          }
+        }
+      }
     }
   }
-  const auto set_stages = [&] {
-    const std::int64_t per_block = divide_up(keys, cut.split) + warp_rows;
-    const std::int64_t per_stage = cut.key_warps * tuning::keys(head_dim);
-    cut.stages = static_cast<int>(std::clamp<std::int64_t>(divide_up(per_block, per_stage), 1, tuning::stages(head_dim)));
-    return Memory(head_dim, cut.row_warps, cut.key_warps, cut.stages).bytes();
+  return best;
+}
+
+}  // namespace
+
+Cut cut_of(const Plan& plan, int device) {
+  const std::int64_t packed = plan.query_offsets.data != nullptr ? std::max<std::int64_t>(plan.batch, 1) : 1;
+  Shape shape{device, divide_up(rows_of(plan), packed), divide_up(plan.keys, packed), plan.batch * plan.kv_heads,
+              padded_head_dim(plan.head_dim)};
+#if defined(ROBOCACHE_WITH_WARPGROUPS)
+  shape.wide = cuda_machine(device).major == 9 && masking_of(plan) != Masking::general;
+#endif
+  // A policy calls with a few shapes, again and again.
+  struct Known {
+    Shape shape;
+    Cut cut;
   };
-  while (set_stages() > machine.shared_bytes && cut.key_warps > 1) --cut.key_warps;
+  thread_local std::array<Known, 16> known;
+  thread_local std::size_t oldest = 0;
+  const auto* found = std::find_if(known.begin(), known.end(), [&](const Known& k) { return k.shape == shape; });
+  if (found == known.end()) {
+    known[oldest] = {shape, best_cut(shape)};
+    found = &known[oldest];
+    oldest = (oldest + 1) % known.size();
+  }
+  Cut cut = found->cut;
+  if (const char* const text = std::getenv("ROBOCACHE_SWEEP")) {
+    int wide = 0;
+    std::sscanf(text, "%d,%d,%d,%d", &cut.row_warps, &cut.key_warps, &cut.split, &wide);
+    cut.wide = shape.wide && wide != 0;
+    cost_of(shape, cut);
+  }
+  cut.tiles = row_tiles(plan, cut.row_warps * warp_rows);
   return cut;
 }
 
@@ -144,7 +213,7 @@ std::string describe_cuda(const Plan& plan, int device) {
   cuda_fault_box(device);
   if (plan.dtype == DType::f32) return "float32 units, exactly: no tensor core computes float32";
   const Cut cut = cut_of(plan, device);
-  std::string text = concat("tensor cores, blocks of ", cut.row_warps * warp_rows, " rows (queries times the ",
+  std::string text = concat(cut.wide ? "warpgroups" : "tensor cores", ", blocks of ", cut.row_warps * warp_rows, " rows (queries times the ",
                             plan.group(), " heads of a key head) by ", cut.key_warps, " warps along the keys");
   if (cut.split > 1) {
     text += concat(", keys split over clusters of ", cut.split, " blocks because rows alone give ",

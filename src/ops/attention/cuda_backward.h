@@ -155,12 +155,7 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
     const int row = warp_row + lane / 4 + 8 * half;
     if (!rows.exists(row)) continue;
     T* const to = static_cast<T*>(call.plan.d_q.data) + rows.offset(call.plan.d_q, row);
-    const auto factor = static_cast<float>(plan.scale);
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-      store_pair(to, n * 8 + lane % 4 * 2, static_cast<int>(plan.head_dim), call.aligned, sums[n][2 * half] * factor,
-                 sums[n][2 * half + 1] * factor);
-    }
+    store_row<T, D>(to, sums, half, static_cast<float>(plan.scale), static_cast<int>(plan.head_dim), call.aligned);
   }
 }
 
@@ -234,11 +229,7 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
     T* const to = key_row<T>(plan, written, block, keys[half]);
     if (to == nullptr) continue;
     const float factor = of_keys ? static_cast<float>(plan.scale) : 1.0f;
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-      store_pair(to, n * 8 + lane % 4 * 2, static_cast<int>(plan.head_dim), call.aligned, sums[n][2 * half] * factor,
-                 sums[n][2 * half + 1] * factor);
-    }
+    store_row<T, D>(to, sums, half, factor, static_cast<int>(plan.head_dim), call.aligned);
   }
 }
 

@@ -12,6 +12,7 @@
 namespace robocache::attention_op {
 
 inline constexpr int warp_rows = 16;  // what the tensor cores take at a time
+inline constexpr int warp_threads = 32;
 
 // Tiles of `count` things of a sequence; packed: of all of them, at most, and one more, which clears what no sequence has.
 inline std::int64_t tiles_of(const Plan& plan, std::int64_t count, int size) {
@@ -39,9 +40,14 @@ struct Cut {
   int key_warps = 1;  // times those with the same rows and other keys
   int split = 1;      // blocks with the same rows and other keys: a cluster
   int stages = 1;
+  bool wide = false;       // warpgroups multiply, of 64 rows each: Hopper
   std::int64_t tiles = 1;  // row_tiles
 };
 Cut cut_of(const Plan& plan, int device);
+
+// How many clusters of so many blocks run at once where a processor has room for one block: processors come in groups, and a
+// cluster must find room in one.
+int most_clusters(int device, int split);
 
 // Head dims that kernels are compiled for; others are filled up with zeros.
 int padded_head_dim(std::int64_t head_dim);
@@ -54,14 +60,15 @@ constexpr int sum_pitch(int head_dim) { return head_dim + 8; }
 struct Memory {
   int stages, queries, statistics;
 
-  constexpr Memory(int head_dim, int row_warps, int key_warps, int stage_count)
-      : stages(2 * stage_count * key_warps * tuning::keys(head_dim) * column_blocks(head_dim) * 128),
-        queries(row_warps * warp_rows * row_bytes(head_dim)),
+  constexpr Memory(int head_dim, bool wide, int row_warps, int key_warps, int stage_count)
+      : stages(2 * stage_count * key_warps * tuning::keys(head_dim, wide) * column_blocks(head_dim) * 128),
+        queries(row_warps * warp_rows * (wide ? column_blocks(head_dim) * 128 : row_bytes(head_dim))),
         statistics(key_warps * row_warps * warp_rows * 8) {
     const int of_warps = (key_warps - 1) * row_warps * warp_rows * head_dim * 4;
     const int of_block = row_warps * warp_rows * sum_pitch(head_dim) * 4;
     stages = stages > of_warps ? stages : of_warps;
     stages = stages > of_block ? stages : of_block;
+    stages = (stages + 1023) / 1024 * 1024;  // the queries of warpgroups begin there
   }
   constexpr int bytes() const { return stages + queries + statistics + arrivals; }
 
@@ -96,7 +103,7 @@ void with_head_dim(std::int64_t head_dim, const F& f) {
 }
 
 // How the copy engine finds keys and values of each segment. False: their strides are none that it knows.
-bool set_maps(const Plan& plan, CUtensorMap (&maps)[max_attention_segments][2]);
+bool set_maps(const Plan& plan, const Cut& cut, CUtensorMap (&maps)[max_attention_segments][2]);
 
 void run_bf16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);
 void run_f16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);

@@ -10,6 +10,7 @@
 
 #include "ops/attention/cuda_call.h"
 #include "ops/attention/cuda_tiles.h"
+#include "ops/attention/cuda_warpgroup.h"
 #include "ops/attention/tuning.h"
 
 namespace robocache::attention_op {
@@ -28,16 +29,16 @@ struct Call {
 };
 
 // Where in a block's shared memory (Memory) what lies.
-template <int D>
+template <int D, bool wide>
 struct Layout {
   static constexpr int sums = 0;
   int rows, stage_keys, stage_bytes, queries, statistics, arrivals;
 
   __device__ Layout(int row_warps, int key_warps, int stages)
       : rows(row_warps * warp_rows),
-        stage_keys(key_warps * tuning::keys(D)),
-        stage_bytes(key_warps * StageTile<D>::warp_bytes) {
-    const Memory memory(D, row_warps, key_warps, stages);
+        stage_keys(key_warps * tuning::keys(D, wide)),
+        stage_bytes(key_warps * StageTile<D, wide>::warp_bytes) {
+    const Memory memory(D, wide, row_warps, key_warps, stages);
     queries = memory.stages;
     statistics = queries + memory.queries;
     arrivals = statistics + memory.statistics;
@@ -106,11 +107,7 @@ __device__ void store_own(const Plan& plan, const Rows& rows, int warp_row, cons
     const float total = sums.total[half];
     const float factor = total == 0 ? 0.0f : __fdividef(1.0f, total);
     T* const to = static_cast<T*>(plan.out.data) + rows.offset(plan.out, row);
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-      store_pair(to, n * 8 + lane % 4 * 2, static_cast<int>(plan.head_dim), aligned, sums.out[n][2 * half] * factor,
-                 sums.out[n][2 * half + 1] * factor);
-    }
+    store_row<T, D>(to, sums.out, half, factor, static_cast<int>(plan.head_dim), aligned);
     if (plan.lse != nullptr && lane % 4 == 0) {
       plan.lse[rows.lse_offset(plan, row)] = logarithm(sums.most[half], total);
     }
@@ -118,8 +115,8 @@ __device__ void store_own(const Plan& plan, const Rows& rows, int warp_row, cons
 }
 
 // The sums of the warps with the same rows and other keys, into those of the first. A thread meets its own places again.
-template <int D>
-__device__ void merge_warps(const Call& call, const Layout<D>& layout, unsigned char* memory, Sums<D>& sums,
+template <int D, bool wide>
+__device__ void merge_warps(const Call& call, const Layout<D, wide>& layout, unsigned char* memory, Sums<D>& sums,
                             int row_warp, int key_warp) {
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   auto* const kept = reinterpret_cast<float4*>(memory + layout.sums);
@@ -166,8 +163,8 @@ __device__ void merge_warps(const Call& call, const Layout<D>& layout, unsigned 
 }
 
 // Every block of the cluster leaves its sums, which the warps with its first keys have; each merges every split-th row.
-template <class T, int D>
-__device__ void merge_blocks(const Call& call, const Rows& rows, const Layout<D>& layout, unsigned char* memory,
+template <class T, int D, bool wide>
+__device__ void merge_blocks(const Call& call, const Rows& rows, const Layout<D, wide>& layout, unsigned char* memory,
                              const Sums<D>& sums, int warp_row, bool has_sums) {
 #if __CUDA_ARCH__ >= 900
   const auto cluster = cooperative_groups::this_cluster();
@@ -217,8 +214,10 @@ __device__ void merge_blocks(const Call& call, const Rows& rows, const Layout<D>
     }
     const float factor = total == 0 ? 0.0f : __fdividef(1.0f, total);
     T* const to = static_cast<T*>(plan.out.data) + rows.offset(plan.out, row);
-    store_pair(to, column, static_cast<int>(plan.head_dim), call.aligned, sum.x * factor, sum.y * factor);
-    store_pair(to, column + 2, static_cast<int>(plan.head_dim), call.aligned, sum.z * factor, sum.w * factor);
+    if (column < plan.head_dim) {
+      store_pair(to + column, call.aligned, sum.x * factor, sum.y * factor);
+      store_pair(to + column + 2, call.aligned, sum.z * factor, sum.w * factor);
+    }
     if (plan.lse != nullptr && column == 0) plan.lse[rows.lse_offset(plan, row)] = logarithm(most, total);
   }
   cluster.sync();  // nobody leaves whose sums are still read
@@ -226,8 +225,8 @@ __device__ void merge_blocks(const Call& call, const Rows& rows, const Layout<D>
 }
 
 // Values of keys that no row of the block may see become zeros: they may be NaN, which a weight of zero does not stop.
-template <int D>
-__device__ void clear_unseen(const StageTile<D>& values, unsigned unseen, int first) {
+template <int D, bool wide>
+__device__ void clear_unseen(const StageTile<D, wide>& values, unsigned unseen, int first) {
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   while (unseen != 0) {
     const int row = first + __ffs(static_cast<int>(unseen)) - 1;
@@ -240,8 +239,8 @@ __device__ void clear_unseen(const StageTile<D>& values, unsigned unseen, int fi
   }
 }
 // And rows from `first` on, by the whole block: the engine has copied what comes after the last key.
-template <int D>
-__device__ void clear_rows(const StageTile<D>& values, int first, int rows) {
+template <int D, bool wide>
+__device__ void clear_rows(const StageTile<D, wide>& values, int first, int rows) {
   for (int k = static_cast<int>(threadIdx.x); k < (rows - first) * (D / 8); k += static_cast<int>(blockDim.x)) {
     copy_slowly<bf16>(values.place(first + k / (D / 8), k % (D / 8) * 8), nullptr);
   }
@@ -251,11 +250,14 @@ __device__ void wait_for_warps(int barrier, int warps) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(warps * warp_size) : "memory");
 }
 
-template <class T, int D, Masking masking>
+template <class T, int D, Masking masking, bool wide>
 __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
     attention_kernel(const __grid_constant__ Call call) {
-  constexpr int keys = tuning::keys(D);  // of a warp and stage
-  constexpr bool keep_queries = D <= 128;  // in registers
+#if !ROBOCACHE_WARPGROUPS
+  if constexpr (wide) return;  // never launched there
+#endif
+  constexpr int keys = tuning::keys(D, wide);       // of a warp and stage
+  constexpr bool keep_queries = D <= 128 && !wide;  // in registers
   constexpr bool masked = masking != Masking::none;
   extern __shared__ __align__(1024) unsigned char memory[];
   const Plan& plan = call.plan;
@@ -265,7 +267,7 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
   int row_warp = warp;
   for (; row_warp >= call.row_warps; row_warp -= call.row_warps) ++key_warp;
   const int warp_row = row_warp * warp_rows;
-  const Layout<D> layout(call.row_warps, call.key_warps, call.stages);
+  const Layout<D, wide> layout(call.row_warps, call.key_warps, call.stages);
   after_earlier_work();
   let_next_begin();
   if (call.box != nullptr) check_data(plan, call.box);
@@ -276,7 +278,12 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
 
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
   const Tile<D> queries{shared + layout.queries};
-  copy_rows<T, D>(plan, plan.q, rows, queries, layout.rows, call.aligned);
+  const WideTile<D> wide_queries{shared + layout.queries, layout.rows};
+  if constexpr (wide) {
+    copy_rows<T, D>(plan, plan.q, rows, wide_queries, layout.rows, call.aligned);
+  } else {
+    copy_rows<T, D>(plan, plan.q, rows, queries, layout.rows, call.aligned);
+  }
   const auto arrivals_of = [&](int stage) { return Arrivals{shared + layout.arrivals + stage * 8}; };
   if (call.engine) {
     if (threadIdx.x == 0) {
@@ -302,10 +309,11 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
     end = min(end, begin + rounded);
   }
 
+  using Stage = StageTile<D, wide>;
   const auto tile_of = [&](int stage, bool values) {
-    return StageTile<D>{shared + stage * layout.stage_bytes + (values ? StageTile<D>::warp_bytes / 2 : 0)};
+    return Stage{shared + stage * layout.stage_bytes + (values ? Stage::warp_bytes / 2 : 0)};
   };
-  KeySource<T, D, StageTile<D>> source(plan, s, rows.kv_head, call.aligned);
+  KeySource<T, D, Stage> source(plan, s, rows.kv_head, call.aligned);
   int fetched = begin, fetch_stage = 0;
   unsigned by_engine = 0, parities = 0;  // a bit for each stage
   const auto fetch = [&] {
@@ -359,13 +367,13 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
     if ((by_engine >> stage & 1u) != 0) {
       arrivals_of(stage).wait(parities >> stage & 1u);
       parities ^= 1u << stage;
-      if (stage_first + layout.stage_keys > end) clear_rows<D>(tile_of(stage, true), end - stage_first, layout.stage_keys);
+      if (stage_first + layout.stage_keys > end) clear_rows(tile_of(stage, true), end - stage_first, layout.stage_keys);
     }
-    __syncthreads();  // this stage is there, and the one before has been used
+    if constexpr (wide) before_engine();  // what threads have copied or cleared is there for products, too
+    __syncthreads();                      // this stage is there, and the one before has been used
     fetch();
-    const StageTile<D> values_here{tile_of(stage, true).base + key_warp * StageTile<D>::warp_bytes};
-    const WarpTile<D> key_tile(tile_of(stage, false).base + key_warp * StageTile<D>::warp_bytes);
-    const WarpTile<D> value_tile(values_here.base);
+    const Stage keys_here{tile_of(stage, false).base + key_warp * Stage::warp_bytes};
+    const Stage values_here{tile_of(stage, true).base + key_warp * Stage::warp_bytes};
     stage = stage + 1 == tuning::stages(D) ? 0 : stage + 1;
     if constexpr (keep_queries) {
       if (stage_first == begin) {
@@ -384,28 +392,36 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
           const bool unseen = key_views[k] > most_rank_here && first + lane + k * warp_size < end;
           const unsigned mine = __ballot_sync(whole_warp, unseen) & my_rows;
           clear_unseen(values_here, mine, k * warp_size);
-          if (mine != 0) before_engine();  // writes the next keys there
+          if (mine != 0) before_engine();  // writes there next, or warpgroups read
         }
       }
       look_at_keys(first + layout.stage_keys);
     }
 
     float scores[keys / 8][4] = {};
+    if constexpr (wide) {
+#if ROBOCACHE_WARPGROUPS
+      score_warpgroup<T, D>(scores, Operand(wide_queries.place(row_warp / 4 * 64, 0)), wide_queries.block_bytes(),
+                            Operand(keys_here.base));
+#endif
+    } else {
+      const WarpTile<D> key_tile(keys_here.base);
 #pragma unroll
-    for (int d = 0; d < D / 16; ++d) {
-      std::uint32_t left[4];
-      if constexpr (keep_queries) {
+      for (int d = 0; d < D / 16; ++d) {
+        std::uint32_t left[4];
+        if constexpr (keep_queries) {
 #pragma unroll
-        for (int k = 0; k < 4; ++k) left[k] = kept[d][k];
-      } else {
-        load_matrices(left, queries.left(warp_row, d * 16));
-      }
+          for (int k = 0; k < 4; ++k) left[k] = kept[d][k];
+        } else {
+          load_matrices(left, queries.left(warp_row, d * 16));
+        }
 #pragma unroll
-      for (int n = 0; n < keys / 16; ++n) {
-        std::uint32_t right[4];
-        load_matrices(right, key_tile.right(n * 16, d * 16));
-        multiply<T>(scores[2 * n], left, right[0], right[1]);
-        multiply<T>(scores[2 * n + 1], left, right[2], right[3]);
+        for (int n = 0; n < keys / 16; ++n) {
+          std::uint32_t right[4];
+          load_matrices(right, key_tile.right(n * 16, d * 16));
+          multiply<T>(scores[2 * n], left, right[0], right[1]);
+          multiply<T>(scores[2 * n + 1], left, right[2], right[3]);
+        }
       }
     }
     if (negative) {
@@ -453,24 +469,31 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
     }
     soften(scores, sums, scale);
     if constexpr (masking == Masking::simple) wait_for_warps(1 + key_warp, call.row_warps);
+    if constexpr (wide) {
+#if ROBOCACHE_WARPGROUPS
+      add_warpgroup<T, D>(sums.out, scores, Operand(values_here.base));
+#endif
+    } else {
+      const WarpTile<D> value_tile(values_here.base);
 #pragma unroll
-    for (int n = 0; n < keys / 16; ++n) {
-      const std::uint32_t weights[4] = {
-          pack<T>(scores[2 * n][0], scores[2 * n][1]), pack<T>(scores[2 * n][2], scores[2 * n][3]),
-          pack<T>(scores[2 * n + 1][0], scores[2 * n + 1][1]), pack<T>(scores[2 * n + 1][2], scores[2 * n + 1][3])};
-      std::uint32_t real[2];
+      for (int n = 0; n < keys / 16; ++n) {
+        const std::uint32_t weights[4] = {
+            pack<T>(scores[2 * n][0], scores[2 * n][1]), pack<T>(scores[2 * n][2], scores[2 * n][3]),
+            pack<T>(scores[2 * n + 1][0], scores[2 * n + 1][1]), pack<T>(scores[2 * n + 1][2], scores[2 * n + 1][3])};
+        std::uint32_t real[2];
 #pragma unroll
-      for (int k = 0; k < 2; ++k) real[k] = halves_of(seen >> (4 * n + 2 * k));
+        for (int k = 0; k < 2; ++k) real[k] = halves_of(seen >> (4 * n + 2 * k));
 #pragma unroll
-      for (int d = 0; d < D / 16; ++d) {
-        std::uint32_t right[4];
-        load_transposed(right, value_tile.left(n * 16, d * 16));
-        if constexpr (masking == Masking::general) {
+        for (int d = 0; d < D / 16; ++d) {
+          std::uint32_t right[4];
+          load_transposed(right, value_tile.left(n * 16, d * 16));
+          if constexpr (masking == Masking::general) {
 #pragma unroll
-          for (int k = 0; k < 4; ++k) right[k] &= real[k % 2];
+            for (int k = 0; k < 4; ++k) right[k] &= real[k % 2];
+          }
+          multiply<T>(sums.out[2 * d], weights, right[0], right[1]);
+          multiply<T>(sums.out[2 * d + 1], weights, right[2], right[3]);
         }
-        multiply<T>(sums.out[2 * d], weights, right[0], right[1]);
-        multiply<T>(sums.out[2 * d + 1], weights, right[2], right[3]);
       }
     }
   }
@@ -501,22 +524,22 @@ void run_half(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) 
   call.key_warps = cut.key_warps;
   call.stages = cut.stages;
   call.aligned = is_aligned(plan) && is_aligned(plan.out, plan.batch);
-  call.engine = call.aligned && cuda_machine(device).major >= 9 && set_maps(plan, call.maps);
+  call.engine = call.aligned && cut.stages > 1 && cuda_machine(device).major >= 9 && set_maps(plan, cut, call.maps);
   const std::int64_t blocks = units_of(plan, cut.tiles) * cut.split;
   const int threads = cut.row_warps * cut.key_warps * warp_size;
   with_head_dim(plan.head_dim, [&](auto padded) {
     constexpr int D = decltype(padded)::value;
-    const int bytes = Memory(D, cut.row_warps, cut.key_warps, cut.stages).bytes();
-    switch (masking_of(plan)) {
-      case Masking::none:
-        return launch<&attention_kernel<T, D, Masking::none>>(blocks, threads, bytes, call, device, stream, cut.split);
-      case Masking::simple:
-        return launch<&attention_kernel<T, D, Masking::simple>>(blocks, threads, bytes, call, device, stream,
-                                                                cut.split);
-      case Masking::general:
-        return launch<&attention_kernel<T, D, Masking::general>>(blocks, threads, bytes, call, device, stream,
-                                                                 cut.split);
+    const auto start = [&]<Masking masking, bool wide>() {
+      const int bytes = Memory(D, wide, cut.row_warps, cut.key_warps, cut.stages).bytes();
+      launch<&attention_kernel<T, D, masking, wide>>(blocks, threads, bytes, call, device, stream, cut.split);
+    };
+    const Masking masking = masking_of(plan);
+    if (masking == Masking::general) return start.template operator()<Masking::general, false>();
+    if (masking == Masking::simple) {
+      return cut.wide ? start.template operator()<Masking::simple, true>()
+                      : start.template operator()<Masking::simple, false>();
     }
+    cut.wide ? start.template operator()<Masking::none, true>() : start.template operator()<Masking::none, false>();
   });
 }
 

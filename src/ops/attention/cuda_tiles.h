@@ -91,9 +91,9 @@ struct Tile {
 
 // Keys or values of a stage, as the copy engine leaves them: for each warp along the keys, and each 64 columns, rows of 128
 // bytes, in which the 16 bytes numbered k are at place k ^ row % 8, so that eight rows of a matrix lie in different banks.
-template <int D>
+template <int D, bool wide>
 struct StageTile {
-  static constexpr int keys = tuning::keys(D);
+  static constexpr int keys = tuning::keys(D, wide);
   static constexpr int block_bytes = keys * 128;
   static constexpr int blocks = Memory::column_blocks(D);
   static constexpr int warp_bytes = 2 * blocks * block_bytes;  // keys, then values
@@ -104,7 +104,7 @@ struct StageTile {
            (column / 8 % 8 ^ row % 8) * 16;
   }
 };
-// Those of one warp, for its products: rows are multiples of 16, as in Tile.
+// Those of one warp, for its own products: rows are multiples of 16, as in Tile.
 template <int D>
 struct WarpTile {
   std::uint32_t rights, lefts, right_column, left_column;
@@ -117,10 +117,10 @@ struct WarpTile {
     left_column = (lane / 16 ^ lane % 8) * 16;
   }
   __device__ std::uint32_t right(int row, int column) const {
-    return rights + column / 64 * StageTile<D>::block_bytes + row * 128 + (right_column ^ column / 16 % 4 * 32);
+    return rights + column / 64 * StageTile<D, false>::block_bytes + row * 128 + (right_column ^ column / 16 % 4 * 32);
   }
   __device__ std::uint32_t left(int row, int column) const {
-    return lefts + column / 64 * StageTile<D>::block_bytes + row * 128 + (left_column ^ column / 16 % 4 * 32);
+    return lefts + column / 64 * StageTile<D, false>::block_bytes + row * 128 + (left_column ^ column / 16 % 4 * 32);
   }
 };
 
@@ -143,6 +143,18 @@ struct Copier {
       : column(static_cast<int>(threadIdx.x) % lanes * 8),
         first(static_cast<int>(threadIdx.x) / lanes),
         step(static_cast<int>(blockDim.x) / lanes) {}
+};
+
+// Queries for products of warpgroups: 64 columns of all rows after each other, in rows of 128 bytes as above.
+template <int D>
+struct WideTile {
+  std::uint32_t base;
+  int rows;
+
+  __device__ int block_bytes() const { return rows * 128; }
+  __device__ std::uint32_t place(int row, int column) const {
+    return base + column / 64 * block_bytes() + row * 128 + (column / 8 % 8 ^ row % 8) * 16;
+  }
 };
 
 // ---- the copy engine: Hopper and later -----------------------------------------------------------------------------
@@ -287,9 +299,15 @@ struct Rows {
     return static_cast<int>(by_group.divide(static_cast<std::uint32_t>(first + row)));
   }
   __device__ int head(int row) const { return kv_head * group + first + row - query(row) * group; }
-  __device__ std::int64_t offset(const Vectors& vectors, int row) const {
-    return offset_of(vectors, s.number, head(row), s.first_query + query(row));
+  // Where a row begins: from where the first head's first query does, which all rows share.
+  __device__ std::int64_t base(const Vectors& vectors) const {
+    return offset_of(vectors, s.number, static_cast<std::int64_t>(kv_head) * group, s.first_query);
   }
+  __device__ std::int64_t within(const Vectors& vectors, int row) const {
+    const int i = query(row);
+    return i * vectors.row + (first + row - i * group) * vectors.head;
+  }
+  __device__ std::int64_t offset(const Vectors& vectors, int row) const { return base(vectors) + within(vectors, row); }
   __device__ std::int64_t lse_offset(const Plan& plan, int row) const {
     return s.number * plan.lse_batch + head(row) * plan.lse_head + s.first_query + query(row);
   }
@@ -365,7 +383,7 @@ class KeySource {
   // segment, and nothing was copied.
   __device__ bool copy_by_engine(int first, int end, std::uint32_t stage, int warps, const CUtensorMap (*maps)[2],
                                  const Arrivals& arrivals) {
-    using Stage = StageTile<D>;
+    using Stage = KeyTile;
     const int left = min(end - first, warps * Stage::keys);
     if (!is_plain(first, left)) return false;
     if (threadIdx.x >= warp_size) return true;
@@ -417,19 +435,20 @@ class KeySource {
 };
 
 // Rows of queries, of outputs or of their gradients; zeros behind the last.
-template <class T, int D>
-__device__ void copy_rows(const Plan& plan, const Vectors& vectors, const Rows& rows, const Tile<D>& tile, int count,
+template <class T, int D, class RowTile>
+__device__ void copy_rows(const Plan& plan, const Vectors& vectors, const Rows& rows, const RowTile& tile, int count,
                           bool aligned) {
   const Copier<D> copier;
   if (copier.column >= D) return;
+  const T* const base = static_cast<const T*>(vectors.data) + rows.base(vectors) + copier.column;
+  const int real = copier.column < plan.head_dim ? min(count, rows.count - rows.first) : 0;
+#pragma unroll 4
   for (int row = copier.first; row < count; row += copier.step) {
-    const bool real = rows.exists(row) && copier.column < plan.head_dim;
-    const T* const from =
-        static_cast<const T*>(vectors.data) + (real ? rows.offset(vectors, row) + copier.column : 0);
+    const T* const from = base + (row < real ? rows.within(vectors, row) : 0);
     if (aligned) {
-      copy_async(tile.place(row, copier.column), from, real);
+      copy_async(tile.place(row, copier.column), from, row < real);
     } else {
-      copy_slowly(tile.place(row, copier.column), real ? from : nullptr);
+      copy_slowly(tile.place(row, copier.column), row < real ? from : nullptr);
     }
   }
 }
@@ -486,16 +505,26 @@ __device__ std::uint32_t halves_of(std::uint32_t bits) {
   return (bits & 1u ? 0xffffu : 0u) | (bits & 2u ? 0xffff0000u : 0u);
 }
 
-// Two elements of a row that is written.
+// Two elements of a row that is written; aligned: to four bytes.
 template <class T>
-__device__ void store_pair(T* row, int column, int head_dim, bool aligned, float low, float high) {
-  if (column >= head_dim) return;
+__device__ void store_pair(T* to, bool aligned, float low, float high) {
   const std::uint32_t both = pack<T>(low, high);
   if (aligned) {
-    *reinterpret_cast<std::uint32_t*>(row + column) = both;
+    *reinterpret_cast<std::uint32_t*>(to) = both;
   } else {
-    row[column].bits = static_cast<std::uint16_t>(both);
-    row[column + 1].bits = static_cast<std::uint16_t>(both >> 16);
+    to[0].bits = static_cast<std::uint16_t>(both);
+    to[1].bits = static_cast<std::uint16_t>(both >> 16);
+  }
+}
+// A thread's elements of a row of fragments, times a factor: the low or the high half of each.
+template <class T, int D>
+__device__ void store_row(T* row, const float (&sums)[D / 8][4], int half, float factor, int head_dim, bool aligned) {
+  row += threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < D / 8; ++n) {
+    if (n * 8 < head_dim) {
+      store_pair(row + n * 8, aligned, sums[n][2 * half] * factor, sums[n][2 * half + 1] * factor);
+    }
   }
 }
 

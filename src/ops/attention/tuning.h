@@ -3,15 +3,30 @@
 
 namespace robocache::attention_op::tuning {
 
-// Keys that a warp scores at once. 64 are eight products of the tensor cores, which hide each other's latency, and 32 registers of
-// scores; where a row's sums alone take 96 registers or more, half of them.
-constexpr int keys(int head_dim) { return head_dim > 128 ? 32 : 64; }
+// Keys that a warp scores at once. 64 are eight products of the tensor cores, which hide each other's latency, and 32
+// registers of scores; where a row's sums alone take 96 registers or more, and fragments of keys as well, half of them.
+// wide: a warpgroup multiplies as one, without fragments of keys.
+constexpr int keys(int head_dim, bool wide) { return head_dim > 128 && !wide ? 32 : 64; }
 
 // Stages of keys and values in shared memory: one is used while the others are under way.
 constexpr int stages(int head_dim) { return head_dim > 64 ? 2 : 3; }
 
 // Warps of a block, so that each thread has the registers that the sums of its rows need.
 constexpr int max_warps(int head_dim) { return head_dim > 64 ? 8 : 12; }
+
+// What a way to cut a call into blocks costs, in microseconds, as fits a sweep of 600 cuts of the twelve shapes of the bench
+// on an H200 within a fifth: a block has to begin and to end, each stage of keys takes as long as the latencies in it, which
+// more warps on a processor hide only in part, and merging costs what it costs. A cut is chosen by it, not timed.
+constexpr double block_us(int head_dim) { return 2.5 + 0.012 * head_dim; }
+constexpr double stage_us(int head_dim, bool wide, double warps) {
+  const double one = head_dim <= 64 ? 1.0 : 1.0 + 0.0075 * (head_dim - 64);
+  return one * (wide ? 0.93 : (head_dim > 128 ? 0.8 : 1.0)) * (1 + 0.06 * warps);
+}
+constexpr double merge_us(int key_warps, int split) {
+  return (key_warps > 1 ? 0.3 + 0.1 * key_warps : 0) + (split > 1 ? 0.9 + 0.06 * split : 0);
+}
+// Registers of a thread, about: what decides how many blocks share a processor.
+constexpr int registers(int head_dim) { return head_dim > 64 ? 240 : 168; }
 
 // Of the backward pass.
 inline constexpr int backward_warps = 4;

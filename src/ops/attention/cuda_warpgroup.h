@@ -1,0 +1,134 @@
+// Products of a warpgroup: four warps with 64 rows, right operands in shared memory (Hopper's wgmma). A thread has the places
+// of the sums that it has in products of its warp alone (cuda_tiles.h).
+#pragma once
+
+#include "ops/attention/cuda_tiles.h"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define ROBOCACHE_WARPGROUPS 1
+#else
+#define ROBOCACHE_WARPGROUPS 0
+#endif
+
+namespace robocache::attention_op {
+namespace {
+
+#if ROBOCACHE_WARPGROUPS
+
+// Where an operand lies: rows of 128 bytes, in which 16 bytes lie as the copy engine leaves them; eight rows are a block.
+// The same for all lanes, and told so, or each product would begin with bringing it there.
+struct Operand {
+  std::uint32_t low;
+
+  __device__ explicit Operand(std::uint32_t address)
+      : low(__shfl_sync(whole_warp, (address & 0x3ffffu) >> 4 | 1u << 16, 0)) {}
+  __device__ std::uint64_t at(int bytes) const {
+    constexpr std::uint64_t swizzled = std::uint64_t{1} << 62;
+    constexpr std::uint64_t block = std::uint64_t{1024 >> 4} << 32;
+    return swizzled | block | (low + static_cast<std::uint32_t>(bytes >> 4));
+  }
+};
+
+__device__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ void end_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;\n wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+// clang-format off
+#define ROBOCACHE_F4(c, n) "+f"((c)[n][0]), "+f"((c)[n][1]), "+f"((c)[n][2]), "+f"((c)[n][3])
+#define ROBOCACHE_F8(c, n) ROBOCACHE_F4(c, n), ROBOCACHE_F4(c, (n) + 1)
+#define ROBOCACHE_F16(c, n) ROBOCACHE_F8(c, n), ROBOCACHE_F8(c, (n) + 2)
+#define ROBOCACHE_F32(c, n) ROBOCACHE_F16(c, n), ROBOCACHE_F16(c, (n) + 4)
+#define ROBOCACHE_REGISTERS_8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define ROBOCACHE_REGISTERS_16 ROBOCACHE_REGISTERS_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define ROBOCACHE_REGISTERS_32 ROBOCACHE_REGISTERS_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+// clang-format on
+
+// c[0..8) = a b, or += where `add`: 64 rows of shared memory times 64 rows of shared memory, 16 columns of each.
+template <class T, int add>
+__device__ void multiply_shared(float (&c)[8][4], std::uint64_t a, std::uint64_t b) {
+#define ROBOCACHE_PRODUCT(type)                                                                                       \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"                                                              \
+               "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" ROBOCACHE_REGISTERS_32                \
+               "}, %32, %33, p, 1, 1, 0, 0;}"                                                                         \
+               : ROBOCACHE_F32(c, 0)                                                                                  \
+               : "l"(a), "l"(b), "n"(add))
+  if constexpr (std::is_same_v<T, bf16>) {
+    ROBOCACHE_PRODUCT("bf16");
+  } else {
+    ROBOCACHE_PRODUCT("f16");
+  }
+#undef ROBOCACHE_PRODUCT
+}
+
+// c[first..first + count) += a b: fragments times 16 rows of shared memory, 8 * count columns.
+template <class T, int count, int first, int all>
+__device__ void multiply_fragments(float (&c)[all][4], const std::uint32_t (&a)[4], std::uint64_t b) {
+#define ROBOCACHE_PRODUCT(type, columns, registers, sums, a0, a1, a2, a3, b0)                                         \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" registers "}, {" a0 "," a1   \
+               "," a2 "," a3 "}, " b0 ", 1, 1, 1, 1;"                                                                 \
+               : sums                                                                                                 \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define ROBOCACHE_PRODUCTS(type)                                                                                      \
+  if constexpr (count == 8) {                                                                                         \
+    ROBOCACHE_PRODUCT(type, "64", ROBOCACHE_REGISTERS_32, ROBOCACHE_F32(c, first), "%32", "%33", "%34", "%35", "%36"); \
+  } else if constexpr (count == 4) {                                                                                  \
+    ROBOCACHE_PRODUCT(type, "32", ROBOCACHE_REGISTERS_16, ROBOCACHE_F16(c, first), "%16", "%17", "%18", "%19", "%20"); \
+  } else {                                                                                                            \
+    ROBOCACHE_PRODUCT(type, "16", ROBOCACHE_REGISTERS_8, ROBOCACHE_F8(c, first), "%8", "%9", "%10", "%11", "%12");    \
+  }
+  static_assert(count == 8 || count == 4 || count == 2);
+  if constexpr (std::is_same_v<T, bf16>) {
+    ROBOCACHE_PRODUCTS("bf16")
+  } else {
+    ROBOCACHE_PRODUCTS("f16")
+  }
+#undef ROBOCACHE_PRODUCTS
+#undef ROBOCACHE_PRODUCT
+}
+
+// Scores of 64 rows of queries and 64 keys. query_block: bytes from 64 columns of queries to the next.
+template <class T, int D>
+__device__ void score_warpgroup(float (&scores)[8][4], Operand queries, int query_block, Operand keys) {
+  begin_products();
+  multiply_shared<T, 0>(scores, queries.at(0), keys.at(0));
+#pragma unroll
+  for (int d = 1; d < D / 16; ++d) {
+    multiply_shared<T, 1>(scores, queries.at(d / 4 * query_block + d % 4 * 32),
+                          keys.at(d / 4 * StageTile<D, true>::block_bytes + d % 4 * 32));
+  }
+  end_products();
+}
+
+// Columns [8 * first, D) in products that are as wide as they can be; of 16 keys from `row` on.
+template <class T, int D, int first = 0>
+__device__ void add_columns(float (&out)[D / 8][4], const std::uint32_t (&weights)[4], const Operand& values, int row) {
+  if constexpr (first < D / 8) {
+    constexpr int left = D / 8 - first;
+    constexpr int count = left >= 8 ? 8 : (left >= 4 ? 4 : 2);
+    multiply_fragments<T, count, first>(
+        out, weights, values.at(first / 8 * StageTile<D, true>::block_bytes + first % 8 * 16 + row * 128));
+    add_columns<T, D, first + count>(out, weights, values, row);
+  }
+}
+
+// out += weights of 64 rows and 64 keys times the values of these.
+template <class T, int D>
+__device__ void add_warpgroup(float (&out)[D / 8][4], const float (&weights)[8][4], Operand values) {
+  std::uint32_t packed[4][4];
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      packed[n][k] = pack<T>(weights[2 * n + k / 2][k % 2 * 2], weights[2 * n + k / 2][k % 2 * 2 + 1]);
+    }
+  }
+  begin_products();
+#pragma unroll
+  for (int n = 0; n < 4; ++n) add_columns<T, D>(out, packed[n], values, n * 16);
+  end_products();
+}
+#endif
+
+}  // namespace
+}  // namespace robocache::attention_op
