@@ -185,9 +185,8 @@ class Case : private Random {
 
   // What is wrong with a result; "" where nothing is. exact: a backend that computes in float64.
   std::string wrong(const Result& result, bool exact) const {
-    std::string text = outside("out", result.out, exact, [&](auto b, auto h, auto n, auto d) -> const Truth* {
-      const std::int64_t row = row_of(b, h, n);
-      return row < 0 ? nullptr : &out_truth_[static_cast<std::size_t>(row * size_ + d)];
+    std::string text = outside("out", result.out, exact, [&](auto b, auto h, auto n, auto d) {
+      return &out_truth_[row_of(b, h, n) * static_cast<std::size_t>(size_) + static_cast<std::size_t>(d)];
     });
     if (!text.empty()) return text;
     if (with_lse_ || !append_) text = wrong_lse(result.lse, exact);
@@ -260,11 +259,12 @@ class Case : private Random {
     wants_segments_ = chance(90);
     appended_ = append_ ? std::min(keys_, pick({0, 1, queries_, 7})) : 0;
     if (packed_) {
-      const auto cut = [&](std::int64_t total) {
-        std::vector<std::int64_t> offsets{0};
-        for (std::int64_t b = 0; b < batch_; ++b) offsets.push_back(uniform(0, total));
+      const auto cut = [&](std::int64_t total) {  // often all of it, but places may be left out at both ends
+        std::vector<std::int64_t> offsets;
+        for (std::int64_t b = 0; b <= batch_; ++b) offsets.push_back(uniform(0, total));
         std::sort(offsets.begin(), offsets.end());
-        offsets.back() = batch_ > 0 ? total : 0;
+        if (chance(60)) offsets.front() = 0;
+        if (chance(60) && batch_ > 0) offsets.back() = total;
         return offsets;
       };
       const auto q = cut(queries_), k = cut(keys_);
@@ -439,10 +439,9 @@ class Case : private Random {
       }
     });
   }
-  // Row of out and lse; -1: of no sequence.
-  std::int64_t row_of(std::int64_t b, std::int64_t h, std::int64_t query) const {
-    if (packed_ && batch_ == 0) return -1;
-    return (b * heads_ + h) * queries_ + query;
+  // Of out and lse.
+  std::size_t row_of(std::int64_t b, std::int64_t h, std::int64_t query) const {
+    return static_cast<std::size_t>((b * heads_ + h) * queries_ + query);
   }
   double key_value(std::size_t part, std::int64_t b, std::int64_t g, std::int64_t j, std::int64_t d) const {
     const Sequence& s = sequences_[static_cast<std::size_t>(b)];
@@ -479,7 +478,7 @@ class Case : private Random {
     lse_truth_.assign(static_cast<std::size_t>(rows), {-infinity});
     over_rows([&](std::int64_t b, std::int64_t h, std::int64_t i) {
       const Sequence& s = sequences_[static_cast<std::size_t>(b)];
-      const auto row = static_cast<std::size_t>(row_of(packed_ ? 0 : b, h, s.first_query + i));
+      const std::size_t row = row_of(packed_ ? 0 : b, h, s.first_query + i);
       std::vector<std::pair<std::int64_t, Score>> scores;
       double largest = -infinity;
       for (std::int64_t j = 0; j < s.keys; ++j) {
@@ -539,7 +538,7 @@ class Case : private Random {
     over_rows([&](std::int64_t b, std::int64_t h, std::int64_t i) {
       const Sequence& s = sequences_[static_cast<std::size_t>(b)];
       const std::int64_t source = packed_ ? 0 : b, query = s.first_query + i, g = h / group();
-      const auto row = static_cast<std::size_t>(row_of(source, h, query));
+      const std::size_t row = row_of(source, h, query);
       float lse = 0, d_lse = 0;
       std::memcpy(&lse, given_lse_.bytes().data() + 4 * row, 4);
       if (d_lse_.present()) std::memcpy(&d_lse, d_lse_.bytes().data() + 4 * row, 4);
@@ -603,7 +602,6 @@ class Case : private Random {
     got.over([&](auto b, auto h, auto i, auto d) {
       if (!text.empty()) return;
       const Truth* const truth = truth_at(b, h, i, d);
-      if (truth == nullptr) return;
       const double x = got.get(b, h, i, d);
       const double allowed = bound(*truth, exact);
       if (std::fabs(x - truth->value) <= allowed) return;
@@ -614,7 +612,6 @@ class Case : private Random {
   }
   std::string wrong_lse(const Array& got, bool exact) const {
     for (std::size_t row = 0; row < lse_truth_.size(); ++row) {
-      if (packed_ && batch_ == 0) continue;
       const Truth& truth = lse_truth_[row];
       float x = 0;
       std::memcpy(&x, got.bytes().data() + 4 * row, 4);
@@ -755,6 +752,38 @@ TEST(Attention, PositionsCountFromTheLastQueryAndTheLastKey) {
   }
 }
 
+TEST(Attention, WhatLiesInNoPackedSequenceSeesNothing) {
+  constexpr std::int64_t places = 5, size = Even::size;
+  const std::int32_t offsets[] = {1, 2, 2, 4};
+  for (const Backend backend : on_the_host) {
+    for (const std::int64_t sequences : {std::int64_t{3}, std::int64_t{0}}) {
+      const auto nan = static_cast<float>(not_a_number);
+      std::vector<float> q(places * size), v(q.size(), 1), out(q.size(), nan), lse(places, 7), ones(q.size(), 1);
+      std::vector<float> d_q(q.size(), nan), d_k(q.size(), nan), d_v(q.size(), nan);
+      const auto packed = [&](std::vector<float>& data) {
+        return TensorView::contiguous(data.data(), DType::f32, {places, 1, size});
+      };
+      Attention call;
+      call.queries = packed(q);
+      call.segments = {{packed(q), packed(v)}};
+      call.query_offsets = call.key_offsets = TensorView::contiguous(offsets, DType::i32, {sequences + 1});
+      const TensorView logarithms = TensorView::contiguous(lse.data(), DType::f32, {1, places});
+      attention({.backend = backend}, call, packed(out), logarithms);
+      attention_backward({.backend = backend}, call, packed(out), logarithms, packed(ones), {},
+                         {packed(d_q), {{packed(d_k), packed(d_v)}}});
+      for (std::size_t n = 0; n < q.size(); ++n) {
+        const std::int64_t place = static_cast<std::int64_t>(n) / size;
+        const float inside = sequences > 0 && place >= 1 && place < 4 ? 1.0F : 0.0F;
+        EXPECT_EQ(out[n], inside) << "place " << place;
+        EXPECT_EQ(std::isfinite(lse[static_cast<std::size_t>(place)]), inside == 1);
+        EXPECT_EQ(d_q[n], 0.0F) << "place " << place;
+        EXPECT_EQ(d_k[n], 0.0F) << "place " << place;
+        EXPECT_EQ(d_v[n], inside) << "place " << place;  // each query's weights sum to 1
+      }
+    }
+  }
+}
+
 TEST(Attention, AKeyReachesOnlyTheQueriesThatSeeIt) {
   for (const float poison : {static_cast<float>(not_a_number), static_cast<float>(infinity)}) {
     for (const Backend backend : on_the_host) {
@@ -764,6 +793,25 @@ TEST(Attention, AKeyReachesOnlyTheQueriesThatSeeIt) {
       EXPECT_EQ(means[0], 1.0F);
       EXPECT_EQ(means[1], 2.0F);
       EXPECT_FALSE(std::isfinite(means[2]));
+    }
+  }
+}
+
+TEST(Attention, AQueryThatSeesNothingReachesNoGradient) {
+  for (const Backend backend : on_the_host) {
+    Even even(3, {4, 6});  // the first query stands before the first key
+    even.call.mask.causal = true;
+    std::vector<float> d_out(even.q.size(), 1), d_q(even.q.size()), d_k(even.k.size()), d_v(even.v.size());
+    std::fill_n(even.q.begin(), Even::size, static_cast<float>(not_a_number));
+    std::fill_n(d_out.begin(), Even::size, static_cast<float>(infinity));
+    even.means(backend);
+    attention_backward({.backend = backend}, even.call, Even::view(even.out, 3),
+                       TensorView::contiguous(even.lse.data(), DType::f32, {1, 1, 3}), Even::view(d_out, 3), {},
+                       {Even::view(d_q, 3), {{Even::view(d_k, 2), Even::view(d_v, 2)}}});
+    for (std::size_t d = 0; d < Even::size; ++d) {
+      EXPECT_EQ(d_q[d], 0.0F);
+      EXPECT_EQ(d_k[d], 0.0F);  // the other queries are zeros
+      EXPECT_EQ(d_v[d], 1.5F);
     }
   }
 }

@@ -143,7 +143,10 @@ def joined(problem: Problem, parts: list[np.ndarray], like: np.ndarray | None = 
 
 def joined_lse(problem: Problem, parts: list[np.ndarray]) -> np.ndarray:
     if problem.q_offsets is not None:
-        return np.concatenate(parts, 1) if parts else np.zeros((problem.q.shape[1], 0))
+        whole = np.full(problem.q.shape[1::-1], -np.inf)
+        for b, part in enumerate(parts):
+            whole[:, problem.q_offsets[b] : problem.q_offsets[b + 1]] = part
+        return whole
     return np.stack(parts) if parts else np.zeros((0, *problem.q.shape[1:3]))
 
 
