@@ -84,7 +84,8 @@ def seen(problem: Problem, b: int, shape: tuple[int, ...], keys: int, query_plac
     if "key_valid" in mask:
         allowed &= mine(mask["key_valid"], key_places)
     if "query_rank" in mask:
-        allowed &= mine(mask["key_rank"], key_places) <= mine(mask["query_rank"], query_places)[:, None]
+        query, key = (np.minimum(mask[name], 2**31 - 2) for name in ("query_rank", "key_rank"))
+        allowed &= mine(key, key_places) <= mine(query, query_places)[:, None]
     if "dense" in mask:
         dense = mask["dense"]
         if dense.ndim == 4:

@@ -231,6 +231,22 @@ def test_debug_and_description():
     q = np.ones((1, 1, 2, 32), np.float32)
     assert said.stderr == f"robocache: {rc.describe_attention(q, q, q)}\n"
     assert rc.describe_attention(q, q, q, backend="reference").startswith("reference")
+    tensor = torch.from_numpy(q)
+    assert rc.describe_attention(tensor, tensor, tensor, backend="torch").startswith("torch: ")
+    for leaf in (tensor.clone().requires_grad_(), tensor.expand(1, 2, 2, 32).requires_grad_()):
+        assert rc.describe_attention(leaf, tensor, tensor) == rc.describe_attention(leaf.detach(), tensor, tensor)
+    cache = {"lengths": [1], "append": (tensor[:, :, :1], tensor[:, :, :1])}
+    with_gradient = rc.describe_attention(tensor.clone().requires_grad_(), tensor, tensor, **cache)
+    assert with_gradient == rc.describe_attention(tensor, tensor, tensor, **cache)
+    segments = [tensor, tensor.clone().requires_grad_()]
+    assert rc.describe_attention(tensor, segments, segments).startswith("cpu: ")
+
+
+def test_debug_of_the_portable_backend(capfd, monkeypatch):
+    monkeypatch.setenv("ROBOCACHE_DEBUG", "attention")
+    q = torch.ones(1, 1, 2, 32)
+    rc.attention(q, q, q, backend="torch")
+    assert capfd.readouterr().err == f"robocache: {rc.describe_attention(q, q, q, backend='torch')}\n"
 
 
 def test_lists_of_lengths_and_offsets(backend):

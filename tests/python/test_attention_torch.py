@@ -287,6 +287,12 @@ def test_compile_append(backend):
         assert torch.equal(mine, theirs)
 
 
+def test_compile_refuses_a_scale_of_0():
+    q, k, v = qkv()
+    with pytest.raises(Exception, match="scale is 0; None is 1 / sqrt"):
+        compiled(lambda q, k, v: rc.attention(q, k, v, scale=0))(q, k, v)
+
+
 def test_compile_with_sizes_that_change():
     torch._dynamo.reset()
     call = torch.compile(
