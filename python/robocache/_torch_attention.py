@@ -115,7 +115,7 @@ def run_append(cache: list[Tensor], append: Any, tensors: list[Tensor], call: Ca
     every = [*tensors, *cache, *append]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in every):
         raise ValueError("attention: append writes in place and has no gradients; call under torch.no_grad()")
-    function = torch.ops.robocache.attention_append if is_traced(every) else attention_append
+    function: Any = torch.ops.robocache.attention_append if is_traced(every) else attention_append
     return function(*cache, *append, tensors, *call)
 
 

@@ -186,12 +186,12 @@ TEST_F(AttentionSentences, Caches) {
   EXPECT_EQ(said(), "attention: append has 6 keys for a cache with room for 5");
   call.append = {vectors(written, 2, 1), vectors(written, 2, 1)};
   EXPECT_EQ(said(),
-            "attention: lengths[1] = 5 is outside 0..4, the keys that the cache has room for before those that are "
+            "attention: lengths[1] = 5 is outside 0..4, the keys that the cache has room for, less those that are "
             "appended");
   call.append = {};
   lengths[0] = -1;
   EXPECT_EQ(said(),
-            "attention: lengths[0] = -1 is outside 0..5, the keys that the cache has room for before those that are "
+            "attention: lengths[0] = -1 is outside 0..5, the keys that the cache has room for, less those that are "
             "appended");
   call.segments.push_back(call.segments[0]);
   EXPECT_EQ(said(), "attention: lengths are of one segment, and there are 2");
