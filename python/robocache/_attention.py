@@ -166,9 +166,14 @@ def describe_attention(
     backend: str | None = None,
 ) -> str:
     """Which kernel `attention` would take for these arguments on this machine, and why, in one line."""
-    offsets = (_beside(q, q_offsets), _beside(q, k_offsets), _beside(q, lengths))
-    said = _core.describe_attention(q, k, v, causal, scale, window, mask, *offsets, append, layout, False, backend)
-    return "torch: plain operations" if said is NotImplemented else said
+    arrays = {"q_offsets": _beside(q, q_offsets), "k_offsets": _beside(q, k_offsets), "lengths": _beside(q, lengths)}
+    given = (q, k, v, causal, scale, window, mask, *arrays.values(), append, layout, False, backend)
+    said = _core.describe_attention(*given)
+    if said is not NotImplemented:
+        return said
+    from robocache import _torch_attention
+
+    return _torch_attention.describe(q, k, v, mask, arrays, append, (causal, scale, window, layout, False, backend))
 
 
 def _last(queries: int, count: int) -> slice:

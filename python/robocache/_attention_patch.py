@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,6 +31,8 @@ def attention_patch(*, always: bool = False) -> Iterator[None]:
 
     always   also where torch is faster, and on the CPU: for tests.
 
+    Where a model of transformers has been imported, register_transformers() is part of it.
+
     It holds for the whole process, all its threads, until the last that entered has left. Modules that took the
     function itself (`from torch.nn.functional import scaled_dot_product_attention`) do not notice.
     """
@@ -37,6 +40,9 @@ def attention_patch(*, always: bool = False) -> Iterator[None]:
 
     global _original
     functional = torch.nn.functional
+    if "transformers.modeling_utils" in sys.modules:  # else importing it here would take seconds
+        with contextlib.suppress(ImportError):  # an older one has no such interface
+            register_transformers()
     with _lock:
         if not _inside:
             _original = functional.scaled_dot_product_attention

@@ -21,6 +21,7 @@ PACKAGES = ("numpy", "torch", "jax", "cupy", "scipy", "nanobind", "typer", "rich
 DISTRIBUTIONS = {"cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x")}  # the others are named like the package
 CPU_FEATURES = ("fma", "avx2", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "asimd", "fphp", "sve")
 ATTENTION_BOUND = 1e-5  # of the largest number, for sums of 67 products in float32
+PI0_SUFFIX = {"heads": 8, "kv_heads": 1, "queries": 51, "keys": 867, "head_dim": 256}
 GPU_FIELDS = ("name", "compute_cap", "memory.total", "driver_version")
 
 
@@ -108,14 +109,19 @@ def tsdf_bits(backend: str) -> bytes:
 
 
 def attention_report() -> dict[str, Any]:
-    """Of a small call with a rest in every dimension: how far the cpu backend is from the reference, and its kernel."""
+    """Of a small call with a rest in every dimension: how far the cpu backend is from the reference. And which kernels
+    pi0's suffix takes."""
     numbers = np.sin(np.arange(2 * 67 * 40, dtype=np.float32))
     k = numbers.reshape(1, 2, 67, 40)
     q = np.cos(numbers[: 6 * 9 * 40]).reshape(1, 6, 9, 40)
     reference, cpu = (rc.attention(q, k, k, causal=True, backend=backend) for backend in ("reference", "cpu"))
     return {
         "error": float(np.abs(cpu - reference).max() / np.abs(reference).max()),
-        "kernel": rc.describe_attention(q, k, k, causal=True),
+        "kernels": {
+            name: _core.describe_attention_sizes(name, **PI0_SUFFIX)
+            for name, works, _ in rc.backends()
+            if works and name in ("cpu", "cuda")
+        },
     }
 
 
@@ -154,7 +160,9 @@ def lines(report: dict[str, Any]) -> list[str]:
     )
     attention = report["attention"]
     close = "close to" if attention["error"] <= ATTENTION_BOUND else "FAR FROM"
-    found.append(("op attention", f"cpu is {close} reference ({attention['error']:.0e}); {attention['kernel']}"))
+    found.append(("op attention", f"cpu is {close} reference: {attention['error']:.0e} of the largest number"))
+    size = "{queries} x {keys}, {heads}/{kv_heads} heads, {head_dim}".format_map(PI0_SUFFIX)
+    found.extend((f"  on {name}", f"{size}: {kernel}") for name, kernel in attention["kernels"].items())
     width = max(len(name) for name, _ in found)
     return [f"{name.ljust(width)}  {text}" for name, text in found]
 

@@ -14,6 +14,8 @@ Gradients reach q, k and v, from out and lse, and have none themselves.
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +30,7 @@ from ._torch_run import uses_portable
 engine: Any = _core
 OPTIONAL = ("query_rank", "key_rank", "key_valid", "dense", "q_offsets", "k_offsets", "lengths")
 MASK = OPTIONAL[:4]  # its fields
+PORTABLE = "torch: plain operations, with every score in memory"
 
 
 class Call(NamedTuple):
@@ -65,13 +68,11 @@ def run(
     return_lse: bool,
     out: Any,
 ) -> Any:
-    keys, values = (list(part) if isinstance(part, (list, tuple)) else [part] for part in (k, v))
     if append is not None:
         tensors, call = pack(q, [], mask, arrays, options)
-        made = run_append(keys, values, append, tensors, call)
+        made = run_append(pairs_of(k, v), append, tensors, call)
     else:
-        pairs = [tensor for pair in zip(keys, values, strict=True) for tensor in pair]
-        tensors, call = pack(q, pairs, mask, arrays, options)
+        tensors, call = pack(q, pairs_of(k, v), mask, arrays, options)
         wants_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         if out is not None and wants_gradient:
             raise ValueError(
@@ -95,21 +96,36 @@ def run(
     return (result, lse) if return_lse else result
 
 
+def describe(
+    q: Any, k: Any, v: Any, mask: Any, arrays: Mapping[str, Any], append: Any, options: tuple[Any, ...]
+) -> str:
+    tensors, call = pack(q, pairs_of(k, v), mask, arrays, options)
+    if uses_portable(call, q.device):  # type: ignore[arg-type]
+        return PORTABLE
+    new = None if append is None else tuple(part.detach() for part in append)
+    said = engine.describe_attention(*arguments(tensors, call, new))
+    return PORTABLE if said is NotImplemented else said
+
+
 def is_traced(tensors: Sequence[Tensor]) -> bool:
     return torch.compiler.is_compiling() or not all(is_plain(tensor) or is_wrapped(tensor) for tensor in tensors)
 
 
-def run_append(
-    keys: list[Tensor], values: list[Tensor], append: Any, tensors: list[Tensor], call: Call
-) -> Sequence[Tensor]:
-    every = [*tensors, *keys, *values, *append]
+def run_append(cache: list[Tensor], append: Any, tensors: list[Tensor], call: Call) -> Sequence[Tensor]:
+    every = [*tensors, *cache, *append]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in every):
         raise ValueError("attention: append writes in place and has no gradients; call under torch.no_grad()")
-    function = torch.ops.robocache.attention_append if is_traced(every) else attention_append
-    return function(keys[0], values[0], *append, tensors, *call)
+    function: Any = torch.ops.robocache.attention_append if is_traced(every) else attention_append
+    return function(*cache, *append, tensors, *call)
 
 
 # ---- a call as an operator's arguments
+
+
+def pairs_of(k: Any, v: Any) -> list[Any]:
+    """Keys and values of each segment, one after the other."""
+    keys, values = (part if isinstance(part, (list, tuple)) else [part] for part in (k, v))
+    return [tensor for pair in zip(keys, values, strict=True) for tensor in pair]
 
 
 def pack(
@@ -137,6 +153,8 @@ def pack(
     causal, scale, window, layout, check, backend = options
     if layout not in ("bhqd", "bqhd"):
         raise ValueError(f"attention: layout is {layout!r}; expected bhqd or bqhd")
+    if scale == 0:  # which is the default below
+        raise ValueError("attention: scale is 0; None is 1 / sqrt(D)")
     left, right = window if isinstance(window, (list, tuple)) else (window, window)
     return tensors, Call(
         len(pairs) // 2,
@@ -223,6 +241,8 @@ def in_layout(call: Call, q: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, 
 
 def check_arguments(tensors: Sequence[Tensor], call: Call, append: Sequence[Tensor] | None = None) -> None:
     """The engine checks for the portable backend too, so that there is one place that writes the sentences."""
+    if "attention" in os.environ.get("ROBOCACHE_DEBUG", ""):
+        print(f"robocache: {PORTABLE}", file=sys.stderr)
     # What the data must fulfil is looked at where it is on the CPU; elsewhere that would have to wait for the device.
     here = call.check and tensors[0].device.type == "cpu"
     first = 1 + 2 * call.segments

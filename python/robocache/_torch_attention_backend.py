@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+MOST_RANK = 2**31 - 2  # kernels keep the one above for keys that nobody sees
+
 
 @dataclass
 class Plan:
@@ -78,7 +80,8 @@ def seen_by(plan: Plan) -> Tensor:
     if plan.key_valid is not None:
         seen = seen & batched(plan.key_valid)[:, :, None].bool()
     if plan.query_rank is not None and plan.key_rank is not None:
-        seen = seen & (batched(plan.key_rank)[:, :, None] <= batched(plan.query_rank)[..., None])
+        key_rank, query_rank = (batched(rank).clamp(max=MOST_RANK) for rank in (plan.key_rank, plan.query_rank))
+        seen = seen & (key_rank[:, :, None] <= query_rank[..., None])
     if plan.dense is not None:
         seen = seen & plan.dense.bool()
     return seen

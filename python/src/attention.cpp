@@ -292,6 +292,21 @@ nb::object describe_call(Argument q, Argument k, Argument v, Argument causal, Ar
   return nb::cast(describe_attention({call.choice.backend, nullptr, {}}, call.op));
 }
 
+// Of a call that has these sizes and no mask. Nobody looks at its arrays.
+std::string describe_sizes(const std::string& device, std::int64_t heads, std::int64_t kv_heads, std::int64_t queries,
+                           std::int64_t keys, std::int64_t head_dim) {
+  const bool on_gpu = device == "cuda";
+  const auto vectors = [&](std::int64_t count, std::int64_t places) {
+    TensorView view = TensorView::contiguous(&device, DType::bf16, {1, count, places, head_dim});
+    if (on_gpu) view.device = {DeviceKind::cuda, 0};
+    return view;
+  };
+  Attention call;
+  call.queries = vectors(heads, queries);
+  call.segments = {{vectors(kv_heads, keys), vectors(kv_heads, keys)}};
+  return describe_attention({on_gpu ? Backend::cuda : Backend::cpu, nullptr, {}}, call);
+}
+
 }  // namespace
 
 void bind_attention(nb::module_& m) {
@@ -309,6 +324,9 @@ void bind_attention(nb::module_& m) {
       "Gradients of q, then of k and v of each segment; bit n of `wanted` asks for that of place n, others are None.");
   m.def("describe_attention", &describe_call, nb::sig("def describe_attention(" ROBOCACHE_GIVEN ", /) -> typing.Any"),
         "Which kernel a call takes, and why; or NotImplemented.");
+  m.def("describe_attention_sizes", &describe_sizes, nb::arg("device"), nb::arg("heads"), nb::arg("kv_heads"),
+        nb::arg("queries"), nb::arg("keys"), nb::arg("head_dim"),
+        "Which kernel a bfloat16 call of these sizes takes on \"cpu\" or \"cuda\", and why.");
 #undef ROBOCACHE_GIVEN
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/cuda_memory.h"
 #include "core/fault.h"
+#include "core/integers.h"
 
 namespace robocache {
 
@@ -88,9 +89,6 @@ class CudaScratch {
   cudaStream_t stream_;
   void* data_;
 };
-
-// 0 where b is.
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return b == 0 ? 0 : (a + b - 1) / b; }
 
 // Launches a kernel of which every thread calls after_earlier_work(). On GPUs that can (Hopper and later) its blocks are
 // brought up while the work before it in the stream drains. There, too, so many blocks as `cluster` can be one.

@@ -138,7 +138,7 @@ std::string describe(const Fault& fault) {
       return prefix + "the timeline's " + assigned("start") + precise;
     case FaultCode::length_outside:
       return prefix + assigned("lengths") + " is outside 0.." + other +
-             (of_attention ? ", the keys that the cache has room for before those that are appended"
+             (of_attention ? ", the keys that the cache has room for, less those that are appended"
               : of_clouds  ? ", the points that a cloud has room for"
                            : ", the samples that a row has room for");
     case FaultCode::offset_outside:

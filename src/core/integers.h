@@ -1,4 +1,4 @@
-// Small arrays of integers that come with a call: lengths, offsets, rows, into.
+// Small arrays of integers that come with a call (lengths, offsets, rows, into), and what is done with their elements.
 #pragma once
 
 #include "core/arithmetic.h"
@@ -11,6 +11,9 @@ struct Integers {
   std::int64_t stride = 0;
   bool wide = true;  // int64, else int32
 };
+
+// 0 where b is.
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return b == 0 ? 0 : (a + b - 1) / b; }
 
 inline namespace ROBOCACHE_SIMD_TARGET {
 

@@ -152,7 +152,7 @@ def _cases() -> list[Case]:
     def extreme_ranks(generator: np.random.Generator) -> Problem:
         problem = make(generator)
         limits = np.iinfo(np.int32)
-        levels = np.array([limits.min, -1, 0, 7, limits.max], np.int32)
+        levels = np.array([limits.min, -1, 0, limits.max - 1, limits.max], np.int32)
         problem.mask |= {
             name: levels[generator.integers(0, 5, n)] for name, n in (("query_rank", 17), ("key_rank", 33))
         }
@@ -221,6 +221,17 @@ def _cases() -> list[Case]:
     add("packed, causal", lambda generator: packed(generator, (5, 9, 0, 1), (5, 20, 3, 1), causal=True))
     add("packed, window", lambda generator: packed(generator, (5, 9), (5, 20), window=(3, 1), offset_dtype=np.int64))
     add("packed, no sequences", lambda generator: packed(generator, (), ()))
+
+    def places_left_out(generator: np.random.Generator, dtype: str, sequences: int) -> Problem:
+        """Offsets that begin behind the first place and end before the last."""
+        problem = packed(generator, (5, 9, 4), (8, 20, 9), dtype=dtype, causal=True)
+        problem.q_offsets = np.array([2, 5, 5, 14])[: sequences + 1]
+        problem.k_offsets = np.array([1, 8, 20, 33])[: sequences + 1]
+        return problem
+
+    for dtype in DTYPES:
+        add(f"packed, places left out {dtype}", lambda generator, dtype=dtype: places_left_out(generator, dtype, 3))
+    add("packed, all places left out", lambda generator: places_left_out(generator, "float32", 0))
 
     def packed_with_ranks(generator: np.random.Generator) -> Problem:
         problem = packed(generator, (6, 11), (16, 30))

@@ -84,7 +84,8 @@ def seen(problem: Problem, b: int, shape: tuple[int, ...], keys: int, query_plac
     if "key_valid" in mask:
         allowed &= mine(mask["key_valid"], key_places)
     if "query_rank" in mask:
-        allowed &= mine(mask["key_rank"], key_places) <= mine(mask["query_rank"], query_places)[:, None]
+        query, key = (np.minimum(mask[name], 2**31 - 2) for name in ("query_rank", "key_rank"))
+        allowed &= mine(key, key_places) <= mine(query, query_places)[:, None]
     if "dense" in mask:
         dense = mask["dense"]
         if dense.ndim == 4:
@@ -143,7 +144,10 @@ def joined(problem: Problem, parts: list[np.ndarray], like: np.ndarray | None = 
 
 def joined_lse(problem: Problem, parts: list[np.ndarray]) -> np.ndarray:
     if problem.q_offsets is not None:
-        return np.concatenate(parts, 1) if parts else np.zeros((problem.q.shape[1], 0))
+        whole = np.full(problem.q.shape[1::-1], -np.inf)
+        for b, part in enumerate(parts):
+            whole[:, problem.q_offsets[b] : problem.q_offsets[b + 1]] = part
+        return whole
     return np.stack(parts) if parts else np.zeros((0, *problem.q.shape[1:3]))
 
 

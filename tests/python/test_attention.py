@@ -94,17 +94,31 @@ def test_what_no_query_may_see_reaches_nothing(name, backend):
     calling.assert_same_bytes(answer.lse, clean.lse, name)
 
 
-def test_offsets_that_leave_places_out(backend):
-    """What lies in no sequence is seen by nobody."""
+@pytest.mark.parametrize("name", [name for name in cases.BY_NAME if "left out" in name])
+def test_what_lies_in_no_sequence_is_written_too(name, backend):
     where, convert = backend
-    problem = cases.packed(np.random.default_rng(0), (4, 5), (9, 3))
-    for name in ("q_offsets", "k_offsets"):
-        offsets = getattr(problem, name)
-        offsets[0], offsets[-1] = 2, offsets[-1] - 1
-    for part in (*problem.keys, *problem.values):
-        part[:2], part[-1:] = np.nan, np.inf
-    answer = attending.attend(problem, where, convert)
-    np.testing.assert_allclose(answer.out[2:-1], oracle.attend(problem)[0][2:-1], atol=1e-5)
+    problem = cases.problem_of(name)
+    outside = np.ones(len(problem.q), bool)
+    outside[problem.q_offsets[0] : problem.q_offsets[-1]] = False
+    arrays, options = attending.arguments(problem, convert)
+    out = convert(np.full_like(problem.q, np.nan))
+    _, lse = rc.attention(*arrays, backend=where, out=out, return_lse=True, **options)
+    assert (calling.to_numpy(out)[outside] == 0).all()
+    np.testing.assert_array_equal(np.isneginf(calling.to_numpy(lse)), np.broadcast_to(outside, lse.shape))
+
+
+def test_nothing_of_a_call_shows_in_the_next(backend):
+    """Scratch, and a GPU's shared memory: full of NaN, then used for less."""
+    where, convert = backend
+    large = cases.make(np.random.default_rng(0), 2, 8, 2, 200, 900, 128)
+    arrays, _ = attending.arguments(large, convert)
+    nan = [convert(np.full(array.shape, np.nan, np.float32)) for array in arrays]
+    for name in ("packed, places left out float32", "every mask, segments", "queries that see nothing"):
+        before = attending.attend(cases.problem_of(name), where, convert)
+        rc.attention(*nan, backend=where)
+        after = attending.attend(cases.problem_of(name), where, convert)
+        calling.assert_same_bytes(after.out, before.out, name)
+        calling.assert_same_bytes(after.lse, before.lse, name)
 
 
 CANARY = 77.0
@@ -217,6 +231,22 @@ def test_debug_and_description():
     q = np.ones((1, 1, 2, 32), np.float32)
     assert said.stderr == f"robocache: {rc.describe_attention(q, q, q)}\n"
     assert rc.describe_attention(q, q, q, backend="reference").startswith("reference")
+    tensor = torch.from_numpy(q)
+    assert rc.describe_attention(tensor, tensor, tensor, backend="torch").startswith("torch: ")
+    for leaf in (tensor.clone().requires_grad_(), tensor.expand(1, 2, 2, 32).requires_grad_()):
+        assert rc.describe_attention(leaf, tensor, tensor) == rc.describe_attention(leaf.detach(), tensor, tensor)
+    cache = {"lengths": [1], "append": (tensor[:, :, :1], tensor[:, :, :1])}
+    with_gradient = rc.describe_attention(tensor.clone().requires_grad_(), tensor, tensor, **cache)
+    assert with_gradient == rc.describe_attention(tensor, tensor, tensor, **cache)
+    segments = [tensor, tensor.clone().requires_grad_()]
+    assert rc.describe_attention(tensor, segments, segments).startswith("cpu: ")
+
+
+def test_debug_of_the_portable_backend(capfd, monkeypatch):
+    monkeypatch.setenv("ROBOCACHE_DEBUG", "attention")
+    q = torch.ones(1, 1, 2, 32)
+    rc.attention(q, q, q, backend="torch")
+    assert capfd.readouterr().err == f"robocache: {rc.describe_attention(q, q, q, backend='torch')}\n"
 
 
 def test_lists_of_lengths_and_offsets(backend):

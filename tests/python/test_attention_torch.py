@@ -49,6 +49,11 @@ def flat(parts):
     ]
 
 
+def bring_to(backend: str):
+    """Tensors, so that they can have gradients."""
+    return calling.to_cuda if backend == "cuda" else calling.to_torch
+
+
 def gradients(
     problem: cases.Problem, backend, convert, d_out: np.ndarray, d_lse: np.ndarray | None
 ) -> list[np.ndarray]:
@@ -113,8 +118,7 @@ def assert_gradients(problem: cases.Problem, made: list[np.ndarray], d_out, d_ls
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients(name, backend):
-    where, _ = backend
-    convert = calling.to_cuda if where == "cuda" else calling.to_torch
+    where, convert = backend[0], bring_to(backend[0])
     problem = cases.problem_of(name)
     d_out, d_lse = upstream(problem)
     made = gradients(problem, where, convert, d_out, None)
@@ -134,15 +138,24 @@ def test_portable_gradients(name):
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_what_no_query_may_see_reaches_no_gradient(name, backend):
-    where, _ = backend
-    convert = calling.to_cuda if where == "cuda" else calling.to_torch
     problem = cases.problem_of(name)
     d_out, d_lse = upstream(problem)
-    for chosen, bring in ((where, convert), ("torch", calling.to_torch)):
-        clean = gradients(problem, chosen, bring, d_out, d_lse)
-        dirty = gradients(poisoned(name), chosen, bring, d_out, d_lse)
+    for where in (backend[0], "torch"):
+        clean = gradients(problem, where, bring_to(where), d_out, d_lse)
+        dirty = gradients(poisoned(name), where, bring_to(where), d_out, d_lse)
         for left, right in zip(dirty, clean, strict=True):
             calling.assert_same_bytes(left, right, name)
+
+
+@pytest.mark.parametrize("name", [name for name in cases.BY_NAME if "left out" in name])
+def test_what_lies_in_no_sequence_gets_no_gradient(name, backend):
+    problem = cases.problem_of(name)
+    d_out, d_lse = upstream(problem)
+    for where in (backend[0], "torch"):
+        made = gradients(problem, where, bring_to(where), d_out, d_lse)
+        for part, offsets in zip(made, (problem.q_offsets, problem.k_offsets, problem.k_offsets), strict=True):
+            assert (part[: offsets[0]] == 0).all()
+            assert (part[offsets[-1] :] == 0).all()
 
 
 def qkv(*, batch=2, heads=4, kv_heads=2, queries=9, keys=20, width=32, dtype=torch.float32, seed=0, device="cpu"):
@@ -272,6 +285,12 @@ def test_compile_append(backend):
     assert torch.equal(made, expected)
     for mine, theirs in zip(again[1:], arrays[1:], strict=True):
         assert torch.equal(mine, theirs)
+
+
+def test_compile_refuses_a_scale_of_0():
+    q, k, v = qkv()
+    with pytest.raises(Exception, match="scale is 0; None is 1 / sqrt"):
+        compiled(lambda q, k, v: rc.attention(q, k, v, scale=0))(q, k, v)
 
 
 def test_compile_with_sizes_that_change():
@@ -428,9 +447,16 @@ def test_the_patch_on_cuda(cuda, served):
 # ---- transformers
 
 
-def test_transformers(served):
+@pytest.mark.parametrize("through_the_patch", [False, True])
+def test_transformers(through_the_patch, served, monkeypatch):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    rc.register_transformers()
+    known = transformers.AttentionInterface._global_mapping
+    monkeypatch.delitem(known, "robocache", raising=False)
+    if through_the_patch:
+        with rc.attention_patch():
+            assert "robocache" in known
+    else:
+        rc.register_transformers()
     config = transformers.LlamaConfig(
         vocab_size=50,
         hidden_size=128,

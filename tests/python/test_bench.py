@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ import robocache as rc
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("typer", reason="Typer is not installed")
 
-from bench import others, recordings, records, report, run, table, timing
+from bench import others, profile, recordings, records, report, run, table, timing
 from bench.attention import ATTENTION_CASES, AttentionCase
 from bench.cases import SMALL_FUSE
 from bench.goals import CPU_FACTORS, EAGER, GOALS, GPU_FACTORS, OURS, Absent
@@ -121,7 +122,15 @@ def small(case):
     return dataclasses.replace(case, number=min(case.number, 2000))
 
 
-ROWS = [*VOXEL_CASES, *SPARSE_CASES, *ATTENTION_CASES[:-1]]  # the last is made of others
+def test_the_profile_has_every_kernel_of_attention_and_each_call_once():
+    pattern = re.compile(profile.KERNELS.removeprefix("regex:"))
+    for name in ("", "dq_", "dkv_", "delta_", "f32_", "f32_dq_", "f32_dkv_"):
+        assert pattern.search(f"attention_{name}kernel")
+    cases = profile.profiled(ATTENTION_CASES)
+    assert cases == list(ATTENTION_CASES[:-1])  # the last is made of others
+
+
+ROWS = [*VOXEL_CASES, *SPARSE_CASES, *ATTENTION_CASES[:-1]]
 
 
 @pytest.mark.parametrize("case", ROWS, ids=lambda case: case.title)

@@ -58,6 +58,8 @@ def test_doctor_is_ready_to_paste():
         assert ("works: " if works else "not here: ") + detail.split(",")[0] in line  # threads are another process's
     for op in ("align", "voxelize", "tsdf"):
         assert any(re.fullmatch(rf"op {op} +cpu gives the same bits as reference", line) for line in lines), op
+    assert any(re.fullmatch(r"op attention +cpu is close to reference: \de-\d\d of .+", line) for line in lines)
+    assert any(re.fullmatch(r"  on cpu +51 x 867, 8/1 heads, 256: cpu: .+", line) for line in lines)
     assert "\x1b" not in answer.stdout
 
 
@@ -77,6 +79,9 @@ def test_doctor_speaks_json():
     assert all(backend["detail"] for backend in report["backends"].values())
     assert "numpy" in report["packages"]
     assert report["equal_to_reference"] == {"align": True, "voxelize": True, "tsdf": True}
+    assert 0 < report["attention"]["error"] < _doctor.ATTENTION_BOUND
+    working = {name for name, backend in report["backends"].items() if backend["works"]}
+    assert set(report["attention"]["kernels"]) == working & {"cpu", "cuda"}
 
 
 def test_doctor_says_where_bits_differ(monkeypatch):

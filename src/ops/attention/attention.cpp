@@ -1,14 +1,14 @@
 // The public calls: check what shapes and dtypes can tell, fill in the defaults, hand the plan to a backend.
 #include <robocache/attention.h>
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "core/float_environment.h"
 #include "core/speaker.h"
 #include "ops/attention/check.h"
-#include "ops/attention/kernel.h"
+#include "ops/attention/host.h"
 #include "robocache_config.h"
 
 namespace robocache {
@@ -294,13 +294,12 @@ void check_data(const Plan& plan) {
 // Queries that lie in no packed sequence see nothing.
 void clear_uncovered(const Plan& plan) {
   if (plan.query_offsets.data == nullptr) return;
-  const auto bytes = static_cast<std::size_t>(plan.head_dim * size_of(plan.dtype));
   const std::int64_t begin = clamp_to(integer(plan.query_offsets, 0), 0, plan.queries);
   const std::int64_t end = clamp_to(integer(plan.query_offsets, plan.batch), begin, plan.queries);
   for (std::int64_t h = 0; h < plan.heads; ++h) {
     for (std::int64_t k = 0; k < begin + plan.queries - end; ++k) {
       const std::int64_t n = k < begin ? k : k - begin + end;
-      std::memset(static_cast<char*>(plan.out.data) + offset_of(plan.out, 0, h, n) * size_of(plan.dtype), 0, bytes);
+      clear_vector(plan, plan.out, 0, h, n);
       if (plan.lse != nullptr) plan.lse[h * plan.lse_head + n] = -std::numeric_limits<float>::infinity();
     }
   }

@@ -61,8 +61,8 @@ HWY_INLINE void multiply_part(const Matrix& a, const float* b, std::int64_t b_ro
 
 // How many of those that are left come next, so that the last ones are not few.
 HWY_INLINE std::int64_t next_part(std::int64_t left, std::int64_t most) {
-  const std::int64_t parts = cut_up(left, most);
-  return parts > 1 ? cut_up(left, parts) : left;
+  const std::int64_t parts = divide_up(left, most);
+  return parts > 1 ? divide_up(left, parts) : left;
 }
 
 // A product with whole vectors of columns, in parts that fit the registers.
@@ -185,6 +185,11 @@ Tile tile_of(const Plan& plan, const Tiling& tiling, std::int64_t b, std::int64_
   const std::int64_t first = clamp_to(t * tiling.rows, 0, rows);
   return {plan, sequence, g, rows > 0 ? plan.group() : 1, first, clamp_to(rows - first, 0, tiling.rows)};
 }
+// Of all tiles, number t.
+Tile tile_of(const Plan& plan, const Tiling& tiling, std::int64_t t) {
+  const std::int64_t head = t / tiling.tiles;
+  return tile_of(plan, tiling, head / plan.kv_heads, head % plan.kv_heads, t % tiling.tiles);
+}
 
 // Keys of a sequence, and which of them each row of a tile sees: bit j is key first + j.
 struct Block {
@@ -193,7 +198,7 @@ struct Block {
   std::uint64_t seen;  // by any row
   bool whole;          // every row sees all of 64 keys
 
-  std::int64_t columns() const { return cut_up(count, lanes) * lanes; }
+  std::int64_t columns() const { return divide_up(count, lanes) * lanes; }
 };
 
 HWY_INLINE std::uint64_t ones(std::int64_t count) {
@@ -512,12 +517,15 @@ void lay_out_slopes(const BackwardPlan& backward, const Tile& tile, const Room& 
   lay_out_rows<T>(tile, backward.d_out, room.d_out, room.width);
   for (std::int64_t r = 0; r < tile.count; ++r) {
     const T* const out = tile.vector<const T>(plan.out, r);
-    const float* const d_out = room.d_out + r * room.width;
+    float* const d_out = room.d_out + r * room.width;
+    slopes.lse[r] = plan.lse[tile.in_lse(r)];
+    if (slopes.lse[r] == nothing_seen) {  // it may hold NaN, and 0 times that would reach keys
+      for (std::int64_t k = 0; k < room.width; ++k) room.queries[r * room.width + k] = d_out[k] = 0;
+    }
     float delta = 0;
     over_channels<float>(plan.head_dim, [&](auto d, std::int64_t k) HWY_ATTR {
       delta += hn::GetLane(hn::SumOfLanes(d, hn::Mul(load(d, out + k), hn::LoadU(d, d_out + k))));
     });
-    slopes.lse[r] = plan.lse[tile.in_lse(r)];
     slopes.delta[r] = backward.d_lse == nullptr ? delta : delta - backward.d_lse[tile.in_lse(r)];
   }
 }
@@ -619,9 +627,7 @@ void attend(const Plan& plan, const Tiling& tiling, std::int64_t begin, std::int
   const Room room(plan, scratch);
   with_vector_type(plan.dtype, [&](auto type) {
     for (std::int64_t task = begin; task < end; ++task) {
-      const std::int64_t tiles = task / tiling.splits;
-      const std::int64_t head = tiles / tiling.tiles;
-      const Tile tile = tile_of(plan, tiling, head / plan.kv_heads, head % plan.kv_heads, tiles % tiling.tiles);
+      const Tile tile = tile_of(plan, tiling, task / tiling.splits);
       if (tile.count == 0) continue;
       KeyRange keys = tile.keys();
       if (tiling.splits > 1) {
@@ -641,8 +647,7 @@ void merge(const Plan& plan, const Tiling& tiling, std::int64_t begin, std::int6
   const std::int64_t step = tiling.rows * partial_row(plan);
   with_vector_type(plan.dtype, [&](auto type) {
     for (std::int64_t t = begin; t < end; ++t) {
-      const std::int64_t head = t / tiling.tiles;
-      const Tile tile = tile_of(plan, tiling, head / plan.kv_heads, head % plan.kv_heads, t % tiling.tiles);
+      const Tile tile = tile_of(plan, tiling, t);
       for (std::int64_t r = 0; r < tile.count; ++r) {
         merge_row<typename decltype(type)::type>(tile, r, partials + t * tiling.splits * step + r * partial_row(plan),
                                                  tiling.splits, step, room.sums);
@@ -658,8 +663,7 @@ void differentiate_queries(const BackwardPlan& backward, const Tiling& tiling, s
   const Room room(plan, scratch);
   with_vector_type(plan.dtype, [&](auto type) {
     for (std::int64_t t = begin; t < end; ++t) {
-      const std::int64_t head = t / tiling.tiles;
-      const Tile tile = tile_of(plan, tiling, head / plan.kv_heads, head % plan.kv_heads, t % tiling.tiles);
+      const Tile tile = tile_of(plan, tiling, t);
       if (tile.count > 0) differentiate_tile<typename decltype(type)::type>(backward, tile, room);
     }
   });

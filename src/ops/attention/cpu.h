@@ -11,8 +11,7 @@ inline constexpr std::int64_t most_rows = 96;   // of a tile: enough to pay for 
 inline constexpr std::int64_t row_step = 6;     // rows that are multiplied at once
 inline constexpr std::int64_t pad = 16;         // floats: the widest vector
 
-constexpr std::int64_t cut_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-constexpr std::int64_t padded(std::int64_t size) { return cut_up(size, pad) * pad; }
+constexpr std::int64_t padded(std::int64_t size) { return divide_up(size, pad) * pad; }
 
 // The queries of all heads that read one head of keys are the rows of one matrix: query by query, its heads side by
 // side. A tile is some of those rows, and its keys may be split.
@@ -24,7 +23,7 @@ struct Tiling {
   constexpr std::int64_t tasks(const Plan& plan) const { return plan.batch * plan.kv_heads * tiles * splits; }
 };
 
-// What a split leaves of each row for merge_tiles(): the sums, then the largest score and the sum of exponentials.
+// What a split leaves of each row for merge(): the sums, then the largest score and the sum of exponentials.
 constexpr std::int64_t partial_row(const Plan& plan) { return padded(plan.head_dim) + 2; }
 
 // Between vectors that are laid out. At a large power of two, columns would fight for the same lines of a cache.

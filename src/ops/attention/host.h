@@ -1,4 +1,4 @@
-// What the backends on the host share: typed vectors, and what a call appends.
+// What the backends on the host share: typed vectors, zeros, and what a call appends.
 #pragma once
 
 #include "core/element.h"
@@ -23,6 +23,12 @@ ROBOCACHE_HD T* vector_at(const Vectors& vectors, std::int64_t b, std::int64_t h
 // Of query i of a sequence, in lse and d_lse.
 ROBOCACHE_HD std::int64_t lse_offset(const Plan& plan, const Sequence& s, std::int64_t h, std::int64_t i) {
   return s.number * plan.lse_batch + h * plan.lse_head + s.first_query + i;
+}
+
+inline void clear_vector(const Plan& plan, const Vectors& vectors, std::int64_t b, std::int64_t h, std::int64_t n) {
+  const std::int64_t bytes = size_of(plan.dtype);
+  std::memset(static_cast<char*>(vectors.data) + offset_of(vectors, b, h, n) * bytes, 0,
+              static_cast<std::size_t>(plan.head_dim * bytes));
 }
 
 // What is new goes behind what the cache has.

@@ -55,15 +55,15 @@ Tiling tiling_of(const Plan& plan) {
   }
   Tiling tiling;
   const std::int64_t rows = queries * plan.group();
-  tiling.tiles = cut_up(rows, most_rows);
-  if (rows > 0) tiling.rows = cut_up(cut_up(rows, tiling.tiles), row_step) * row_step;
-  tiling.key_blocks = cut_up(keys, block_keys);
+  tiling.tiles = divide_up(rows, most_rows);
+  if (rows > 0) tiling.rows = divide_up(divide_up(rows, tiling.tiles), row_step) * row_step;
+  tiling.key_blocks = divide_up(keys, block_keys);
   const std::int64_t tasks = tiling.tasks(plan);
   if (tasks > 0 && tasks < enough_tasks) {
-    const std::int64_t splits = std::min(cut_up(enough_tasks, tasks), cut_up(tiling.key_blocks, least_split));
+    const std::int64_t splits = std::min(divide_up(enough_tasks, tasks), divide_up(tiling.key_blocks, least_split));
     if (splits > 1) {
-      tiling.split_keys = cut_up(tiling.key_blocks, splits) * block_keys;
-      tiling.splits = cut_up(keys, tiling.split_keys);
+      tiling.split_keys = divide_up(tiling.key_blocks, splits) * block_keys;
+      tiling.splits = divide_up(keys, tiling.split_keys);
     }
   }
   return tiling;
@@ -73,9 +73,9 @@ Tiling tiling_of(const Plan& plan) {
 // there may be hardly more tasks than threads, and causal ones differ in length.
 template <class F>
 void over_tasks(const Plan& plan, std::int64_t count, std::int64_t work, const F& f) {
-  const std::int64_t step = cut_up(worth_a_thread, std::max<std::int64_t>(work, 1));
+  const std::int64_t step = divide_up(worth_a_thread, std::max<std::int64_t>(work, 1));
   std::atomic<std::int64_t> next{0};
-  parallel_for(std::min<std::int64_t>(num_threads(), cut_up(count, step)), 1, [&](std::int64_t, std::int64_t) {
+  parallel_for(std::min<std::int64_t>(num_threads(), divide_up(count, step)), 1, [&](std::int64_t, std::int64_t) {
     const auto scratch = make_scratch<float>(static_cast<std::size_t>(scratch_floats(plan)));
     for (std::int64_t begin = next.fetch_add(step); begin < count; begin = next.fetch_add(step)) {
       f(begin, std::min(begin + step, count), scratch.get());
@@ -86,13 +86,10 @@ void over_tasks(const Plan& plan, std::int64_t count, std::int64_t work, const F
 // What no sequence has, and keys beyond its length, get 0.
 void clear(const Plan& plan, const Vectors& vectors, std::int64_t heads, std::int64_t places) {
   if (vectors.data == nullptr) return;
-  const auto bytes = static_cast<std::size_t>(plan.head_dim * size_of(plan.dtype));
   const std::int64_t batch = plan.query_offsets.data != nullptr ? 1 : plan.batch;
   for (std::int64_t b = 0; b < batch; ++b) {
     for (std::int64_t h = 0; h < heads; ++h) {
-      for (std::int64_t n = 0; n < places; ++n) {
-        std::memset(static_cast<char*>(vectors.data) + offset_of(vectors, b, h, n) * size_of(plan.dtype), 0, bytes);
-      }
+      for (std::int64_t n = 0; n < places; ++n) clear_vector(plan, vectors, b, h, n);
     }
   }
 }
