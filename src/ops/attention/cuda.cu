@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
-#include <cstdlib>
 #include <limits>
 #include <optional>
 
@@ -37,7 +35,7 @@ bool set_maps(const Plan& plan, const Cut& cut, CUtensorMap (&maps)[max_attentio
     cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &result);
 #endif
     return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(result == cudaDriverEntryPointSuccess ? function
-                                                                                                      : nullptr);
+                                                                                                     : nullptr);
   }();
   if (encode == nullptr) return false;
   const bool packed = plan.query_offsets.data != nullptr;
@@ -54,7 +52,8 @@ bool set_maps(const Plan& plan, const Cut& cut, CUtensorMap (&maps)[max_attentio
     for (const cuuint64_t bytes : strides) {
       if (bytes == 0 || bytes >= cuuint64_t{1} << 40) return false;
     }
-    const cuuint32_t box[] = {64, static_cast<cuuint32_t>(tuning::keys(padded_head_dim(plan.head_dim), cut.wide)), 1, 1};
+    const cuuint32_t box[] = {64, static_cast<cuuint32_t>(tuning::keys(padded_head_dim(plan.head_dim), cut.wide)), 1,
+                              1};
     const cuuint32_t steps[] = {1, 1, 1, 1};
     return encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, vectors.data, sizes, strides, box, steps,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
@@ -80,7 +79,8 @@ namespace {
 // What decides how a call is cut.
 struct Shape {
   int device = -1;
-  std::int64_t rows = 0, keys = 0;  // of a sequence; packed: on average
+  std::int64_t rows = 0, keys = 0;  // of a sequence; packed: on average,
+  std::int64_t most_keys = 0;       // and at most
   std::int64_t sequences = 0;       // times key heads
   int head_dim = 0;
   bool wide = false;  // may be
@@ -93,9 +93,12 @@ std::optional<double> cost_of(const Shape& shape, Cut& cut) {
   const CudaMachine& machine = cuda_machine(shape.device);
   const int warps = cut.row_warps * cut.key_warps;
   const std::int64_t per_stage = cut.key_warps * tuning::keys(shape.head_dim, cut.wide);
-  const std::int64_t per_block = divide_up(divide_up(shape.keys, cut.split), warp_rows) * warp_rows;
-  const std::int64_t stages = std::max<std::int64_t>(divide_up(per_block, per_stage), 1);
-  cut.stages = static_cast<int>(std::min<std::int64_t>(stages, tuning::stages(shape.head_dim)));
+  const auto stages_for = [&](std::int64_t keys) {
+    const std::int64_t per_block = divide_up(divide_up(keys, cut.split), warp_rows) * warp_rows;
+    return std::max<std::int64_t>(divide_up(per_block, per_stage), 1);
+  };
+  const std::int64_t stages = stages_for(shape.keys);
+  cut.stages = static_cast<int>(std::min<std::int64_t>(stages_for(shape.most_keys), tuning::stages(shape.head_dim)));
   const int bytes = Memory(shape.head_dim, cut.wide, cut.row_warps, cut.key_warps, cut.stages).bytes();
   if (bytes > machine.shared_bytes) return {};
   constexpr int all_registers = 65536;
@@ -110,7 +113,8 @@ std::optional<double> cost_of(const Shape& shape, Cut& cut) {
   return static_cast<double>(waves) *
              (tuning::block_us(shape.head_dim) +
               static_cast<double>(stages) * tuning::stage_us(shape.head_dim, cut.wide, warps * shared_by)) +
-         tuning::merge_us(cut.key_warps, cut.split);
+         tuning::merge_us(cut.key_warps, cut.split) +
+         static_cast<double>(units) * (cut.split > 1 ? tuning::cluster_us : tuning::start_us);
 }
 
 Cut best_cut(const Shape& shape) {
@@ -147,8 +151,13 @@ Cut best_cut(const Shape& shape) {
 
 Cut cut_of(const Plan& plan, int device) {
   const std::int64_t packed = plan.query_offsets.data != nullptr ? std::max<std::int64_t>(plan.batch, 1) : 1;
-  Shape shape{device, divide_up(rows_of(plan), packed), divide_up(plan.keys, packed), plan.batch * plan.kv_heads,
-              padded_head_dim(plan.head_dim)};
+  Shape shape;
+  shape.device = device;
+  shape.rows = divide_up(rows_of(plan), packed);
+  shape.keys = divide_up(plan.keys, packed);
+  shape.most_keys = plan.keys;
+  shape.sequences = plan.batch * plan.kv_heads;
+  shape.head_dim = padded_head_dim(plan.head_dim);
 #if defined(ROBOCACHE_WITH_WARPGROUPS)
   shape.wide = cuda_machine(device).major == 9 && masking_of(plan) != Masking::general;
 #endif
@@ -166,12 +175,6 @@ Cut cut_of(const Plan& plan, int device) {
     oldest = (oldest + 1) % known.size();
   }
   Cut cut = found->cut;
-  if (const char* const text = std::getenv("ROBOCACHE_SWEEP")) {
-    int wide = 0;
-    std::sscanf(text, "%d,%d,%d,%d", &cut.row_warps, &cut.key_warps, &cut.split, &wide);
-    cut.wide = shape.wide && wide != 0;
-    cost_of(shape, cut);
-  }
   cut.tiles = row_tiles(plan, cut.row_warps * warp_rows);
   return cut;
 }
@@ -211,10 +214,11 @@ void run_cuda_backward(const BackwardPlan& plan, const Context& context, int dev
 
 std::string describe_cuda(const Plan& plan, int device) {
   cuda_fault_box(device);
-  if (plan.dtype == DType::f32) return "float32 units, exactly: no tensor core computes float32";
+  if (plan.dtype == DType::f32) return "cuda: float32 units, exactly: no tensor core computes float32";
   const Cut cut = cut_of(plan, device);
-  std::string text = concat(cut.wide ? "warpgroups" : "tensor cores", ", blocks of ", cut.row_warps * warp_rows, " rows (queries times the ",
-                            plan.group(), " heads of a key head) by ", cut.key_warps, " warps along the keys");
+  std::string text = concat("cuda: ", cut.wide ? "warpgroups" : "tensor cores", ", blocks of ",
+                            cut.row_warps * warp_rows, " rows (queries times the ", plan.group(),
+                            " heads of a key head) by ", cut.key_warps, " warps along the keys");
   if (cut.split > 1) {
     text += concat(", keys split over clusters of ", cut.split, " blocks because rows alone give ",
                    units_of(plan, cut.tiles), " blocks for ", cuda_machine(device).processors, " processors");

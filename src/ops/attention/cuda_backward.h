@@ -56,10 +56,9 @@ __device__ void multiply_weights(float (&c)[D / 8][4], const float (&weights)[co
                                  std::uint32_t seen) {
 #pragma unroll
   for (int n = 0; n < count / 2; ++n) {
-    const std::uint32_t left[4] = {pack<T>(weights[2 * n][0], weights[2 * n][1]),
-                                   pack<T>(weights[2 * n][2], weights[2 * n][3]),
-                                   pack<T>(weights[2 * n + 1][0], weights[2 * n + 1][1]),
-                                   pack<T>(weights[2 * n + 1][2], weights[2 * n + 1][3])};
+    const std::uint32_t left[4] = {
+        pack<T>(weights[2 * n][0], weights[2 * n][1]), pack<T>(weights[2 * n][2], weights[2 * n][3]),
+        pack<T>(weights[2 * n + 1][0], weights[2 * n + 1][1]), pack<T>(weights[2 * n + 1][2], weights[2 * n + 1][3])};
     std::uint32_t real[2];
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
@@ -81,6 +80,7 @@ __device__ RowFacts facts_of(const BackwardCall& call, const Rows& rows, int row
   const std::int64_t place = rows.lse_offset(call.plan.forward, row);
   facts.lse = call.plan.forward.lse[place] * log2_e;
   facts.delta = call.delta[place];
+  if (facts.lse == minus_infinity()) facts.view.end = 0;  // it saw nothing, or nothing but -inf
   return facts;
 }
 
@@ -210,6 +210,7 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
     if constexpr (of_keys) {
       multiply_rows<T, D>(weights, L::kept_tile(shared, 1), warp_row, L::part_tile(shared, number, 1));
     }
+    std::uint32_t seen = 0;
 #pragma unroll
     for (int n = 0; n < chunk / 8; ++n) {
 #pragma unroll
@@ -219,9 +220,12 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
         const bool here = sees(facts.view, views[k / 2], keys[k / 2]) && is_allowed(plan, rows, row, keys[k / 2]);
         const float weight = power_of_two(fmaf(scores[n][k], scale, -facts.lse));
         weights[n][k] = here ? (of_keys ? weight * (weights[n][k] - facts.delta) : weight) : 0.0f;
+        if (here) seen |= 1u << (n * 2 + k % 2);
       }
     }
-    multiply_weights<T, D>(sums, weights, L::part_tile(shared, number, of_keys ? 0 : 1), 0xffffu);
+#pragma unroll
+    for (int step = 4; step < warp_size; step *= 2) seen |= __shfl_xor_sync(whole_warp, seen, step);
+    multiply_weights<T, D>(sums, weights, L::part_tile(shared, number, of_keys ? 0 : 1), seen);
   }
   wait_for_groups<0>();
 #pragma unroll

@@ -156,8 +156,8 @@ inline bool is_aligned(const Vectors& vectors, std::int64_t batch) {
 inline bool is_aligned(const Plan& plan) {
   bool aligned = is_aligned(plan.q, plan.batch);
   for (int k = 0; k < plan.segment_count; ++k) {
-    aligned = aligned && is_aligned(plan.segments[k].keys, plan.batch) &&
-              is_aligned(plan.segments[k].values, plan.batch);
+    aligned =
+        aligned && is_aligned(plan.segments[k].keys, plan.batch) && is_aligned(plan.segments[k].values, plan.batch);
   }
   return aligned;
 }

@@ -91,8 +91,7 @@ struct KeyBlock {
 template <class T>
 __device__ bool set_keys(const BackwardCall& call, const Vectors& written, int block_keys, KeyBlock& block) {
   const Plan& plan = call.plan.forward;
-  const Unit unit =
-      unit_of(plan, call.units, block_keys, [](const Sequence& s) { return s.keys; });
+  const Unit unit = unit_of(plan, call.units, block_keys, [](const Sequence& s) { return s.keys; });
   if (unit.sequence < 0) {
     clear_uncovered<T>(plan, written, unit.kv_head, 1, plan.key_offsets, plan.keys, nullptr);
     return false;

@@ -11,7 +11,7 @@ constexpr int warps = 4;
 constexpr int rows_per_warp = 4;
 constexpr int block_rows = warps * rows_per_warp;
 constexpr int chunk = warp_size;
-constexpr int columns = 8;  // of a lane, at most: lane, lane + 32, ...
+constexpr int columns = 8;                                     // of a lane, at most: lane, lane + 32, ...
 constexpr int pitch_of(int head_dim) { return head_dim + 4; }  // four floats of eight rows lie in different banks
 
 struct Float32Call {
@@ -66,12 +66,12 @@ __device__ float dot(const float* a, const float* b, int head_dim) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// sums += the weights of all lanes times their rows of the tile. A weight of zero takes nothing, not even NaN.
-__device__ void add_rows(float (&sums)[columns], float weight, const FloatTile& tile, int head_dim) {
+// sums += the weights of all lanes times their rows of the tile. Of rows that are not seen nothing is taken, not even NaN.
+__device__ void add_rows(float (&sums)[columns], float weight, bool sees, const FloatTile& tile, int head_dim) {
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
-  for (int r = 0; r < chunk; ++r) {
+  for (unsigned seen = __ballot_sync(whole_warp, sees); seen != 0; seen &= seen - 1) {
+    const int r = __ffs(static_cast<int>(seen)) - 1;
     const float factor = __shfl_sync(whole_warp, weight, r);
-    if (factor == 0) continue;
     const float* const row = tile.row(r);
 #pragma unroll
     for (int k = 0; k < columns; ++k) {
@@ -126,7 +126,8 @@ __global__ void __launch_bounds__(warps* warp_size) attention_f32_kernel(const _
     for (int r = 0; r < rows_per_warp; ++r) {
       float score = dot(queries.row(first_row + r), keys.row(lane), head_dim) * static_cast<float>(plan.scale);
       const auto j = static_cast<int>(first) + lane;
-      if (!sees(views[r], view, j) || !is_allowed(plan, rows, first_row + r, j)) score = minus_infinity();
+      const bool here = sees(views[r], view, j) && is_allowed(plan, rows, first_row + r, j);
+      if (!here) score = minus_infinity();
       float now = fmaxf(most[r], score);
 #pragma unroll
       for (int step = warp_size / 2; step > 0; step /= 2) now = fmaxf(now, __shfl_xor_sync(whole_warp, now, step));
@@ -140,7 +141,7 @@ __global__ void __launch_bounds__(warps* warp_size) attention_f32_kernel(const _
       total[r] = fmaf(total[r], factor, sum);
 #pragma unroll
       for (int k = 0; k < columns; ++k) sums[r][k] *= factor;
-      add_rows(sums[r], weight, values, head_dim);
+      add_rows(sums[r], weight, here, values, head_dim);
     }
   }
 #pragma unroll
@@ -155,8 +156,7 @@ __global__ void __launch_bounds__(warps* warp_size) attention_f32_kernel(const _
   }
 }
 
-__global__ void __launch_bounds__(warps* warp_size)
-    attention_f32_dq_kernel(const __grid_constant__ BackwardCall call) {
+__global__ void __launch_bounds__(warps* warp_size) attention_f32_dq_kernel(const __grid_constant__ BackwardCall call) {
   extern __shared__ __align__(16) float memory[];
   const Plan& plan = call.plan.forward;
   const auto head_dim = static_cast<int>(plan.head_dim);
@@ -192,8 +192,10 @@ __global__ void __launch_bounds__(warps* warp_size)
       const float score = dot(queries.row(row), keys.row(lane), head_dim) * static_cast<float>(plan.scale);
       const float d_weight = dot(d_outs.row(row), values.row(lane), head_dim);
       const auto j = static_cast<int>(first) + lane;
-      const bool here = sees(query_view(plan, rows, row), view, j) && is_allowed(plan, rows, row, j);
-      add_rows(sums[r], here ? expf(score - plan.lse[place]) * (d_weight - call.delta[place]) : 0.0f, keys, head_dim);
+      const float lse = plan.lse[place];
+      const bool here =
+          sees(query_view(plan, rows, row), view, j) && is_allowed(plan, rows, row, j) && lse != minus_infinity();
+      add_rows(sums[r], here ? expf(score - lse) * (d_weight - call.delta[place]) : 0.0f, here, keys, head_dim);
     }
   }
 #pragma unroll
@@ -242,10 +244,11 @@ __global__ void __launch_bounds__(warps* warp_size)
       const int j = block.first_key + first_key + r;
       const float score = dot(keys.row(first_key + r), queries.row(lane), head_dim) * static_cast<float>(plan.scale);
       const float d_weight = dot(values.row(first_key + r), d_outs.row(lane), head_dim);
-      const bool here = sees(view, KeyView(plan, s, j, static_cast<int>(s.keys)).view(), j) && is_allowed(plan, rows, lane, j);
+      const bool here = sees(view, KeyView(plan, s, j, static_cast<int>(s.keys)).view(), j) &&
+                        is_allowed(plan, rows, lane, j) && lse != minus_infinity();
       const float weight = here ? expf(score - lse) : 0.0f;
-      add_rows(value_sums[r], weight, d_outs, head_dim);
-      add_rows(key_sums[r], here ? weight * (d_weight - delta) : 0.0f, queries, head_dim);
+      add_rows(value_sums[r], weight, here, d_outs, head_dim);
+      add_rows(key_sums[r], here ? weight * (d_weight - delta) : 0.0f, here, queries, head_dim);
     }
   }
 #pragma unroll

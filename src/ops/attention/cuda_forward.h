@@ -21,7 +21,7 @@ struct Call {
   FaultBox* box = nullptr;
   Units units;
   int row_warps = 1, key_warps = 1;
-  int stages = 1;        // that there is shared memory for
+  int stages = 1;                 // that there is shared memory for
   std::uint32_t shares[16] = {};  // of each warp along rows: of 32 things, those that it does
   CUtensorMap maps[max_attention_segments][2];
   bool engine = false;   // keys and values come through the copy engine, by these maps of each segment's
@@ -232,9 +232,7 @@ __device__ void clear_unseen(const StageTile<D, wide>& values, unsigned unseen, 
     const int row = first + __ffs(static_cast<int>(unseen)) - 1;
     unseen &= unseen - 1;
     if (lane < D / 8) {
-      asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(values.place(row, lane * 8)),
-                   "r"(0)
-                   : "memory");
+      asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(values.place(row, lane * 8)), "r"(0) : "memory");
     }
   }
 }
@@ -303,7 +301,8 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
   }
   if (call.units.split > 1) {
     const int all = max(end - begin, 0);
-    const auto share = static_cast<int>(call.units.by_split.divide(static_cast<std::uint32_t>(all + call.units.split - 1)));
+    const auto share =
+        static_cast<int>(call.units.by_split.divide(static_cast<std::uint32_t>(all + call.units.split - 1)));
     const int rounded = (share + warp_rows - 1) / warp_rows * warp_rows;
     begin += rank * rounded;
     end = min(end, begin + rounded);
@@ -335,7 +334,7 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
   const unsigned my_rows = call.shares[row_warp];  // of 32 keys, those whose values this warp clears
   QueryView views[2];
   std::int32_t most_rank_here = most_rank;  // of all rows of the block
-  KeyView next_views[keys / warp_size];  // of keys lane, lane + 32 of this warp's
+  KeyView next_views[keys / warp_size];     // of keys lane, lane + 32 of this warp's
   const auto look_at_keys = [&](int first) {
 #pragma unroll
     for (int k = 0; k < keys / warp_size; ++k) next_views[k] = KeyView(plan, s, first + lane + k * warp_size, end);

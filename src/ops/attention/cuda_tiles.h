@@ -9,8 +9,8 @@
 #include "core/division.h"
 #include "ops/attention/check.h"
 #include "ops/attention/cuda_call.h"
-#include "ops/attention/tuning.h"
 #include "ops/attention/kernel.h"
+#include "ops/attention/tuning.h"
 
 namespace robocache::attention_op {
 namespace {
@@ -192,7 +192,8 @@ struct Arrivals {
   __device__ void copy(std::uint32_t to, const CUtensorMap& from, int column, int row, int head, int sequence) const {
     if constexpr (has_copy_engine) {
       asm volatile(
-          "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+          "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
+          "%5}], "
           "[%6];" ::"r"(to),
           "l"(&from), "r"(column), "r"(row), "r"(head), "r"(sequence), "r"(address)
           : "memory");
@@ -394,8 +395,8 @@ class KeySource {
     for (int k = static_cast<int>(threadIdx.x); k < copies; k += warp_size) {
       const int block = k % Stage::blocks;
       const int half = k / Stage::blocks;  // keys and values in turn
-      arrivals.copy(stage + k * Stage::block_bytes, maps[segment_][half % 2], block * 64,
-                    row + half / 2 * Stage::keys, kv_head_, sequence);
+      arrivals.copy(stage + k * Stage::block_bytes, maps[segment_][half % 2], block * 64, row + half / 2 * Stage::keys,
+                    kv_head_, sequence);
     }
     return true;
   }
@@ -416,8 +417,8 @@ class KeySource {
     const std::int64_t place = (segment_ == 0 ? s_.first_key : 0) + copier_.first;
     key_row_ = segment.keys.row;
     value_row_ = segment.values.row;
-    key_ = static_cast<const T*>(segment.keys.data) + offset_of(segment.keys, s_.number, kv_head_, place) +
-           copier_.column;
+    key_ =
+        static_cast<const T*>(segment.keys.data) + offset_of(segment.keys, s_.number, kv_head_, place) + copier_.column;
     value_ = static_cast<const T*>(segment.values.data) + offset_of(segment.values, s_.number, kv_head_, place) +
              copier_.column;
   }
@@ -495,9 +496,8 @@ __device__ bool sees(const QueryView& query, std::int32_t key, int j) {
 }
 // and by that.
 __device__ bool is_allowed(const Plan& plan, const Rows& rows, int row, int j) {
-  return plan.dense == nullptr ||
-         plan.dense[rows.s.number * plan.dense_batch + rows.head(row) * plan.dense_head +
-                    rows.query(row) * plan.dense_query + j * plan.dense_key] != 0;
+  return plan.dense == nullptr || plan.dense[rows.s.number * plan.dense_batch + rows.head(row) * plan.dense_head +
+                                             rows.query(row) * plan.dense_query + j * plan.dense_key] != 0;
 }
 
 // Two bits as two halves of a word, all ones or all zeros.

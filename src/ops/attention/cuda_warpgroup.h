@@ -47,12 +47,13 @@ __device__ void end_products() {
 // c[0..8) = a b, or += where `add`: 64 rows of shared memory times 64 rows of shared memory, 16 columns of each.
 template <class T, int add>
 __device__ void multiply_shared(float (&c)[8][4], std::uint64_t a, std::uint64_t b) {
-#define ROBOCACHE_PRODUCT(type)                                                                                       \
-  asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"                                                              \
-               "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" ROBOCACHE_REGISTERS_32                \
-               "}, %32, %33, p, 1, 1, 0, 0;}"                                                                         \
-               : ROBOCACHE_F32(c, 0)                                                                                  \
-               : "l"(a), "l"(b), "n"(add))
+#define ROBOCACHE_PRODUCT(type)                                                               \
+  asm volatile(                                                                               \
+      "{.reg .pred p; setp.ne.b32 p, %34, 0;\n"                                               \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" ROBOCACHE_REGISTERS_32 \
+      "}, %32, %33, p, 1, 1, 0, 0;}"                                                          \
+      : ROBOCACHE_F32(c, 0)                                                                   \
+      : "l"(a), "l"(b), "n"(add))
   if constexpr (std::is_same_v<T, bf16>) {
     ROBOCACHE_PRODUCT("bf16");
   } else {
@@ -64,18 +65,18 @@ __device__ void multiply_shared(float (&c)[8][4], std::uint64_t a, std::uint64_t
 // c[first..first + count) += a b: fragments times 16 rows of shared memory, 8 * count columns.
 template <class T, int count, int first, int all>
 __device__ void multiply_fragments(float (&c)[all][4], const std::uint32_t (&a)[4], std::uint64_t b) {
-#define ROBOCACHE_PRODUCT(type, columns, registers, sums, a0, a1, a2, a3, b0)                                         \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" registers "}, {" a0 "," a1   \
-               "," a2 "," a3 "}, " b0 ", 1, 1, 1, 1;"                                                                 \
-               : sums                                                                                                 \
+#define ROBOCACHE_PRODUCT(type, columns, registers, sums, a0, a1, a2, a3, b0)                                       \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" registers "}, {" a0 "," a1 \
+               "," a2 "," a3 "}, " b0 ", 1, 1, 1, 1;"                                                               \
+               : sums                                                                                               \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-#define ROBOCACHE_PRODUCTS(type)                                                                                      \
-  if constexpr (count == 8) {                                                                                         \
+#define ROBOCACHE_PRODUCTS(type)                                                                                       \
+  if constexpr (count == 8) {                                                                                          \
     ROBOCACHE_PRODUCT(type, "64", ROBOCACHE_REGISTERS_32, ROBOCACHE_F32(c, first), "%32", "%33", "%34", "%35", "%36"); \
-  } else if constexpr (count == 4) {                                                                                  \
+  } else if constexpr (count == 4) {                                                                                   \
     ROBOCACHE_PRODUCT(type, "32", ROBOCACHE_REGISTERS_16, ROBOCACHE_F16(c, first), "%16", "%17", "%18", "%19", "%20"); \
-  } else {                                                                                                            \
-    ROBOCACHE_PRODUCT(type, "16", ROBOCACHE_REGISTERS_8, ROBOCACHE_F8(c, first), "%8", "%9", "%10", "%11", "%12");    \
+  } else {                                                                                                             \
+    ROBOCACHE_PRODUCT(type, "16", ROBOCACHE_REGISTERS_8, ROBOCACHE_F8(c, first), "%8", "%9", "%10", "%11", "%12");     \
   }
   static_assert(count == 8 || count == 4 || count == 2);
   if constexpr (std::is_same_v<T, bf16>) {

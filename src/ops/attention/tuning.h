@@ -20,8 +20,9 @@ constexpr int max_warps(int head_dim) { return head_dim > 64 ? 8 : 12; }
 constexpr double block_us(int head_dim) { return 2.5 + 0.012 * head_dim; }
 constexpr double stage_us(int head_dim, bool wide, double warps) {
   const double one = head_dim <= 64 ? 1.0 : 1.0 + 0.0075 * (head_dim - 64);
-  return one * (wide ? 0.93 : (head_dim > 128 ? 0.8 : 1.0)) * (1 + 0.06 * warps);
+  return one * (wide ? (head_dim > 96 ? 0.8 : 0.93) : (head_dim > 128 ? 0.8 : 1.0)) * (1 + 0.04 * warps);
 }
+inline constexpr double start_us = 0.008, cluster_us = 0.05;  // of each block, each cluster: they begin one by one
 constexpr double merge_us(int key_warps, int split) {
   return (key_warps > 1 ? 0.3 + 0.1 * key_warps : 0) + (split > 1 ? 0.9 + 0.06 * split : 0);
 }

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "core/cuda.h"
+#include "core/division.h"
 #include "ops/voxelize/check.h"
 #include "ops/voxelize/tuning.h"
 
@@ -226,20 +227,6 @@ inline bool is_image(const Plan& plan) {
   return plan.is_small() && plan.source == Source::pinhole && !plan.crops && plan.width > 0 && plan.axis_stride == 1 &&
          plan.point_stride == plan.width && (plan.clouds == 1 || plan.cloud_stride == plan.points_per_cloud);
 }
-
-// Division of numbers below 2^31 by one number (Granlund and Montgomery, "Division by invariant integers using
-// multiplication").
-struct Division {
-  std::uint32_t factor = 0;
-  int shift = 0;
-
-  Division() = default;
-  explicit Division(std::uint32_t divisor) {
-    while (std::uint64_t{1} << shift < divisor) ++shift;
-    factor = static_cast<std::uint32_t>((((std::uint64_t{1} << shift) - divisor) << 32) / divisor + 1);
-  }
-  __device__ std::uint32_t divide(std::uint32_t a) const { return (__umulhi(factor, a) + a) >> shift; }
-};
 
 // What a pixel's depth has to be, in float.
 struct Readings {
