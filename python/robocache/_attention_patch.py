@@ -11,7 +11,9 @@ from typing import Any
 from robocache._attention import Mask, attention
 
 HEAD_DIMS = range(32, 257, 8)
-LARGEST = 1 << 21  # queries x keys of one head: beyond, torch's kernels for long sequences are faster
+# As bench/results/h200.json has it: few queries are ours however many keys there are, and of more queries what is small
+# in all; with padding, where torch has but one kernel, what is large too.
+FEW_QUERIES, SMALL, LARGE = 128, 1 << 21, 1 << 23  # SMALL, LARGE: batch x heads x queries x keys
 
 _lock = threading.Lock()
 _inside: list[bool] = []  # `always` of each that is inside of attention_patch; the last one's counts
@@ -68,7 +70,7 @@ def _patched(
     enable_gqa: bool = False,
 ) -> Any:
     if not can_serve(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa) or not (
-        _inside[-1:] == [True] or is_faster(query, key, value)
+        _inside[-1:] == [True] or is_faster(query, key, value, attn_mask)
     ):
         return _original(
             query,
@@ -121,7 +123,7 @@ def can_serve(
     )
 
 
-def is_faster(query: Any, key: Any, value: Any) -> bool:
+def is_faster(query: Any, key: Any, value: Any, attn_mask: Any) -> bool:
     """Where ours takes less time than the best of torch's kernels, as bench/attention.py finds it."""
     import torch
 
@@ -129,7 +131,14 @@ def is_faster(query: Any, key: Any, value: Any) -> bool:
         return False
     if torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value)):
         return False
-    return query.shape[2] * key.shape[2] <= LARGEST
+    if attn_mask is not None and not is_padding(attn_mask):
+        return False  # not measured
+    work = query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2]
+    return query.shape[2] <= FEW_QUERIES or work <= (SMALL if attn_mask is None else LARGE)
+
+
+def is_padding(attn_mask: Any) -> bool:
+    return attn_mask.ndim == 4 and attn_mask.shape[1] == 1 and attn_mask.shape[2] == 1
 
 
 def serve(query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, scale: float | None) -> Any:
@@ -140,7 +149,7 @@ def serve(query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, sca
     causal = is_causal and queries <= keys
     mask: Any = attn_mask
     if mask is not None:
-        if mask.ndim == 4 and mask.shape[1] == 1 and mask.shape[2] == 1:  # padding
+        if is_padding(mask):
             mask = Mask(key_valid=mask[:, 0, 0].expand(query.shape[0], keys))
         else:
             mask = mask.expand(*mask.shape[:-2], queries, keys)
