@@ -5,6 +5,7 @@
 // order: no atomics.
 #pragma once
 
+#include "core/text.h"
 #include "ops/attention/cuda_call.h"
 #include "ops/attention/cuda_delta.h"
 #include "ops/attention/cuda_tiles.h"
@@ -250,6 +251,11 @@ void run_half_backward(const BackwardPlan& plan, float* delta, FaultBox* box, in
   with_head_dim(plan.forward.head_dim, [&](auto padded) {
     constexpr int D = decltype(padded)::value;
     constexpr int bytes = BackwardLayout<D>::bytes;
+    if (bytes > cuda_machine(device).shared_bytes) {
+      throw Error(ErrorKind::value,
+                  concat("attention_backward: a head dim of ", plan.forward.head_dim, " needs ", bytes,
+                         " bytes of shared memory in a block, and this GPU has ", cuda_machine(device).shared_bytes));
+    }
     if (plan.d_q.data != nullptr) {
       launch<&attention_dq_kernel<T, D>>(cut_rows(call, backward_rows), threads, bytes, call, device, stream);
     }
