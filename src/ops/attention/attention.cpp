@@ -293,7 +293,7 @@ void check_data(const Plan& plan) {
 
 // Queries that lie in no packed sequence see nothing.
 void clear_uncovered(const Plan& plan) {
-  if (plan.query_offsets.data == nullptr) return;
+  if (!plan.is_packed()) return;
   const std::int64_t begin = clamp_to(integer(plan.query_offsets, 0), 0, plan.queries);
   const std::int64_t end = clamp_to(integer(plan.query_offsets, plan.batch), begin, plan.queries);
   for (std::int64_t h = 0; h < plan.heads; ++h) {

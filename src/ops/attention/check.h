@@ -30,7 +30,7 @@ struct DataCheck {
 
  private:
   ROBOCACHE_HD std::int64_t lengths() const { return plan->lengths.data != nullptr ? plan->batch : 0; }
-  ROBOCACHE_HD std::int64_t offsets() const { return plan->query_offsets.data != nullptr ? plan->batch + 1 : 0; }
+  ROBOCACHE_HD std::int64_t offsets() const { return plan->is_packed() ? plan->batch + 1 : 0; }
 };
 
 #if defined(__CUDACC__)

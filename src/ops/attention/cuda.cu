@@ -38,10 +38,9 @@ bool set_maps(const Plan& plan, const Cut& cut, CUtensorMap (&maps)[max_attentio
                                                                                                      : nullptr);
   }();
   if (encode == nullptr) return false;
-  const bool packed = plan.query_offsets.data != nullptr;
   const auto set = [&](CUtensorMap& map, const Vectors& vectors, std::int64_t count) {
     const auto size = [](std::int64_t n) { return static_cast<cuuint64_t>(n < 1 ? 1 : n); };
-    const auto batch = size(packed ? 1 : plan.batch);
+    const auto batch = size(plan.arrays());
     // Where there is one, its stride is never used, and may be anything.
     const auto stride = [](std::int64_t elements, cuuint64_t of) {
       return static_cast<cuuint64_t>(of == 1 ? 16 : elements * 2);
@@ -103,7 +102,7 @@ std::optional<double> cost_of(const Shape& shape, Cut& cut) {
   if (bytes > machine.shared_bytes) return {};
   constexpr int all_registers = 65536;
   const int room = std::max(1, std::min({machine.shared_bytes / bytes, 32 / warps,
-                                         all_registers / (tuning::registers(shape.head_dim) * warps * warp_threads)}));
+                                         all_registers / (tuning::registers(shape.head_dim) * warps * warp_size)}));
   const std::int64_t units = divide_up(shape.rows, cut.row_warps * warp_rows) * shape.sequences;
   const std::int64_t at_once =
       cut.split == 1 ? machine.processors : static_cast<std::int64_t>(most_clusters(shape.device, cut.split));
@@ -150,7 +149,7 @@ Cut best_cut(const Shape& shape) {
 }  // namespace
 
 Cut cut_of(const Plan& plan, int device) {
-  const std::int64_t packed = plan.query_offsets.data != nullptr ? std::max<std::int64_t>(plan.batch, 1) : 1;
+  const std::int64_t packed = plan.is_packed() ? std::max<std::int64_t>(plan.batch, 1) : 1;
   Shape shape;
   shape.device = device;
   shape.rows = divide_up(rows_of(plan), packed);
@@ -198,8 +197,7 @@ void run_cuda_backward(const BackwardPlan& plan, const Context& context, int dev
   const CudaDevice current(device);
   const auto stream = static_cast<cudaStream_t>(context.stream);
   const Plan& forward = plan.forward;
-  const std::int64_t rows =
-      forward.heads * forward.queries * (forward.query_offsets.data != nullptr ? 1 : forward.batch);
+  const std::int64_t rows = forward.heads * forward.queries * forward.arrays();
   const CudaScratch scratch(context.workspace, device, static_cast<std::size_t>(rows) * sizeof(float), stream);
   auto* const delta = static_cast<float*>(scratch.data());
   switch (forward.dtype) {

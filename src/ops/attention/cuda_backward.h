@@ -97,12 +97,11 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
   after_earlier_work();
   let_next_begin();
   Rows rows;
-  int rank = 0;
-  if (!set_rows<T>(plan, call.units, call.plan.d_q, nullptr, backward_rows, rows, rank)) return;
+  if (!set_rows<T>(plan, call.units, call.plan.d_q, nullptr, backward_rows, rows)) return;
   const Sequence& s = rows.s;
-  const int last_row = min(backward_rows, rows.count - rows.first) - 1;
-  const auto begin = static_cast<int>(keys_in_window(plan, s, rows.query(0)).first);
-  const auto end = static_cast<int>(keys_in_window(plan, s, rows.query(last_row)).end);
+  const KeyRange range = keys_for(plan, rows, backward_rows);
+  const auto begin = static_cast<int>(range.first);
+  const auto end = static_cast<int>(range.end);
 
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
   KeySource<T, D, Tile<D>> source(plan, s, rows.kv_head, call.aligned);
@@ -146,9 +145,7 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
         if (here) seen |= 1u << (n * 2 + k % 2);
       }
     }
-#pragma unroll
-    for (int step = 4; step < warp_size; step *= 2) seen |= __shfl_xor_sync(whole_warp, seen, step);
-    multiply_weights<T, D>(sums, weights, L::part_tile(shared, number, 0), seen);
+    multiply_weights<T, D>(sums, weights, L::part_tile(shared, number, 0), of_any_row(seen));
   }
   wait_for_groups<0>();
 #pragma unroll
@@ -224,9 +221,7 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
         if (here) seen |= 1u << (n * 2 + k % 2);
       }
     }
-#pragma unroll
-    for (int step = 4; step < warp_size; step *= 2) seen |= __shfl_xor_sync(whole_warp, seen, step);
-    multiply_weights<T, D>(sums, weights, L::part_tile(shared, number, of_keys ? 0 : 1), seen);
+    multiply_weights<T, D>(sums, weights, L::part_tile(shared, number, of_keys ? 0 : 1), of_any_row(seen));
   }
   wait_for_groups<0>();
 #pragma unroll

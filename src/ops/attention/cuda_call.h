@@ -12,11 +12,11 @@
 namespace robocache::attention_op {
 
 inline constexpr int warp_rows = 16;  // what the tensor cores take at a time
-inline constexpr int warp_threads = 32;
+inline constexpr int warp_size = 32;
 
 // Tiles of `count` things of a sequence; packed: of all of them, at most, and one more, which clears what no sequence has.
 inline std::int64_t tiles_of(const Plan& plan, std::int64_t count, int size) {
-  return plan.query_offsets.data != nullptr ? count / size + plan.batch + 1 : divide_up(count, size);
+  return plan.is_packed() ? count / size + plan.batch + 1 : divide_up(count, size);
 }
 // Of rows: queries times the heads that share a key head. A call that appends has one at least.
 inline std::int64_t row_tiles(const Plan& plan, int size) {
@@ -24,9 +24,7 @@ inline std::int64_t row_tiles(const Plan& plan, int size) {
   return plan.append && tiles == 0 ? 1 : tiles;
 }
 // Blocks: each has a tile of a key head.
-inline std::int64_t units_of(const Plan& plan, std::int64_t tiles) {
-  return tiles * plan.kv_heads * (plan.query_offsets.data != nullptr ? 1 : plan.batch);
-}
+inline std::int64_t units_of(const Plan& plan, std::int64_t tiles) { return tiles * plan.kv_heads * plan.arrays(); }
 
 enum class Masking : std::uint8_t {
   none,

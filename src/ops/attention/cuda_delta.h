@@ -25,13 +25,12 @@ __global__ void __launch_bounds__(delta_threads) attention_delta_kernel(const __
   after_earlier_work();
   let_next_begin();
   check_data(plan, call.box);
-  const bool packed = plan.query_offsets.data != nullptr;
   const std::int64_t number =
       (static_cast<std::int64_t>(blockIdx.x) * delta_threads + threadIdx.x) / warp_size;  // of the row
   const std::int64_t n = number % plan.queries;
   const std::int64_t h = number / plan.queries % plan.heads;
   const std::int64_t b = number / plan.queries / plan.heads;
-  if (b >= (packed ? 1 : plan.batch)) return;
+  if (b >= plan.arrays()) return;
   const T* const out = static_cast<const T*>(plan.out.data) + offset_of(plan.out, b, h, n);
   const T* const d_out = static_cast<const T*>(call.plan.d_out.data) + offset_of(call.plan.d_out, b, h, n);
   float sum = 0;
@@ -52,8 +51,7 @@ BackwardCall begin_backward(const BackwardPlan& plan, float* delta, FaultBox* bo
   call.box = box;
   call.delta = delta;
   const Plan& forward = plan.forward;
-  const bool packed = forward.query_offsets.data != nullptr;
-  const std::int64_t rows = forward.queries * forward.heads * (packed ? 1 : forward.batch);
+  const std::int64_t rows = forward.queries * forward.heads * forward.arrays();
   launch<&attention_delta_kernel<T>>(divide_up(rows * warp_size, delta_threads), delta_threads, 0, call, device,
                                      stream);
   return call;
@@ -117,8 +115,7 @@ __device__ bool set_keys(const BackwardCall& call, const Vectors& written, int b
 // Where the gradient of key j goes; nullptr: there is no such key, or nobody asked. Behind a cache's length it is zero.
 template <class T>
 __device__ T* key_row(const Plan& plan, const Vectors* written, const KeyBlock& block, std::int64_t j) {
-  const bool packed = plan.key_offsets.data != nullptr;
-  if (j >= (packed ? block.s.keys : plan.keys)) return nullptr;
+  if (j >= (plan.key_offsets.data != nullptr ? block.s.keys : plan.keys)) return nullptr;
   const Place place = plan.lengths.data != nullptr ? Place{0, j} : place_of(plan, block.s, j);
   const Vectors& vectors = written[place.segment];
   if (vectors.data == nullptr) return nullptr;

@@ -97,13 +97,10 @@ __global__ void __launch_bounds__(warps* warp_size) attention_f32_kernel(const _
   let_next_begin();
   check_data(plan, call.box);
   Rows rows;
-  int rank = 0;
-  if (!set_rows<float>(plan, call.units, plan.out, plan.lse, block_rows, rows, rank)) return;
+  if (!set_rows<float>(plan, call.units, plan.out, plan.lse, block_rows, rows)) return;
   const Sequence& s = rows.s;
   if (plan.append && rows.first == 0) append<float>(plan, rows, 0, 1);
-  const int last_row = min(block_rows, rows.count - rows.first) - 1;
-  const std::int64_t begin = keys_in_window(plan, s, rows.query(0)).first;
-  const std::int64_t end = keys_in_window(plan, s, rows.query(last_row)).end;
+  const auto [begin, end] = keys_for(plan, rows, block_rows);
 
   const FloatTile queries = tile_at(memory, plan, 0);
   const FloatTile keys = tile_at(memory, plan, block_rows);
@@ -165,12 +162,9 @@ __global__ void __launch_bounds__(warps* warp_size) attention_f32_dq_kernel(cons
   after_earlier_work();
   let_next_begin();
   Rows rows;
-  int rank = 0;
-  if (!set_rows<float>(plan, call.units, call.plan.d_q, nullptr, block_rows, rows, rank)) return;
+  if (!set_rows<float>(plan, call.units, call.plan.d_q, nullptr, block_rows, rows)) return;
   const Sequence& s = rows.s;
-  const int last_row = min(block_rows, rows.count - rows.first) - 1;
-  const std::int64_t begin = keys_in_window(plan, s, rows.query(0)).first;
-  const std::int64_t end = keys_in_window(plan, s, rows.query(last_row)).end;
+  const auto [begin, end] = keys_for(plan, rows, block_rows);
   const FloatTile queries = tile_at(memory, plan, 0);
   const FloatTile d_outs = tile_at(memory, plan, block_rows);
   const FloatTile keys = tile_at(memory, plan, 2 * block_rows);

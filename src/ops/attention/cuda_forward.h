@@ -270,8 +270,7 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
   let_next_begin();
   if (call.box != nullptr) check_data(plan, call.box);
   Rows rows;
-  int rank = 0;
-  if (!set_rows<T>(plan, call.units, plan.out, plan.lse, layout.rows, rows, rank)) return;  // and so its whole cluster
+  if (!set_rows<T>(plan, call.units, plan.out, plan.lse, layout.rows, rows)) return;  // and so its whole cluster
   const Sequence& s = rows.s;
 
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
@@ -295,16 +294,16 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
   int begin = 0;
   auto end = static_cast<int>(s.keys);
   if constexpr (masked) {
-    const int last_row = min(layout.rows, rows.count - rows.first) - 1;
-    begin = static_cast<int>(keys_in_window(plan, s, rows.query(0)).first);
-    end = static_cast<int>(keys_in_window(plan, s, rows.query(last_row)).end);
+    const KeyRange range = keys_for(plan, rows, layout.rows);
+    begin = static_cast<int>(range.first);
+    end = static_cast<int>(range.end);
   }
   if (call.units.split > 1) {
     const int all = max(end - begin, 0);
     const auto share =
         static_cast<int>(call.units.by_split.divide(static_cast<std::uint32_t>(all + call.units.split - 1)));
     const int rounded = (share + warp_rows - 1) / warp_rows * warp_rows;
-    begin += rank * rounded;
+    begin += rows.rank * rounded;
     end = min(end, begin + rounded);
   }
 
@@ -453,10 +452,7 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
           }
         }
       }
-      if constexpr (masking == Masking::general) {
-#pragma unroll
-        for (int step = 4; step < warp_size; step *= 2) seen |= __shfl_xor_sync(whole_warp, seen, step);
-      }
+      if constexpr (masking == Masking::general) seen = of_any_row(seen);
     } else if (first + keys > end) {
 #pragma unroll
       for (int n = 0; n < keys / 8; ++n) {
@@ -502,7 +498,7 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
     sums.total[half] += __shfl_xor_sync(whole_warp, sums.total[half], 1);
     sums.total[half] += __shfl_xor_sync(whole_warp, sums.total[half], 2);
   }
-  if (plan.append && rows.first == 0) append<T>(plan, rows, rank, call.units.split);
+  if (plan.append && rows.first == 0) append<T>(plan, rows, rows.rank, call.units.split);
   if (call.key_warps > 1) merge_warps(call, layout, memory, sums, row_warp, key_warp);
   if (call.units.split > 1) {
     merge_blocks<T>(call, rows, layout, memory, sums, warp_row, key_warp == 0);

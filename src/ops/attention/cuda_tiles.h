@@ -16,7 +16,6 @@ namespace robocache::attention_op {
 namespace {
 
 constexpr unsigned whole_warp = 0xffffffffu;
-constexpr int warp_size = 32;
 constexpr float log2_e = 1.4426950408889634f;
 constexpr float ln_2 = 0.6931471805599453f;
 
@@ -259,7 +258,7 @@ __device__ Unit unit_of(const Plan& plan, const Units& units, int tile_size, con
   number = units.by_heads.divide(rest);
   found.kv_head = static_cast<int>(rest - number * static_cast<std::uint32_t>(plan.kv_heads));
   found.sequence = number;
-  if (plan.query_offsets.data == nullptr) return found;
+  if (!plan.is_packed()) return found;
   found.sequence = -1;
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   int before = 0;  // tiles of the sequences before
@@ -294,6 +293,7 @@ struct Rows {
   int count = 0;  // of them, over all blocks
   int group = 1;
   Division by_group;
+  int rank = 0;  // of the block, among those with the same rows
 
   __device__ bool exists(int row) const { return first + row < count; }
   __device__ int query(int row) const {
@@ -391,7 +391,7 @@ class KeySource {
     const int copies = (left + Stage::keys - 1) / Stage::keys * 2 * Stage::blocks;
     if (threadIdx.x == 0) arrivals.expect(copies * Stage::block_bytes);
     const int row = static_cast<int>(segment_ == 0 ? s_.first_key : 0) + first - begin_;
-    const auto sequence = static_cast<int>(plan_.query_offsets.data != nullptr ? 0 : s_.number);
+    const auto sequence = static_cast<int>(plan_.is_packed() ? 0 : s_.number);
     for (int k = static_cast<int>(threadIdx.x); k < copies; k += warp_size) {
       const int block = k % Stage::blocks;
       const int half = k / Stage::blocks;  // keys and values in turn
@@ -454,6 +454,12 @@ __device__ void copy_rows(const Plan& plan, const Vectors& vectors, const Rows& 
   }
 }
 
+// The keys that any of a block's rows sees by its position.
+__device__ KeyRange keys_for(const Plan& plan, const Rows& rows, int block_rows) {
+  const int last_row = min(block_rows, rows.count - rows.first) - 1;
+  return {keys_in_window(plan, rows.s, rows.query(0)).first, keys_in_window(plan, rows.s, rows.query(last_row)).end};
+}
+
 // What a query needs to know of itself.
 struct QueryView {
   int first = 0, end = 0;  // keys in its window
@@ -503,6 +509,13 @@ __device__ bool is_allowed(const Plan& plan, const Rows& rows, int row, int j) {
 // Two bits as two halves of a word, all ones or all zeros.
 __device__ std::uint32_t halves_of(std::uint32_t bits) {
   return (bits & 1u ? 0xffffu : 0u) | (bits & 2u ? 0xffff0000u : 0u);
+}
+
+// Of bits for a thread's columns, those that any row of the warp has.
+__device__ std::uint32_t of_any_row(std::uint32_t bits) {
+#pragma unroll
+  for (int step = 4; step < warp_size; step *= 2) bits |= __shfl_xor_sync(whole_warp, bits, step);
+  return bits;
 }
 
 // Two elements of a row that is written; aligned: to four bytes.
@@ -568,11 +581,11 @@ __device__ void append(const Plan& plan, const Rows& rows, int rank, int split) 
 // The rows of a block. False: there are none; then it has cleared what of `written` no sequence has.
 template <class T>
 __device__ bool set_rows(const Plan& plan, const Units& units, const Vectors& written, float* lse, int block_rows,
-                         Rows& rows, int& rank) {
+                         Rows& rows) {
   rows.group = units.group;
   rows.by_group = units.by_group;
   const Unit unit = unit_of(plan, units, block_rows, [&](const Sequence& s) { return s.queries * rows.group; });
-  rank = unit.rank;
+  rows.rank = unit.rank;
   rows.kv_head = unit.kv_head;
   if (unit.sequence < 0) {
     clear_uncovered<T>(plan, written, static_cast<std::int64_t>(rows.kv_head) * rows.group, rows.group,

@@ -21,7 +21,7 @@ ROBOCACHE_HD Sequence sequence_of(const Plan& plan, std::int64_t b) {
   s.queries = plan.queries;
   s.keys = plan.keys;
   s.cached = plan.segments[0].count;
-  if (plan.query_offsets.data != nullptr) {
+  if (plan.is_packed()) {
     s.first_query = clamp_to(integer(plan.query_offsets, b), 0, plan.queries);
     s.queries = clamp_to(integer(plan.query_offsets, b + 1), s.first_query, plan.queries) - s.first_query;
     s.first_key = clamp_to(integer(plan.key_offsets, b), 0, plan.keys);

@@ -57,6 +57,8 @@ struct Plan {
   const std::uint8_t* dense = nullptr;
   std::int64_t dense_batch = 0, dense_head = 0, dense_query = 0, dense_key = 0;  // strides
 
+  constexpr bool is_packed() const { return query_offsets.data != nullptr; }
+  constexpr std::int64_t arrays() const { return is_packed() ? 1 : batch; }              // along the batch strides
   constexpr std::int64_t group() const { return kv_heads == 0 ? 0 : heads / kv_heads; }  // query heads of a key head
 };
 

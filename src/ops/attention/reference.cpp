@@ -94,7 +94,7 @@ class Sums {
  public:
   Sums(const Vectors& to, const Plan& plan, std::int64_t heads, std::int64_t places)
       : to_(to),
-        batch_(plan.query_offsets.data != nullptr ? 1 : plan.batch),
+        batch_(plan.arrays()),
         heads_(heads),
         places_(places),
         size_(plan.head_dim),

@@ -86,8 +86,7 @@ void over_tasks(const Plan& plan, std::int64_t count, std::int64_t work, const F
 // What no sequence has, and keys beyond its length, get 0.
 void clear(const Plan& plan, const Vectors& vectors, std::int64_t heads, std::int64_t places) {
   if (vectors.data == nullptr) return;
-  const std::int64_t batch = plan.query_offsets.data != nullptr ? 1 : plan.batch;
-  for (std::int64_t b = 0; b < batch; ++b) {
+  for (std::int64_t b = 0; b < plan.arrays(); ++b) {
     for (std::int64_t h = 0; h < heads; ++h) {
       for (std::int64_t n = 0; n < places; ++n) clear_vector(plan, vectors, b, h, n);
     }
@@ -125,7 +124,7 @@ void run_cpu_backward(const BackwardPlan& plan) {
   tiling.splits = 1;
   const std::int64_t product = tiling.rows * block_keys * forward.head_dim;
   if (plan.d_q.data != nullptr) {
-    if (forward.query_offsets.data != nullptr) clear(forward, plan.d_q, forward.heads, forward.queries);
+    if (forward.is_packed()) clear(forward, plan.d_q, forward.heads, forward.queries);
     over_tasks(forward, tiling.tasks(forward), 3 * tiling.key_blocks * product,
                [&](std::int64_t begin, std::int64_t end, float* scratch) {
                  code->differentiate_queries(plan, tiling, begin, end, scratch);
@@ -134,7 +133,7 @@ void run_cpu_backward(const BackwardPlan& plan) {
   bool wanted = false;
   for (int k = 0; k < forward.segment_count; ++k) {
     wanted = wanted || plan.d_keys[k].data != nullptr || plan.d_values[k].data != nullptr;
-    if (forward.query_offsets.data == nullptr && forward.lengths.data == nullptr) continue;
+    if (!forward.is_packed() && forward.lengths.data == nullptr) continue;
     clear(forward, plan.d_keys[k], forward.kv_heads, forward.segments[k].count);
     clear(forward, plan.d_values[k], forward.kv_heads, forward.segments[k].count);
   }
