@@ -263,7 +263,8 @@ def test_lists_of_lengths_and_offsets(backend):
 def test_jax_arrays():
     jax = pytest.importorskip("jax")
     problem = cases.problem_of("every mask, segments")
-    answer = attending.attend(problem, None, calling.keep)
+    on_gpu = jax.devices()[0].platform == "gpu"  # where there is one, JAX puts arrays there
+    answer = attending.attend(problem, None, calling.to_cuda if on_gpu else calling.keep)
     arrays, options = attending.arguments(problem, lambda array: None if array is None else jax.numpy.asarray(array))
     out, lse = rc.attention(*arrays, return_lse=True, **options)
     assert isinstance(out, jax.Array)

@@ -98,7 +98,8 @@ def math_gradients(problem: cases.Problem, d_out: np.ndarray) -> list[np.ndarray
 
 
 def assert_gradients(problem: cases.Problem, made: list[np.ndarray], d_out, d_lse, what: str) -> None:
-    """At most 1.5 times what torch's math path is off by, or roundings of what was summed.
+    """On average at most 1.5 times what torch's math path is off by, at most twice (attending.bounds says why), or two
+    roundings of what was summed: of the weights, and of the gradient.
 
     The weights come back as exp(score - lse), and lse is a float32: where logits are large, its step counts.
     """
@@ -106,14 +107,15 @@ def assert_gradients(problem: cases.Problem, made: list[np.ndarray], d_out, d_ls
     sizes = flat(oracle.differentiate(problem, d_out, d_lse, sizes=True))
     lse = oracle.attend(problem)[1]
     step = attending.SINGLE * max(1.0, float(np.abs(lse[np.isfinite(lse)]).max(initial=0)))
-    unit = 0.0 if problem.q.dtype == np.float32 else float(torch.finfo(calling.to_torch(problem.q).dtype).eps) / 2
+    unit = attending.half_unit(problem.q.dtype)
     plain = problem.q_offsets is None and problem.lengths is None and len(problem.q) > 0 and not d_lse.any()
     theirs = math_gradients(problem, d_out) if plain else [np.zeros(part.shape) for part in expected]
     for k, (mine, exact, size) in enumerate(zip(made, expected, sizes, strict=True)):
-        error = attending.worst(mine, exact)
-        off = float(np.nan_to_num(np.abs(theirs[k].astype(np.float64) - exact)).max(initial=0)) if plain else 0.0
-        most = max(1.5 * off, (unit + 2 * step) * float(size.max(initial=0))) + 1e-30
-        assert error <= most, f"{what}: gradient {k} is off by {error:.3g}, at most {most:.3g}"
+        other = np.nan_to_num(theirs[k].astype(np.float64) - exact) if plain else np.zeros(exact.shape)
+        for measure, factor in ((attending.spread, 1.5), (attending.worst, 2.0)):
+            error = measure(mine, exact)
+            most = max(factor * measure(other, 0 * other), 2 * (unit + step) * measure(size, 0 * size)) + 1e-30
+            assert error <= most, f"{what}: gradient {k} is off by {error:.3g}, at most {most:.3g}"
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
