@@ -178,6 +178,22 @@ Cut cut_of(const Plan& plan, int device) {
   return cut;
 }
 
+namespace {
+
+// Into how many blocks the rows that see a tile of keys are cut: few keys, of one head, leave most of a GPU idle.
+int key_split_of(const Plan& plan, int device) {
+  if (plan.dtype == DType::f32 || plan.is_packed()) return 1;
+  const int head_dim = padded_head_dim(plan.head_dim);
+  const std::int64_t blocks =
+      units_of(plan, divide_up(plan.keys, tuning::backward_rows)) * (tuning::backward_together(head_dim) ? 1 : 2);
+  const std::int64_t chunks = divide_up(rows_of(plan), tuning::backward_chunk(head_dim));
+  if (blocks == 0) return 1;
+  const std::int64_t wanted = tuning::backward_blocks * cuda_machine(device).processors / blocks;
+  return static_cast<int>(std::clamp<std::int64_t>(std::min<std::int64_t>(wanted, chunks / 2), 1, 16));
+}
+
+}  // namespace
+
 void run_cuda(const Plan& plan, const Context& context, int device) {
   FaultBox* const box = cuda_fault_box(device);
   const CudaDevice current(device);
@@ -198,15 +214,22 @@ void run_cuda_backward(const BackwardPlan& plan, const Context& context, int dev
   const auto stream = static_cast<cudaStream_t>(context.stream);
   const Plan& forward = plan.forward;
   const std::int64_t rows = forward.heads * forward.queries * forward.arrays();
-  const CudaScratch scratch(context.workspace, device, static_cast<std::size_t>(rows) * sizeof(float), stream);
-  auto* const delta = static_cast<float*>(scratch.data());
+  BackwardScratch parts;
+  parts.key_split = key_split_of(forward, device);
+  const std::int64_t partials =
+      parts.key_split == 1 ? 0
+                           : 2 * parts.key_split * units_of(forward, forward.keys) * padded_head_dim(forward.head_dim);
+  const CudaScratch scratch(context.workspace, device, static_cast<std::size_t>(partials + rows) * sizeof(float),
+                            stream);
+  parts.partials = static_cast<float*>(scratch.data());
+  parts.delta = parts.partials + partials;
   switch (forward.dtype) {
     case DType::bf16:
-      return run_backward_bf16(plan, delta, box, device, stream);
+      return run_backward_bf16(plan, parts, box, device, stream);
     case DType::f16:
-      return run_backward_f16(plan, delta, box, device, stream);
+      return run_backward_f16(plan, parts, box, device, stream);
     default:
-      return run_backward_f32(plan, delta, box, device, stream);
+      return run_backward_f32(plan, parts, box, device, stream);
   }
 }
 

@@ -1,8 +1,8 @@
 // The gradients of attention of half types on the tensor cores.
 //
-// First delta, of each row the sum of d_out * out. Then blocks of rows go through the keys for d_q, and blocks of keys
-// through the rows, once for d_values and once for d_keys. Each gradient is written by one block, which adds in a fixed
-// order: no atomics.
+// First delta, of each row the sum of d_out * out. Then, in one launch, blocks of rows go through the keys for d_q, and
+// blocks of keys through the rows for d_keys and d_values. A block adds in a fixed order, and so are the sums of blocks
+// that share keys added: no atomics.
 #pragma once
 
 #include "core/text.h"
@@ -13,20 +13,27 @@
 namespace robocache::attention_op {
 namespace {
 
-constexpr int backward_rows = tuning::backward_warps * warp_rows;
+constexpr int backward_rows = tuning::backward_rows;
+constexpr int backward_threads = tuning::backward_warps * warp_size;
+constexpr int sides = tuning::backward_warps * warp_rows / backward_rows;  // warps with the same rows
 
-// Shared memory: two tiles that a block keeps, then two stages of two tiles, and what is known of the rows of each stage.
+// What is known of a row, as it is in memory, and which keys it sees.
 struct RowFacts {
-  float lse, delta;  // lse in units of log2
+  float lse, delta;
   QueryView view;
 };
+
+// Shared memory: two tiles that a block keeps, then two stages of two tiles, and what is known of the rows of each stage.
+// At the end, sums of one side for the other.
 template <int D>
 struct BackwardLayout {
   static constexpr int chunk = tuning::backward_chunk(D);
+  static constexpr int columns = chunk / sides;  // of a warp
   static constexpr int kept = backward_rows * Tile<D>::pitch;
   static constexpr int part = chunk * Tile<D>::pitch;
   static constexpr int facts = 2 * kept + 4 * part;
   static constexpr int bytes = facts + 2 * chunk * static_cast<int>(sizeof(RowFacts));
+  static_assert(columns <= warp_size && backward_rows * D * static_cast<int>(sizeof(float)) <= facts);
 
   static __device__ Tile<D> kept_tile(std::uint32_t shared, int which) { return {shared + which * kept}; }
   static __device__ Tile<D> part_tile(std::uint32_t shared, int number, int which) {
@@ -34,27 +41,37 @@ struct BackwardLayout {
   }
 };
 
-// c[n] += a b: rows [row, row + 16) of `a` times rows of `b`, both along D.
+// Where a thread's warp works: rows [row, row + 16) of a block, columns from `column` on of a chunk.
+struct Corner {
+  int lane, row, column;
+
+  __device__ explicit Corner(int columns)
+      : lane(static_cast<int>(threadIdx.x % warp_size)),
+        row(static_cast<int>(threadIdx.x / warp_size) % (backward_rows / warp_rows) * warp_rows),
+        column(static_cast<int>(threadIdx.x / warp_size) / (backward_rows / warp_rows) * columns) {}
+};
+
+// c[n] += a b: the corner's rows of `a` times its columns, rows of `b`, both along D.
 template <class T, int D, int count>
-__device__ void multiply_rows(float (&c)[count][4], const Tile<D>& a, int row, const Tile<D>& b) {
+__device__ void multiply_rows(float (&c)[count][4], const Corner& corner, const Tile<D>& a, const Tile<D>& b) {
 #pragma unroll
   for (int d = 0; d < D / 16; ++d) {
     std::uint32_t left[4];
-    load_matrices(left, a.left(row, d * 16));
+    load_matrices(left, a.left(corner.row, d * 16));
 #pragma unroll
     for (int n = 0; n < count / 2; ++n) {
       std::uint32_t right[4];
-      load_matrices(right, b.right(n * 16, d * 16));
+      load_matrices(right, b.right(corner.column + n * 16, d * 16));
       multiply<T>(c[2 * n], left, right[0], right[1]);
       multiply<T>(c[2 * n + 1], left, right[2], right[3]);
     }
   }
 }
 
-// c[d] += weights times the rows of `b`. Of rows that `seen` (two bits for each eight of them) has not, nothing is taken.
+// c[d] += weights times the corner's columns, rows of `b`. Of rows that `seen` (two bits for each eight of them) has not, nothing is taken.
 template <class T, int D, int count>
-__device__ void multiply_weights(float (&c)[D / 8][4], const float (&weights)[count][4], const Tile<D>& b,
-                                 std::uint32_t seen) {
+__device__ void multiply_weights(float (&c)[D / 8][4], const float (&weights)[count][4], const Corner& corner,
+                                 const Tile<D>& b, std::uint32_t seen) {
 #pragma unroll
   for (int n = 0; n < count / 2; ++n) {
     const std::uint32_t left[4] = {
@@ -68,42 +85,74 @@ __device__ void multiply_weights(float (&c)[D / 8][4], const float (&weights)[co
 #pragma unroll
     for (int d = 0; d < D / 16; ++d) {
       std::uint32_t right[4];
-      load_transposed(right, b.left(n * 16, d * 16));
+      load_transposed(right, b.left(corner.column + n * 16, d * 16));
       multiply<T>(c[2 * d], left, right[0] & real[0], right[1] & real[1]);
       multiply<T>(c[2 * d + 1], left, right[2] & real[0], right[3] & real[1]);
     }
   }
 }
 
-__device__ RowFacts facts_of(const BackwardCall& call, const Rows& rows, int row) {
-  RowFacts facts{0, 0, query_view(call.plan.forward, rows, row)};
-  if (!rows.exists(row)) return facts;
-  const std::int64_t place = rows.lse_offset(call.plan.forward, row);
-  facts.lse = call.plan.forward.lse[place] * log2_e;
-  facts.delta = call.delta[place];
-  if (facts.lse == minus_infinity()) facts.view.end = 0;  // it saw nothing, or nothing but -inf
-  return facts;
+// What is in memory comes with the group of copies that is under way.
+__device__ void fetch_facts(const BackwardCall& call, const Rows& rows, int row, RowFacts& to) {
+  const Plan& plan = call.plan.forward;
+  const bool real = rows.exists(row);
+  const std::int64_t place = real ? rows.lse_offset(plan, row) : 0;
+  copy_word_async(&to.lse, plan.lse + place, real);
+  copy_word_async(&to.delta, call.scratch.delta + place, real);
+  QueryView view;
+  const int i = real ? rows.query(row) : 0;
+  if (real) {
+    const KeyRange range = keys_in_window(plan, rows.s, i);
+    view.first = static_cast<int>(range.first);
+    view.end = static_cast<int>(range.end);
+  }
+  to.view.first = view.first;
+  to.view.end = view.end;
+  if (plan.query_ranks.data == nullptr) {
+    to.view.rank = view.rank;
+  } else {
+    const auto* const ranks = static_cast<const std::int32_t*>(plan.query_ranks.data);
+    const std::int64_t at = rows.s.number * plan.query_ranks.batch + (rows.s.first_query + i) * plan.query_ranks.row;
+    copy_word_async(&to.view.rank, ranks + at, real);
+  }
+}
+
+// A row whose lse is -inf saw nothing, or nothing but -inf.
+__device__ bool sees(const RowFacts& row, std::int32_t key, int j) {
+  return sees(row.view, key, j) && row.lse != minus_infinity();
+}
+
+// The sums of the second side are added to those of the first, which is the one that is true for.
+template <int D>
+__device__ bool add_sides(float (&sums)[D / 8][4], const Corner& corner, unsigned char* memory) {
+  auto* const others = reinterpret_cast<float*>(memory) + corner.row / warp_rows * (D / 2) * warp_size + corner.lane;
+  __syncthreads();
+  if (corner.column != 0) {
+#pragma unroll
+    for (int k = 0; k < D / 2; ++k) others[k * warp_size] = sums[k / 4][k % 4];
+  }
+  __syncthreads();
+  if (corner.column != 0) return false;
+#pragma unroll
+  for (int k = 0; k < D / 2; ++k) sums[k / 4][k % 4] += others[k * warp_size];
+  return true;
 }
 
 template <class T, int D>
-__global__ void __launch_bounds__(tuning::backward_warps* warp_size)
-    attention_dq_kernel(const __grid_constant__ BackwardCall call) {
+__device__ void differentiate_queries(const BackwardCall& call, unsigned char* memory) {
   using L = BackwardLayout<D>;
   constexpr int chunk = L::chunk;
-  extern __shared__ __align__(1024) unsigned char memory[];
   const Plan& plan = call.plan.forward;
-  const auto lane = static_cast<int>(threadIdx.x % warp_size);
-  const int warp_row = static_cast<int>(threadIdx.x / warp_size) * warp_rows;
-  after_earlier_work();
-  let_next_begin();
+  const Corner corner(L::columns);
   Rows rows;
-  if (!set_rows<T>(plan, call.units, call.plan.d_q, nullptr, backward_rows, rows)) return;
+  if (!set_rows<T>(plan, call.row_units, call.plan.d_q, nullptr, backward_rows, rows)) return;
   const Sequence& s = rows.s;
   const KeyRange range = keys_for(plan, rows, backward_rows);
   const auto begin = static_cast<int>(range.first);
   const auto end = static_cast<int>(range.end);
 
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
+  auto* const all_facts = reinterpret_cast<RowFacts*>(memory + L::facts);
   KeySource<T, D, Tile<D>> source(plan, s, rows.kv_head, call.aligned);
   const auto fetch = [&](int number) {
     const int first = begin + number * chunk;
@@ -114,77 +163,116 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
   };
   copy_rows<T, D>(plan, plan.q, rows, L::kept_tile(shared, 0), backward_rows, call.aligned);
   copy_rows<T, D>(plan, call.plan.d_out, rows, L::kept_tile(shared, 1), backward_rows, call.aligned);
+  if (threadIdx.x < backward_rows) {
+    const auto row = static_cast<int>(threadIdx.x);
+    fetch_facts(call, rows, row, all_facts[row]);
+  }
   fetch(0);
-  const RowFacts facts[2] = {facts_of(call, rows, warp_row + lane / 4), facts_of(call, rows, warp_row + lane / 4 + 8)};
+  RowFacts facts[2];
   const float scale = static_cast<float>(plan.scale) * log2_e;
   float sums[D / 8][4] = {};
   for (int number = 0; begin + number * chunk < end; ++number) {
-    const int first = begin + number * chunk;
-    std::int32_t key_views[2];
-#pragma unroll
-    for (int k = 0; k < 2; ++k) key_views[k] = KeyView(plan, s, first + lane + k * warp_size, end).view();
+    const int first = begin + number * chunk + corner.column;
+    const std::int32_t key_view = KeyView(plan, s, first + corner.lane, end).view();
     wait_for_groups<0>();
     __syncthreads();
+    if (number == 0) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        facts[k] = all_facts[corner.row + corner.lane / 4 + k * 8];
+        facts[k].view.rank = min(facts[k].view.rank, most_rank);
+      }
+    }
     fetch(number + 1);
-    float scores[chunk / 8][4] = {};
-    float weights[chunk / 8][4] = {};
-    multiply_rows<T, D>(scores, L::kept_tile(shared, 0), warp_row, L::part_tile(shared, number, 0));
-    multiply_rows<T, D>(weights, L::kept_tile(shared, 1), warp_row, L::part_tile(shared, number, 1));
+    float scores[L::columns / 8][4] = {};
+    float weights[L::columns / 8][4] = {};
+    multiply_rows<T, D>(scores, corner, L::kept_tile(shared, 0), L::part_tile(shared, number, 0));
+    multiply_rows<T, D>(weights, corner, L::kept_tile(shared, 1), L::part_tile(shared, number, 1));
     std::uint32_t seen = 0;
 #pragma unroll
-    for (int n = 0; n < chunk / 8; ++n) {
+    for (int n = 0; n < L::columns / 8; ++n) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const int column = n * 8 + lane % 4 * 2 + k % 2;
-        const std::int32_t key = __shfl_sync(whole_warp, key_views[n / 4], column % warp_size);
+        const int column = n * 8 + corner.lane % 4 * 2 + k % 2;
+        const std::int32_t key = __shfl_sync(whole_warp, key_view, column);
         const RowFacts& mine = facts[k / 2];
-        const bool here = sees(mine.view, key, first + column) &&
-                          is_allowed(plan, rows, warp_row + lane / 4 + k / 2 * 8, first + column);
-        const float weight = power_of_two(fmaf(scores[n][k], scale, -mine.lse));
+        const bool here = sees(mine, key, first + column) &&
+                          is_allowed(plan, rows, corner.row + corner.lane / 4 + k / 2 * 8, first + column);
+        const float weight = power_of_two(fmaf(scores[n][k], scale, -mine.lse * log2_e));
         weights[n][k] = here ? weight * (weights[n][k] - mine.delta) : 0.0f;
         if (here) seen |= 1u << (n * 2 + k % 2);
       }
     }
-    multiply_weights<T, D>(sums, weights, L::part_tile(shared, number, 0), of_any_row(seen));
+    multiply_weights<T, D>(sums, weights, corner, L::part_tile(shared, number, 0), of_any_row(seen));
   }
   wait_for_groups<0>();
+  if (!add_sides<D>(sums, corner, memory)) return;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int row = warp_row + lane / 4 + 8 * half;
+    const int row = corner.row + corner.lane / 4 + 8 * half;
     if (!rows.exists(row)) continue;
     T* const to = static_cast<T*>(call.plan.d_q.data) + rows.offset(call.plan.d_q, row);
     store_row<T, D>(to, sums, half, static_cast<float>(plan.scale), static_cast<int>(plan.head_dim), call.aligned);
   }
 }
 
-// Rows here are keys. of_keys: d_keys, else d_values.
-template <class T, int D, bool of_keys>
-__global__ void __launch_bounds__(tuning::backward_warps* warp_size)
-    attention_dkv_kernel(const __grid_constant__ BackwardCall call) {
+// The place of key j's sums among those of its kind and rank.
+__device__ std::int64_t partial_of(const BackwardCall& call, bool of_keys, int rank, const KeyBlock& block,
+                                   std::int64_t j) {
+  const Plan& plan = call.plan.forward;
+  const std::int64_t group = ((of_keys ? 0 : call.scratch.key_split) + rank) * plan.batch + block.s.number;
+  return (group * plan.kv_heads + block.rows.kv_head) * plan.keys + j;
+}
+
+// What a block has summed up for its keys: the gradient, or a part of it.
+template <class T, int D>
+__device__ void store_keys(const BackwardCall& call, const KeyBlock& block, bool of_keys, const float (&sums)[D / 8][4],
+                           const Corner& corner) {
+  const Plan& plan = call.plan.forward;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int j = block.first_key + corner.row + corner.lane / 4 + 8 * half;
+    if (call.scratch.key_split > 1) {
+      if (j >= plan.keys) continue;
+      float* const to =
+          call.scratch.partials + partial_of(call, of_keys, block.rank, block, j) * D + corner.lane % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        *reinterpret_cast<float2*>(to + n * 8) = make_float2(sums[n][2 * half], sums[n][2 * half + 1]);
+      }
+    } else if (T* const to = key_row<T>(plan, of_keys ? call.plan.d_keys : call.plan.d_values, block, j)) {
+      const float factor = of_keys ? static_cast<float>(plan.scale) : 1.0f;
+      store_row<T, D>(to, sums, half, factor, static_cast<int>(plan.head_dim), call.aligned);
+    }
+  }
+}
+
+// Rows here are keys.
+template <class T, int D, bool of_keys, bool of_values>
+__device__ void differentiate_keys(const BackwardCall& call, std::uint32_t block_number, unsigned char* memory) {
   using L = BackwardLayout<D>;
   constexpr int chunk = L::chunk;
-  extern __shared__ __align__(1024) unsigned char memory[];
   const Plan& plan = call.plan.forward;
-  const auto lane = static_cast<int>(threadIdx.x % warp_size);
-  const int warp_row = static_cast<int>(threadIdx.x / warp_size) * warp_rows;
-  after_earlier_work();
-  let_next_begin();
-  const Vectors* const written = of_keys ? call.plan.d_keys : call.plan.d_values;
+  const Corner corner(L::columns);
   KeyBlock block;
-  if (!set_keys<T>(call, written[0], backward_rows, block)) return;
+  if (!set_keys<T>(call, backward_rows, block_number, block)) return;
   const Sequence& s = block.s;
+  // This block's part of the rows.
+  const int chunks = divide_up(divide_up(block.end_row - block.first_row, chunk), call.scratch.key_split);
+  const int begin = block.first_row + block.rank * chunks * chunk;
+  const int end = min(block.end_row, begin + chunks * chunk);
 
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
   auto* const all_facts = reinterpret_cast<RowFacts*>(memory + L::facts);
   Rows rows = block.rows;
   const auto fetch = [&](int number) {
-    rows.first = block.first_row + number * chunk;
-    if (rows.first < block.end_row) {
+    rows.first = begin + number * chunk;
+    if (rows.first < end) {
       copy_rows<T, D>(plan, plan.q, rows, L::part_tile(shared, number, 0), chunk, call.aligned);
       copy_rows<T, D>(plan, call.plan.d_out, rows, L::part_tile(shared, number, 1), chunk, call.aligned);
       if (threadIdx.x < chunk) {
         const auto row = static_cast<int>(threadIdx.x);
-        all_facts[number % 2 * chunk + row] = facts_of(call, rows, row);
+        fetch_facts(call, rows, row, all_facts[number % 2 * chunk + row]);
       }
     }
     end_group();
@@ -192,73 +280,139 @@ __global__ void __launch_bounds__(tuning::backward_warps* warp_size)
   KeySource<T, D, Tile<D>>(plan, s, rows.kv_head, call.aligned)
       .copy(block.first_key, static_cast<int>(s.keys), L::kept_tile(shared, 0), L::kept_tile(shared, 1), backward_rows);
   fetch(0);
-  const int keys[2] = {block.first_key + warp_row + lane / 4, block.first_key + warp_row + lane / 4 + 8};
-  const auto all = static_cast<int>(s.keys);
-  const std::int32_t views[2] = {KeyView(plan, s, keys[0], all).view(), KeyView(plan, s, keys[1], all).view()};
+  int keys[2];
+  std::int32_t views[2];
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    keys[k] = block.first_key + corner.row + corner.lane / 4 + 8 * k;
+    views[k] = KeyView(plan, s, keys[k], static_cast<int>(s.keys)).view();
+    if (views[k] > most_rank) keys[k] = -1;  // before any row's first, whatever the row's rank
+  }
   const float scale = static_cast<float>(plan.scale) * log2_e;
-  float sums[D / 8][4] = {};
-  for (int number = 0; block.first_row + number * chunk < block.end_row; ++number) {
+  float key_sums[of_keys ? D / 8 : 1][4] = {};
+  float value_sums[of_values ? D / 8 : 1][4] = {};
+  for (int number = 0; begin + number * chunk < end; ++number) {
     wait_for_groups<0>();
     __syncthreads();
     fetch(number + 1);
-    rows.first = block.first_row + number * chunk;
-    float scores[chunk / 8][4] = {};
-    float weights[chunk / 8][4] = {};
-    multiply_rows<T, D>(scores, L::kept_tile(shared, 0), warp_row, L::part_tile(shared, number, 0));
-    if constexpr (of_keys) {
-      multiply_rows<T, D>(weights, L::kept_tile(shared, 1), warp_row, L::part_tile(shared, number, 1));
-    }
+    rows.first = begin + number * chunk;
+    float weights[L::columns / 8][4] = {};
+    multiply_rows<T, D>(weights, corner, L::kept_tile(shared, 0), L::part_tile(shared, number, 0));
     std::uint32_t seen = 0;
 #pragma unroll
-    for (int n = 0; n < chunk / 8; ++n) {
+    for (int n = 0; n < L::columns / 8; ++n) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const int row = n * 8 + lane % 4 * 2 + k % 2;
+        const int row = corner.column + n * 8 + corner.lane % 4 * 2 + k % 2;
         const RowFacts& facts = all_facts[number % 2 * chunk + row];
-        const bool here = sees(facts.view, views[k / 2], keys[k / 2]) && is_allowed(plan, rows, row, keys[k / 2]);
-        const float weight = power_of_two(fmaf(scores[n][k], scale, -facts.lse));
-        weights[n][k] = here ? (of_keys ? weight * (weights[n][k] - facts.delta) : weight) : 0.0f;
+        const bool here = sees(facts, views[k / 2], keys[k / 2]) && is_allowed(plan, rows, row, keys[k / 2]);
+        const float weight = power_of_two(fmaf(weights[n][k], scale, -facts.lse * log2_e));
+        weights[n][k] = here ? weight : 0.0f;
         if (here) seen |= 1u << (n * 2 + k % 2);
       }
     }
-    multiply_weights<T, D>(sums, weights, L::part_tile(shared, number, of_keys ? 0 : 1), of_any_row(seen));
+    seen = of_any_row(seen);
+    if constexpr (of_values) {
+      multiply_weights<T, D>(value_sums, weights, corner, L::part_tile(shared, number, 1), seen);
+    }
+    if constexpr (of_keys) {
+      float slopes[L::columns / 8][4] = {};
+      multiply_rows<T, D>(slopes, corner, L::kept_tile(shared, 1), L::part_tile(shared, number, 1));
+#pragma unroll
+      for (int n = 0; n < L::columns / 8; ++n) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const int row = corner.column + n * 8 + corner.lane % 4 * 2 + k % 2;
+          const float slope = weights[n][k] * (slopes[n][k] - all_facts[number % 2 * chunk + row].delta);
+          weights[n][k] = weights[n][k] != 0.0f ? slope : 0.0f;  // poison may be in what is not seen
+        }
+      }
+      multiply_weights<T, D>(key_sums, weights, corner, L::part_tile(shared, number, 0), seen);
+    }
   }
   wait_for_groups<0>();
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    T* const to = key_row<T>(plan, written, block, keys[half]);
-    if (to == nullptr) continue;
+  if constexpr (of_keys) {
+    if (add_sides<D>(key_sums, corner, memory)) store_keys<T, D>(call, block, true, key_sums, corner);
+  }
+  if constexpr (of_values) {
+    if (add_sides<D>(value_sums, corner, memory)) store_keys<T, D>(call, block, false, value_sums, corner);
+  }
+}
+
+template <class T, int D>
+__global__ void __launch_bounds__(backward_threads, D <= 64 ? 2 : 1)
+    attention_backward_kernel(const __grid_constant__ BackwardCall call) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  after_earlier_work();
+  let_next_begin();
+  if (blockIdx.x < call.row_blocks) return differentiate_queries<T, D>(call, memory);
+  const unsigned block = blockIdx.x - call.row_blocks;
+  if constexpr (tuning::backward_together(D)) {
+    differentiate_keys<T, D, true, true>(call, block, memory);
+  } else if (block < call.key_blocks) {
+    differentiate_keys<T, D, true, false>(call, block, memory);
+  } else {
+    differentiate_keys<T, D, false, true>(call, block - call.key_blocks, memory);
+  }
+}
+
+// The parts of each key's gradients, added in the order of the rows. A warp for each key and kind.
+template <class T>
+__global__ void __launch_bounds__(delta_threads) attention_sum_kernel(const __grid_constant__ BackwardCall call) {
+  const Plan& plan = call.plan.forward;
+  after_earlier_work();
+  let_next_begin();
+  const std::int64_t number = (static_cast<std::int64_t>(blockIdx.x) * delta_threads + threadIdx.x) / warp_size;
+  const std::int64_t keys = plan.batch * plan.kv_heads * plan.keys;
+  if (number >= 2 * keys) return;
+  const bool of_keys = number < keys;
+  const std::int64_t key = of_keys ? number : number - keys;
+  KeyBlock block;
+  block.s = sequence_of(plan, key / plan.keys / plan.kv_heads);
+  block.rows.kv_head = static_cast<int>(key / plan.keys % plan.kv_heads);
+  const std::int64_t j = key % plan.keys;
+  T* const to = key_row<T>(plan, of_keys ? call.plan.d_keys : call.plan.d_values, block, j);
+  if (to == nullptr) return;
+  for (auto d = static_cast<int>(threadIdx.x % warp_size) * 2; d < plan.head_dim; d += 2 * warp_size) {
+    float2 sum{};
+    for (int rank = 0; rank < call.scratch.key_split; ++rank) {
+      const std::int64_t place = partial_of(call, of_keys, rank, block, j) * call.padded_head_dim + d;
+      const float2 part = *reinterpret_cast<const float2*>(call.scratch.partials + place);
+      sum.x += part.x;
+      sum.y += part.y;
+    }
     const float factor = of_keys ? static_cast<float>(plan.scale) : 1.0f;
-    store_row<T, D>(to, sums, half, factor, static_cast<int>(plan.head_dim), call.aligned);
+    store_pair(to + d, call.aligned, sum.x * factor, sum.y * factor);
   }
 }
 
 template <class T>
-void run_half_backward(const BackwardPlan& plan, float* delta, FaultBox* box, int device, cudaStream_t stream) {
-  BackwardCall call = begin_backward<T>(plan, delta, box, device, stream);
-  call.aligned = is_aligned(plan.forward) && is_aligned(plan.d_out, plan.forward.batch) &&
-                 is_aligned(plan.d_q, plan.forward.batch);
-  for (int k = 0; k < plan.forward.segment_count; ++k) {
-    call.aligned = call.aligned && is_aligned(plan.d_keys[k], plan.forward.batch) &&
-                   is_aligned(plan.d_values[k], plan.forward.batch);
+void run_half_backward(const BackwardPlan& plan, const BackwardScratch& scratch, FaultBox* box, int device,
+                       cudaStream_t stream) {
+  BackwardCall call = begin_backward<T>(plan, scratch, box, device, stream);
+  const Plan& forward = plan.forward;
+  call.aligned = is_aligned(forward) && is_aligned(plan.d_out, forward.batch) && is_aligned(plan.d_q, forward.batch);
+  for (int k = 0; k < forward.segment_count; ++k) {
+    call.aligned =
+        call.aligned && is_aligned(plan.d_keys[k], forward.batch) && is_aligned(plan.d_values[k], forward.batch);
   }
-  constexpr int threads = tuning::backward_warps * warp_size;
-  with_head_dim(plan.forward.head_dim, [&](auto padded) {
+  with_head_dim(forward.head_dim, [&](auto padded) {
     constexpr int D = decltype(padded)::value;
     constexpr int bytes = BackwardLayout<D>::bytes;
     if (bytes > cuda_machine(device).shared_bytes) {
       throw Error(ErrorKind::value,
-                  concat("attention_backward: a head dim of ", plan.forward.head_dim, " needs ", bytes,
+                  concat("attention_backward: a head dim of ", forward.head_dim, " needs ", bytes,
                          " bytes of shared memory in a block, and this GPU has ", cuda_machine(device).shared_bytes));
     }
-    if (plan.d_q.data != nullptr) {
-      launch<&attention_dq_kernel<T, D>>(cut_rows(call, backward_rows), threads, bytes, call, device, stream);
+    const bool of_keys = wants(plan.d_keys) || wants(plan.d_values);
+    const std::int64_t blocks = cut(call, backward_rows, of_keys ? (tuning::backward_together(D) ? 1 : 2) : 0);
+    launch<&attention_backward_kernel<T, D>>(blocks, backward_threads, bytes, call, device, stream);
+    if (of_keys && scratch.key_split > 1) {
+      call.padded_head_dim = D;
+      const std::int64_t sums = 2 * forward.batch * forward.kv_heads * forward.keys;
+      launch<&attention_sum_kernel<T>>(divide_up(sums * warp_size, delta_threads), delta_threads, 0, call, device,
+                                       stream);
     }
-    const std::int64_t blocks = cut_keys(call, backward_rows);
-    if (wants(plan.d_values)) {
-      launch<&attention_dkv_kernel<T, D, false>>(blocks, threads, bytes, call, device, stream);
-    }
-    if (wants(plan.d_keys)) launch<&attention_dkv_kernel<T, D, true>>(blocks, threads, bytes, call, device, stream);
   });
 }
 

@@ -6,8 +6,9 @@ namespace robocache::attention_op {
 void run_bf16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) {
   run_half<bf16>(plan, box, device, stream);
 }
-void run_backward_bf16(const BackwardPlan& plan, float* delta, FaultBox* box, int device, cudaStream_t stream) {
-  run_half_backward<bf16>(plan, delta, box, device, stream);
+void run_backward_bf16(const BackwardPlan& plan, const BackwardScratch& scratch, FaultBox* box, int device,
+                       cudaStream_t stream) {
+  run_half_backward<bf16>(plan, scratch, box, device, stream);
 }
 
 // All kernels that leave no room for a second block are alike in this.

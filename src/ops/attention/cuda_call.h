@@ -106,10 +106,20 @@ bool set_maps(const Plan& plan, const Cut& cut, CUtensorMap (&maps)[max_attentio
 void run_bf16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);
 void run_f16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);
 void run_f32(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);
-// delta: a float for each query and head, as lse.
-void run_backward_bf16(const BackwardPlan& plan, float* delta, FaultBox* box, int device, cudaStream_t stream);
-void run_backward_f16(const BackwardPlan& plan, float* delta, FaultBox* box, int device, cudaStream_t stream);
-void run_backward_f32(const BackwardPlan& plan, float* delta, FaultBox* box, int device, cudaStream_t stream);
+
+// What a backward pass leaves for its later kernels.
+struct BackwardScratch {
+  float* delta = nullptr;  // for each query and head, as lse
+  // Where key_split blocks share the rows that see a tile of keys: what each has summed up, of d_keys, then of d_values.
+  float* partials = nullptr;
+  int key_split = 1;
+};
+void run_backward_bf16(const BackwardPlan& plan, const BackwardScratch& scratch, FaultBox* box, int device,
+                       cudaStream_t stream);
+void run_backward_f16(const BackwardPlan& plan, const BackwardScratch& scratch, FaultBox* box, int device,
+                      cudaStream_t stream);
+void run_backward_f32(const BackwardPlan& plan, const BackwardScratch& scratch, FaultBox* box, int device,
+                      cudaStream_t stream);
 
 // Lets a kernel have as much shared memory as there is, and clusters of 16; once for each kernel and device.
 class Permits {

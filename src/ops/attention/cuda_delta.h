@@ -9,8 +9,10 @@ namespace {
 struct BackwardCall {
   BackwardPlan plan;
   FaultBox* box = nullptr;
-  float* delta = nullptr;  // as lse
-  Units units;             // tiles of rows or of keys
+  BackwardScratch scratch;
+  Units row_units, key_units;
+  unsigned row_blocks = 0, key_blocks = 0;
+  int padded_head_dim = 0;
   bool aligned = false;
 };
 
@@ -41,15 +43,16 @@ __global__ void __launch_bounds__(delta_threads) attention_delta_kernel(const __
   for (int step = warp_size / 2; step > 0; step /= 2) sum += __shfl_xor_sync(whole_warp, sum, step);
   if (threadIdx.x % warp_size != 0) return;
   const std::int64_t place = b * plan.lse_batch + h * plan.lse_head + n;
-  call.delta[place] = call.plan.d_lse != nullptr ? sum - call.plan.d_lse[place] : sum;
+  call.scratch.delta[place] = call.plan.d_lse != nullptr ? sum - call.plan.d_lse[place] : sum;
 }
 
 template <class T>
-BackwardCall begin_backward(const BackwardPlan& plan, float* delta, FaultBox* box, int device, cudaStream_t stream) {
+BackwardCall begin_backward(const BackwardPlan& plan, const BackwardScratch& scratch, FaultBox* box, int device,
+                            cudaStream_t stream) {
   BackwardCall call;
   call.plan = plan;
   call.box = box;
-  call.delta = delta;
+  call.scratch = scratch;
   const Plan& forward = plan.forward;
   const std::int64_t rows = forward.queries * forward.heads * forward.arrays();
   launch<&attention_delta_kernel<T>>(divide_up(rows * warp_size, delta_threads), delta_threads, 0, call, device,
@@ -65,16 +68,19 @@ bool wants(const Vectors (&gradients)[max_attention_segments]) {
   return any;
 }
 
-// Each sets call.units, and says how many blocks there are.
-std::int64_t cut_rows(BackwardCall& call, int size) {
-  const std::int64_t tiles = row_tiles(call.plan.forward, size);
-  call.units = Units(call.plan.forward, tiles, 1);
-  return units_of(call.plan.forward, tiles);
-}
-std::int64_t cut_keys(BackwardCall& call, int size) {
-  const std::int64_t tiles = tiles_of(call.plan.forward, call.plan.forward.keys, size);
-  call.units = Units(call.plan.forward, tiles, 1);
-  return units_of(call.plan.forward, tiles);
+// Cuts rows and keys into tiles of so many; keys are gone through so often. Says how many blocks there are, those of rows
+// first.
+std::int64_t cut(BackwardCall& call, int size, int passes) {
+  const Plan& plan = call.plan.forward;
+  const std::int64_t row_count = row_tiles(plan, size);
+  const std::int64_t key_count = tiles_of(plan, plan.keys, size);
+  call.row_units = Units(plan, row_count, 1);
+  call.key_units = Units(plan, key_count, call.scratch.key_split);
+  const std::int64_t row_blocks = call.plan.d_q.data != nullptr ? units_of(plan, row_count) : 0;
+  const std::int64_t key_blocks = units_of(plan, key_count) * call.scratch.key_split;
+  call.row_blocks = static_cast<unsigned>(row_blocks);  // more than a grid can hold, the launch refuses
+  call.key_blocks = static_cast<unsigned>(key_blocks);
+  return row_blocks + passes * key_blocks;
 }
 
 // The keys of a block, and the rows that may see one of them by their position.
@@ -83,24 +89,29 @@ struct KeyBlock {
   Rows rows;
   int first_key = 0;
   int first_row = 0, end_row = 0;
+  int rank = 0;  // among the blocks that share the keys
 };
 
-// False: there are none; then it has cleared what of `written` no sequence has.
+// False: there are none; then it has cleared what of both gradients no sequence has.
 template <class T>
-__device__ bool set_keys(const BackwardCall& call, const Vectors& written, int block_keys, KeyBlock& block) {
+__device__ bool set_keys(const BackwardCall& call, int block_keys, std::uint32_t number, KeyBlock& block) {
   const Plan& plan = call.plan.forward;
-  const Unit unit = unit_of(plan, call.units, block_keys, [](const Sequence& s) { return s.keys; });
+  const Unit unit = unit_of(
+      plan, call.key_units, block_keys, [](const Sequence& s) { return s.keys; }, number);
   if (unit.sequence < 0) {
-    clear_uncovered<T>(plan, written, unit.kv_head, 1, plan.key_offsets, plan.keys, nullptr);
+    for (const Vectors* written : {call.plan.d_keys, call.plan.d_values}) {
+      clear_uncovered<T>(plan, written[0], unit.kv_head, 1, plan.key_offsets, plan.keys, nullptr);
+    }
     return false;
   }
+  block.rank = unit.rank;
   block.s = sequence_of(plan, unit.sequence);
   block.first_key = unit.tile * block_keys;
   Rows& rows = block.rows;
   rows.s = block.s;
   rows.kv_head = unit.kv_head;
-  rows.group = call.units.group;
-  rows.by_group = call.units.by_group;
+  rows.group = call.key_units.group;
+  rows.by_group = call.key_units.by_group;
   rows.count = static_cast<int>(block.s.queries) * rows.group;
   // Query i sees key j where j - right <= i + keys - queries <= j + left.
   const std::int64_t shift = block.s.queries - block.s.keys;

@@ -6,8 +6,9 @@ namespace robocache::attention_op {
 void run_f16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) {
   run_half<f16>(plan, box, device, stream);
 }
-void run_backward_f16(const BackwardPlan& plan, float* delta, FaultBox* box, int device, cudaStream_t stream) {
-  run_half_backward<f16>(plan, delta, box, device, stream);
+void run_backward_f16(const BackwardPlan& plan, const BackwardScratch& scratch, FaultBox* box, int device,
+                      cudaStream_t stream) {
+  run_half_backward<f16>(plan, scratch, box, device, stream);
 }
 
 }  // namespace robocache::attention_op

@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(warps* warp_size) attention_f32_dq_kernel(cons
   after_earlier_work();
   let_next_begin();
   Rows rows;
-  if (!set_rows<float>(plan, call.units, call.plan.d_q, nullptr, block_rows, rows)) return;
+  if (!set_rows<float>(plan, call.row_units, call.plan.d_q, nullptr, block_rows, rows)) return;
   const Sequence& s = rows.s;
   const auto [begin, end] = keys_for(plan, rows, block_rows);
   const FloatTile queries = tile_at(memory, plan, 0);
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(warps* warp_size) attention_f32_dq_kernel(cons
       const float lse = plan.lse[place];
       const bool here =
           sees(query_view(plan, rows, row), view, j) && is_allowed(plan, rows, row, j) && lse != minus_infinity();
-      add_rows(sums[r], here ? expf(score - lse) * (d_weight - call.delta[place]) : 0.0f, here, keys, head_dim);
+      add_rows(sums[r], here ? expf(score - lse) * (d_weight - call.scratch.delta[place]) : 0.0f, here, keys, head_dim);
     }
   }
 #pragma unroll
@@ -211,10 +211,7 @@ __global__ void __launch_bounds__(warps* warp_size)
   after_earlier_work();
   let_next_begin();
   KeyBlock block;
-  if (!set_keys<float>(call, call.plan.d_keys[0], block_rows, block)) {
-    set_keys<float>(call, call.plan.d_values[0], block_rows, block);
-    return;
-  }
+  if (!set_keys<float>(call, block_rows, blockIdx.x, block)) return;
   const Sequence& s = block.s;
   Rows& rows = block.rows;
   const FloatTile keys = tile_at(memory, plan, 0);
@@ -232,7 +229,7 @@ __global__ void __launch_bounds__(warps* warp_size)
     const QueryView view = query_view(plan, rows, lane);
     const std::int64_t place = rows.exists(lane) ? rows.lse_offset(plan, lane) : 0;
     const float lse = plan.lse[place];
-    const float delta = call.delta[place];
+    const float delta = call.scratch.delta[place];
 #pragma unroll
     for (int r = 0; r < rows_per_warp; ++r) {
       const int j = block.first_key + first_key + r;
@@ -273,14 +270,14 @@ void run_f32(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) {
                                 call, device, stream);
 }
 
-void run_backward_f32(const BackwardPlan& plan, float* delta, FaultBox* box, int device, cudaStream_t stream) {
-  BackwardCall call = begin_backward<float>(plan, delta, box, device, stream);
+void run_backward_f32(const BackwardPlan& plan, const BackwardScratch& scratch, FaultBox* box, int device,
+                      cudaStream_t stream) {
+  BackwardCall call = begin_backward<float>(plan, scratch, box, device, stream);
   const int bytes = shared_bytes(plan.forward, 2 * block_rows + 2 * chunk);
-  if (plan.d_q.data != nullptr) {
-    launch<&attention_f32_dq_kernel>(cut_rows(call, block_rows), warps * warp_size, bytes, call, device, stream);
-  }
+  const std::int64_t blocks = cut(call, block_rows, 1);
+  launch<&attention_f32_dq_kernel>(call.row_blocks, warps * warp_size, bytes, call, device, stream);
   if (wants(plan.d_keys) || wants(plan.d_values)) {
-    launch<&attention_f32_dkv_kernel>(cut_keys(call, block_rows), warps * warp_size, bytes, call, device, stream);
+    launch<&attention_f32_dkv_kernel>(blocks - call.row_blocks, warps * warp_size, bytes, call, device, stream);
   }
 }
 

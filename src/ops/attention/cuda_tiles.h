@@ -126,6 +126,12 @@ struct WarpTile {
 __device__ void copy_async(std::uint32_t to, const void* from, bool real) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(real ? 16 : 0) : "memory");
 }
+__device__ void copy_word_async(void* to, const void* from, bool real) {
+  asm volatile(
+      "cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
+      "l"(from), "r"(real ? 4 : 0)
+      : "memory");
+}
 __device__ void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int pending>
 __device__ void wait_for_groups() {
@@ -249,10 +255,11 @@ struct Unit {
 };
 // Of packed sequences every warp looks for its own. per_sequence(s) counts what is cut into tiles: rows, or keys.
 template <class PerSequence>
-__device__ Unit unit_of(const Plan& plan, const Units& units, int tile_size, const PerSequence& per_sequence) {
+__device__ Unit unit_of(const Plan& plan, const Units& units, int tile_size, const PerSequence& per_sequence,
+                        std::uint32_t block = blockIdx.x) {
   Unit found;
-  std::uint32_t number = units.by_split.divide(blockIdx.x);
-  found.rank = static_cast<int>(blockIdx.x - number * static_cast<std::uint32_t>(units.split));
+  std::uint32_t number = units.by_split.divide(block);
+  found.rank = static_cast<int>(block - number * static_cast<std::uint32_t>(units.split));
   const std::uint32_t rest = units.by_tiles.divide(number);
   found.tile = static_cast<int>(number - rest * static_cast<std::uint32_t>(units.tiles));
   number = units.by_heads.divide(rest);

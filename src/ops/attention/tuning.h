@@ -32,7 +32,12 @@ constexpr double merge_us(int key_warps, int split) {
 constexpr int registers(int head_dim) { return head_dim > 64 ? 240 : 168; }
 
 // Of the backward pass.
-inline constexpr int backward_warps = 4;
+inline constexpr int backward_rows = 64;  // of a block: queries, or keys
+inline constexpr int backward_warps = 8;  // each 16 of them and half of a chunk's columns
 constexpr int backward_chunk(int head_dim) { return head_dim > 128 ? 32 : 64; }
+// d_keys and d_values in one pass over the rows, where a thread has registers for the sums of both.
+constexpr bool backward_together(int head_dim) { return head_dim <= 96; }
+// Blocks for each processor that the rows of few keys are cut into.
+inline constexpr int backward_blocks = 3;
 
 }  // namespace robocache::attention_op::tuning
