@@ -14,7 +14,8 @@
 //   - gives the same bits on every run on one device, whatever the number of threads. Backends are not equal bit for bit:
 //     each stays within the error bound of docs/semantics.md;
 //   - works in stream order on the caller's stream, never synchronises, and can be captured in a CUDA graph;
-//   - asks for scratch on CUDA: none forward, four bytes for each query and head backward;
+//   - asks for scratch on CUDA: none forward; backward four bytes for each query and head, and of half types, where few
+//     keys would leave the GPU idle, up to 16 times the gradients of keys and values in float32;
 //   - checks shapes, dtypes and devices first and throws robocache::Error before anything is written. What only the data
 //     can tell (lengths, offsets) is checked on the CPU before anything is written too; on CUDA inside the launch, the
 //     result is then unspecified but never out of bounds, and the sentence is thrown by the next call or by

@@ -17,10 +17,18 @@ constexpr int backward_rows = tuning::backward_rows;
 constexpr int backward_threads = tuning::backward_warps * warp_size;
 constexpr int sides = tuning::backward_warps * warp_rows / backward_rows;  // warps with the same rows
 
-// What is known of a row, as it is in memory, and which keys it sees.
+// What is known of a row, and which keys it sees.
 struct RowFacts {
   float lse, delta;
   QueryView view;
+
+  // From what is in memory: lse in units of log2. A row whose lse is -inf saw nothing, or nothing but -inf.
+  __device__ void prepare() {
+    const bool sees_any = lse != minus_infinity();
+    lse = sees_any ? lse * log2_e : -minus_infinity();
+    if (!sees_any) view.end = 0;
+    view.rank = min(view.rank, most_rank);
+  }
 };
 
 // Shared memory: two tiles that a block keeps, then two stages of two tiles, and what is known of the rows of each stage.
@@ -92,7 +100,7 @@ __device__ void multiply_weights(float (&c)[D / 8][4], const float (&weights)[co
   }
 }
 
-// What is in memory comes with the group of copies that is under way.
+// What is in memory comes with the group of copies that is under way: when it is there, the same thread must prepare() it.
 __device__ void fetch_facts(const BackwardCall& call, const Rows& rows, int row, RowFacts& to) {
   const Plan& plan = call.plan.forward;
   const bool real = rows.exists(row);
@@ -117,9 +125,22 @@ __device__ void fetch_facts(const BackwardCall& call, const Rows& rows, int row,
   }
 }
 
-// A row whose lse is -inf saw nothing, or nothing but -inf.
-__device__ bool sees(const RowFacts& row, std::int32_t key, int j) {
-  return sees(row.view, key, j) && row.lse != minus_infinity();
+// At most a little over 1 for a key that is there. Behind the last, where scores are 0, it stays finite.
+__device__ float weight_of(float score, float scale, const RowFacts& row) {
+  return power_of_two(fminf(fmaf(score, scale, -row.lse), 1.0f));
+}
+
+template <Masking masking>
+__device__ std::uint32_t of_any_row(std::uint32_t seen) {
+  return masking == Masking::none ? ~0u : of_any_row(seen);
+}
+
+// Whether a row sees key j.
+template <Masking masking>
+__device__ bool sees(const Plan& plan, const Rows& rows, int row, const RowFacts& facts, std::int32_t key, int j) {
+  if constexpr (masking == Masking::none) return true;  // zeros are what lies behind the last key, or row
+  if constexpr (masking == Masking::simple) return sees(facts.view, key, j);
+  return sees(facts.view, key, j) && is_allowed(plan, rows, row, j);
 }
 
 // The sums of the second side are added to those of the first, which is the one that is true for.
@@ -138,7 +159,7 @@ __device__ bool add_sides(float (&sums)[D / 8][4], const Corner& corner, unsigne
   return true;
 }
 
-template <class T, int D>
+template <class T, int D, Masking masking>
 __device__ void differentiate_queries(const BackwardCall& call, unsigned char* memory) {
   using L = BackwardLayout<D>;
   constexpr int chunk = L::chunk;
@@ -173,15 +194,14 @@ __device__ void differentiate_queries(const BackwardCall& call, unsigned char* m
   float sums[D / 8][4] = {};
   for (int number = 0; begin + number * chunk < end; ++number) {
     const int first = begin + number * chunk + corner.column;
-    const std::int32_t key_view = KeyView(plan, s, first + corner.lane, end).view();
+    std::int32_t key_view = 0;
+    if constexpr (masking != Masking::none) key_view = KeyView(plan, s, first + corner.lane, end).view();
     wait_for_groups<0>();
+    if (number == 0 && threadIdx.x < backward_rows) all_facts[threadIdx.x].prepare();
     __syncthreads();
     if (number == 0) {
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        facts[k] = all_facts[corner.row + corner.lane / 4 + k * 8];
-        facts[k].view.rank = min(facts[k].view.rank, most_rank);
-      }
+      for (int k = 0; k < 2; ++k) facts[k] = all_facts[corner.row + corner.lane / 4 + k * 8];
     }
     fetch(number + 1);
     float scores[L::columns / 8][4] = {};
@@ -194,16 +214,16 @@ __device__ void differentiate_queries(const BackwardCall& call, unsigned char* m
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const int column = n * 8 + corner.lane % 4 * 2 + k % 2;
-        const std::int32_t key = __shfl_sync(whole_warp, key_view, column);
+        const std::int32_t key = masking == Masking::none ? 0 : __shfl_sync(whole_warp, key_view, column);
         const RowFacts& mine = facts[k / 2];
-        const bool here = sees(mine, key, first + column) &&
-                          is_allowed(plan, rows, corner.row + corner.lane / 4 + k / 2 * 8, first + column);
-        const float weight = power_of_two(fmaf(scores[n][k], scale, -mine.lse * log2_e));
+        const int row = corner.row + corner.lane / 4 + k / 2 * 8;
+        const bool here = sees<masking>(plan, rows, row, mine, key, first + column);
+        const float weight = weight_of(scores[n][k], scale, mine);
         weights[n][k] = here ? weight * (weights[n][k] - mine.delta) : 0.0f;
         if (here) seen |= 1u << (n * 2 + k % 2);
       }
     }
-    multiply_weights<T, D>(sums, weights, corner, L::part_tile(shared, number, 0), of_any_row(seen));
+    multiply_weights<T, D>(sums, weights, corner, L::part_tile(shared, number, 0), of_any_row<masking>(seen));
   }
   wait_for_groups<0>();
   if (!add_sides<D>(sums, corner, memory)) return;
@@ -226,12 +246,16 @@ __device__ std::int64_t partial_of(const BackwardCall& call, bool of_keys, int r
 
 // What a block has summed up for its keys: the gradient, or a part of it.
 template <class T, int D>
-__device__ void store_keys(const BackwardCall& call, const KeyBlock& block, bool of_keys, const float (&sums)[D / 8][4],
+__device__ void store_keys(const BackwardCall& call, const KeyBlock& block, bool of_keys, float (&sums)[D / 8][4],
                            const Corner& corner) {
   const Plan& plan = call.plan.forward;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int j = block.first_key + corner.row + corner.lane / 4 + 8 * half;
+    if (j >= block.s.keys) {  // behind a cache's length there is nothing
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) sums[n][2 * half] = sums[n][2 * half + 1] = 0;
+    }
     if (call.scratch.key_split > 1) {
       if (j >= plan.keys) continue;
       float* const to =
@@ -248,7 +272,7 @@ __device__ void store_keys(const BackwardCall& call, const KeyBlock& block, bool
 }
 
 // Rows here are keys.
-template <class T, int D, bool of_keys, bool of_values>
+template <class T, int D, Masking masking, bool of_keys, bool of_values>
 __device__ void differentiate_keys(const BackwardCall& call, std::uint32_t block_number, unsigned char* memory) {
   using L = BackwardLayout<D>;
   constexpr int chunk = L::chunk;
@@ -285,14 +309,14 @@ __device__ void differentiate_keys(const BackwardCall& call, std::uint32_t block
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
     keys[k] = block.first_key + corner.row + corner.lane / 4 + 8 * k;
-    views[k] = KeyView(plan, s, keys[k], static_cast<int>(s.keys)).view();
-    if (views[k] > most_rank) keys[k] = -1;  // before any row's first, whatever the row's rank
+    views[k] = masking == Masking::none ? 0 : KeyView(plan, s, keys[k], static_cast<int>(s.keys)).view();
   }
   const float scale = static_cast<float>(plan.scale) * log2_e;
   float key_sums[of_keys ? D / 8 : 1][4] = {};
   float value_sums[of_values ? D / 8 : 1][4] = {};
   for (int number = 0; begin + number * chunk < end; ++number) {
     wait_for_groups<0>();
+    if (threadIdx.x < chunk) all_facts[number % 2 * chunk + threadIdx.x].prepare();
     __syncthreads();
     fetch(number + 1);
     rows.first = begin + number * chunk;
@@ -305,13 +329,13 @@ __device__ void differentiate_keys(const BackwardCall& call, std::uint32_t block
       for (int k = 0; k < 4; ++k) {
         const int row = corner.column + n * 8 + corner.lane % 4 * 2 + k % 2;
         const RowFacts& facts = all_facts[number % 2 * chunk + row];
-        const bool here = sees(facts, views[k / 2], keys[k / 2]) && is_allowed(plan, rows, row, keys[k / 2]);
-        const float weight = power_of_two(fmaf(weights[n][k], scale, -facts.lse * log2_e));
+        const bool here = sees<masking>(plan, rows, row, facts, views[k / 2], keys[k / 2]);
+        const float weight = weight_of(weights[n][k], scale, facts);
         weights[n][k] = here ? weight : 0.0f;
         if (here) seen |= 1u << (n * 2 + k % 2);
       }
     }
-    seen = of_any_row(seen);
+    seen = of_any_row<masking>(seen);
     if constexpr (of_values) {
       multiply_weights<T, D>(value_sums, weights, corner, L::part_tile(shared, number, 1), seen);
     }
@@ -324,7 +348,8 @@ __device__ void differentiate_keys(const BackwardCall& call, std::uint32_t block
         for (int k = 0; k < 4; ++k) {
           const int row = corner.column + n * 8 + corner.lane % 4 * 2 + k % 2;
           const float slope = weights[n][k] * (slopes[n][k] - all_facts[number % 2 * chunk + row].delta);
-          weights[n][k] = weights[n][k] != 0.0f ? slope : 0.0f;  // poison may be in what is not seen
+          // Where there is a mask, poison may be in what is not seen.
+          weights[n][k] = masking == Masking::none || weights[n][k] != 0.0f ? slope : 0.0f;
         }
       }
       multiply_weights<T, D>(key_sums, weights, corner, L::part_tile(shared, number, 0), seen);
@@ -339,20 +364,20 @@ __device__ void differentiate_keys(const BackwardCall& call, std::uint32_t block
   }
 }
 
-template <class T, int D>
+template <class T, int D, Masking masking>
 __global__ void __launch_bounds__(backward_threads, D <= 64 ? 2 : 1)
     attention_backward_kernel(const __grid_constant__ BackwardCall call) {
   extern __shared__ __align__(1024) unsigned char memory[];
   after_earlier_work();
   let_next_begin();
-  if (blockIdx.x < call.row_blocks) return differentiate_queries<T, D>(call, memory);
+  if (blockIdx.x < call.row_blocks) return differentiate_queries<T, D, masking>(call, memory);
   const unsigned block = blockIdx.x - call.row_blocks;
   if constexpr (tuning::backward_together(D)) {
-    differentiate_keys<T, D, true, true>(call, block, memory);
+    differentiate_keys<T, D, masking, true, true>(call, block, memory);
   } else if (block < call.key_blocks) {
-    differentiate_keys<T, D, true, false>(call, block, memory);
+    differentiate_keys<T, D, masking, true, false>(call, block, memory);
   } else {
-    differentiate_keys<T, D, false, true>(call, block - call.key_blocks, memory);
+    differentiate_keys<T, D, masking, false, true>(call, block - call.key_blocks, memory);
   }
 }
 
@@ -406,7 +431,19 @@ void run_half_backward(const BackwardPlan& plan, const BackwardScratch& scratch,
     }
     const bool of_keys = wants(plan.d_keys) || wants(plan.d_values);
     const std::int64_t blocks = cut(call, backward_rows, of_keys ? (tuning::backward_together(D) ? 1 : 2) : 0);
-    launch<&attention_backward_kernel<T, D>>(blocks, backward_threads, bytes, call, device, stream);
+    switch (masking_of(forward)) {
+      case Masking::none:
+        launch<&attention_backward_kernel<T, D, Masking::none>>(blocks, backward_threads, bytes, call, device, stream);
+        break;
+      case Masking::simple:
+        launch<&attention_backward_kernel<T, D, Masking::simple>>(blocks, backward_threads, bytes, call, device,
+                                                                  stream);
+        break;
+      case Masking::general:
+        launch<&attention_backward_kernel<T, D, Masking::general>>(blocks, backward_threads, bytes, call, device,
+                                                                   stream);
+        break;
+    }
     if (of_keys && scratch.key_split > 1) {
       call.padded_head_dim = D;
       const std::int64_t sums = 2 * forward.batch * forward.kv_heads * forward.keys;
