@@ -1,9 +1,11 @@
 // voxelize on a GPU.
 //
 // One kernel fills, the next puts the points in; neighbours that share a cell are counted in the warp first. That is all
-// for counts and occupancy. Where features are reduced the points form chains, which cuda_features.h makes cells of.
+// for counts and occupancy, but for counts of many points that come in no order, which cuda_bins.h sorts. Where features are
+// reduced the points form chains, which cuda_features.h makes cells of.
 #include <algorithm>
 
+#include "ops/voxelize/cuda_bins.h"
 #include "ops/voxelize/cuda_features.h"
 #include "ops/voxelize/room.h"
 
@@ -15,18 +17,8 @@ namespace {
 __global__ void __launch_bounds__(tuning::threads) voxelize_fill_kernel(const __grid_constant__ Call call) {
   after_earlier_work();
   let_next_begin();  // so it may read its input at once: all that wrote it is done
-  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * tuning::threads + threadIdx.x;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * tuning::threads;
   check_data<tuning::threads>(call.plan, call.box);
-  for (int n = 0; n < call.fill_count; ++n) {
-    const Fill& fill = call.fills[n];
-    const std::int64_t wide = reinterpret_cast<std::uintptr_t>(fill.data) % 16 == 0 ? fill.bytes / 16 : 0;
-    const uint4 four{fill.pattern, fill.pattern, fill.pattern, fill.pattern};
-    for (std::int64_t k = thread; k < wide; k += stride) static_cast<uint4*>(fill.data)[k] = four;
-    for (std::int64_t k = wide * 16 + thread; k < fill.bytes; k += stride) {
-      static_cast<std::uint8_t*>(fill.data)[k] = static_cast<std::uint8_t>(fill.pattern >> k % 4 * 8);
-    }
-  }
+  fill_all(call);
 }
 
 // ---- points --------------------------------------------------------------------------------------------------------
@@ -175,7 +167,7 @@ __global__ void __launch_bounds__(tuning::threads, tuning::image_residents)
   const auto first_key = static_cast<std::int32_t>(camera.cloud.grid * plan.cells);
   std::uint8_t* const marks = plan.occupancy != nullptr ? plan.occupancy : call.occupied;
   std::uint8_t* const more_marks = plan.occupancy != nullptr ? call.occupied : nullptr;
-  int no_reading = 0, not_finite = 0, outside = 0;
+  int no_reading = 0, not_finite = 0, kept = 0;
   const bool camera_is_ordinary = camera.is_ordinary();
   const auto run = [&](auto is_ordinary, auto is_posed) {
     std::int32_t last = -1;
@@ -204,8 +196,10 @@ __global__ void __launch_bounds__(tuning::threads, tuning::image_residents)
         float p[3];
         p[2] = reading * camera.scale;
         bool valid = p[2] >= camera.lowest && p[2] <= camera.highest;
+        if constexpr (!is_ordinary) {
 #pragma unroll 1
-        for (int i = 0; i < call.readings.invalid_count; ++i) valid = valid && reading != call.readings.invalid[i];
+          for (int i = 0; i < call.readings.invalid_count; ++i) valid = valid && reading != call.readings.invalid[i];
+        }
         const float x = from_centre * p[2];
         const float y = ((row + k) - camera.cloud.cy) * p[2];
         if (is_ordinary || (camera_is_ordinary && Readings::is_ordinary(p[2]))) {
@@ -216,15 +210,15 @@ __global__ void __launch_bounds__(tuning::threads, tuning::image_residents)
           p[1] = y / camera.fy.divisor;
         }
         if (is_posed) transform(camera.cloud, p);  // no sum of something that is not finite is
-        bool inside;
+        bool inside = valid;
         const std::int32_t cell = camera.axes.cell(p, inside);
         if (!valid) ++no_reading;
-        if (valid && !inside) {
-          ++outside;
-          if (!(is_ordinary && !is_posed) && !all_finite(p)) ++not_finite;
+        if (inside) ++kept;
+        if constexpr (!is_ordinary || is_posed) {
+          if (valid && !inside && !all_finite(p)) ++not_finite;
         }
         // Where there is none, a pixel has marked what it did before.
-        keys[k] = valid && inside ? first_key + cell : Counts ? -1 : k == 0 ? last : keys[k - 1];
+        keys[k] = inside ? first_key + cell : Counts ? -1 : k == 0 ? last : keys[k - 1];
       }
       after_earlier_work();  // the grids are filled
       if constexpr (Counts) {
@@ -242,11 +236,13 @@ __global__ void __launch_bounds__(tuning::threads, tuning::image_residents)
         }
       };
       if (marks != nullptr) mark_all(marks);
-      if (more_marks != nullptr) mark_all(more_marks);
+      if constexpr (!is_ordinary) {
+        if (more_marks != nullptr) mark_all(more_marks);
+      }
       last = keys[n - 1];
     }
   };
-  const bool ordinary = camera_is_ordinary && call.readings.ordinary;
+  const bool ordinary = camera_is_ordinary && call.readings.ordinary && more_marks == nullptr;
   if (plan.poses.data != nullptr) {
     ordinary ? run(std::true_type{}, std::true_type{}) : run(std::false_type{}, std::true_type{});
   } else {
@@ -254,16 +250,118 @@ __global__ void __launch_bounds__(tuning::threads, tuning::image_residents)
   }
   let_next_begin();
   if (plan.dropped == nullptr) return;
-  no_reading -= static_cast<int>(tiling.rows - (max(bottom, top) - top));  // those that are no pixels
+  const auto pixels_here = static_cast<int>(max(bottom, top) - top);
+  no_reading -= static_cast<int>(tiling.rows) - pixels_here;  // those that are no pixels
   const auto count = [&](Drop reason, int pixels) {
     if (pixels > 0) atomicAdd(dropped + static_cast<int>(reason), pixels);
   };
   count(Drop::no_reading, no_reading);
   count(Drop::not_finite, not_finite);
-  count(Drop::outside, outside - not_finite);
+  count(Drop::outside, pixels_here - no_reading - kept - not_finite);
   __syncthreads();
   if (threadIdx.x < drop_reasons && dropped[threadIdx.x] > 0) {
     atomicAdd(reinterpret_cast<unsigned long long*>(plan.dropped) + number * drop_reasons + threadIdx.x,
+              static_cast<unsigned long long>(dropped[threadIdx.x]));
+  }
+}
+
+// Counts, occupancy or both of a plain cloud whose cells are quick to find.
+template <class T, bool Counts, bool Marks>
+__global__ void __launch_bounds__(tuning::threads) voxelize_cloud_kernel(const __grid_constant__ Call call) {
+  constexpr int n = tuning::points_per_thread;
+  const Plan& plan = call.plan;
+  __shared__ Recent recent;
+  __shared__ int dropped[drop_reasons];
+  if (threadIdx.x < drop_reasons) dropped[threadIdx.x] = 0;
+  const auto lane = static_cast<int>(threadIdx.x % warp_size);
+  const std::int64_t first = blockIdx.x * call.tiling.points;
+  const auto points = static_cast<int>(min(call.tiling.points, plan.points_per_cloud - first));
+  auto at = static_cast<int>(threadIdx.x / warp_size) * warp_points + lane;
+  const T* from = static_cast<const T*>(plan.points) + (first + at) * plan.point_stride;
+  T next[n][3] = {};  // points of the next round, on their way
+  const auto read = [&](int number) {
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      if (number + k * warp_size >= points) continue;
+#pragma unroll
+      for (int axis = 0; axis < 3; ++axis) next[k][axis] = from[k * warp_size * plan.point_stride + axis];
+    }
+    from += round_points * plan.point_stride;
+  };
+  read(at);
+  // Of a single round too little would be put together.
+  const bool may_meet = call.tiling.points > round_points;
+  bool shares = may_meet;
+  if (shares) recent.clear();
+  __syncthreads();
+  int outside = 0, not_finite = 0;  // the former with what is no point, too
+  for (int round = 0; round < points; round += round_points, at += round_points) {
+    std::int32_t keys[n];
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      const bool is_point = at + k * warp_size < points;
+      bool inside = is_point;
+      const float p[3] = {widen(next[k][0]), widen(next[k][1]), widen(next[k][2])};
+      const std::int32_t cell = call.axes.cell(p, inside);
+      keys[k] = inside ? cell : -1;
+      if (!inside) {
+        ++outside;
+        if (is_point && !all_finite(p)) ++not_finite;
+      }
+    }
+    read(at + round_points);
+    after_earlier_work();  // the grids are filled
+    if (round == 0 && call.bins.tiles > 0 && *call.bins.scattered) return;
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      const std::int32_t previous = __shfl_up_sync(whole_warp, keys[k], 1);
+      const bool begins = lane == 0 || keys[k] != previous;
+      bool leads = begins && keys[k] >= 0;
+      bool adds = leads;
+      int length = 0;
+      if constexpr (Counts) {
+        const unsigned later = __ballot_sync(whole_warp, begins) >> lane >> 1;
+        length = later == 0 ? warp_size - lane : __ffs(static_cast<int>(later));
+      }
+      if (shares) {
+        const unsigned runs = __ballot_sync(whole_warp, leads);
+        if constexpr (Counts) {
+          const int taken = leads ? recent.add(keys[k], length) : 0;
+          adds = leads && taken == 0;
+          leads = leads && taken != 2;
+        } else if (leads) {
+          leads = recent.enter(keys[k]);
+        }
+        // Where points have cells for themselves it only costs.
+        shares = 4 * __popc(__ballot_sync(whole_warp, leads)) <= 3 * __popc(runs);
+      }
+      // Nothing comes back: a reduction, which nobody waits for.
+      if constexpr (Counts) {
+        if (adds) atomicAdd(plan.count + keys[k], length);
+      }
+      if constexpr (Marks) {
+        if (leads && plan.occupancy != nullptr) mark(call, plan.occupancy, keys[k]);
+        if (leads && call.occupied != nullptr) call.occupied[keys[k]] = 1;
+      }
+    }
+  }
+  after_earlier_work();  // of a block without points too
+  if (Counts && may_meet) {
+    __syncthreads();
+    recent.flush(plan.count);
+  }
+  let_next_begin();
+  if (plan.dropped == nullptr) return;
+  if (outside > not_finite) atomicAdd(dropped + static_cast<int>(Drop::outside), outside - not_finite);
+  if (not_finite > 0) atomicAdd(dropped + static_cast<int>(Drop::not_finite), not_finite);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const auto all = static_cast<int>(divide_up(points, round_points) * round_points);
+    dropped[static_cast<int>(Drop::outside)] -= all - points;
+  }
+  __syncthreads();
+  if (threadIdx.x < drop_reasons && dropped[threadIdx.x] > 0) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(plan.dropped) + threadIdx.x,
               static_cast<unsigned long long>(dropped[threadIdx.x]));
   }
 }
@@ -306,21 +404,9 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
   if constexpr (!Plain) __syncthreads();
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   std::int64_t base = static_cast<std::int64_t>(threadIdx.x / warp_size) * warp_points + lane;
-  constexpr bool reads_ahead = Plain && !Features;
-  T next[reads_ahead ? n : 1][3];  // points of the next round, on their way
-  const auto read = [&](std::int64_t first) {
-#pragma unroll
-    for (int k = 0; k < n; ++k) {
-      if (first + k * warp_size >= plan.points_per_cloud) continue;
-      const T* const at = static_cast<const T*>(plan.points) + (first + k * warp_size) * plan.point_stride;
-#pragma unroll
-      for (int axis = 0; axis < 3; ++axis) next[k][axis] = at[axis];
-    }
-  };
-  const std::int64_t plain_points = reads_ahead ? call.tiling.points : round_points;
+  const std::int64_t plain_points = Features ? round_points : call.tiling.points;
   const std::int64_t plain_first = blockIdx.x * plain_points;
-  const std::int64_t plain_stored = reads_ahead ? min(plain_points, plan.points_per_cloud - plain_first) : round_points;
-  if constexpr (reads_ahead) read(plain_first + base);
+  const std::int64_t plain_stored = Features ? round_points : min(plain_points, plan.points_per_cloud - plain_first);
   for (std::int64_t round = 0; round < (Plain ? plain_stored : tile.stored);
        round += round_points, base += round_points) {
     Index keys[n];
@@ -337,18 +423,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
 #pragma unroll
       for (int k = 0; k < n; ++k) {
         const std::int64_t at = plain_first + base + k * warp_size;
-        if constexpr (reads_ahead) {
-          const C p[3] = {widen(next[k][0]), widen(next[k][1]), widen(next[k][2])};
-          Place place;
-          if (at < plan.points_per_cloud) place = place_of<Index>(plan, call.axes, cloud, p);
-          drops[k] = place.drop;
-          keys[k] = static_cast<Index>(place.cell);
-        } else {
-          keys[k] = locate_plain<T, Index>(call, cloud, at, drops[k]);
-        }
-      }
-      if constexpr (reads_ahead) {
-        if (round + round_points < plain_stored) read(plain_first + base + round_points);
+        keys[k] = locate_plain<T, Index>(call, cloud, at, drops[k]);
       }
       if (round == 0) __syncthreads();
     } else if constexpr (from == From::images) {
@@ -508,6 +583,12 @@ std::int64_t most_heavy(const Plan& plan) { return plan.all_points / (tuning::lo
 
 void take_scratch(Call& call, Room& room) {
   const Plan& plan = call.plan;
+  if (call.bins.tiles > 0) {
+    room.take(call.bins.scattered, 1);
+    room.take(call.bins.dropped, std::int64_t{call.bins.sorters} * drop_reasons);
+    room.take(call.bins.places, std::int64_t{call.bins.tiles} * bin_places);
+    room.take(call.bins.extents, std::int64_t{call.bins.tiles} * bins);
+  }
   if (plan.bits != nullptr) room.take(call.occupied, call.all_cells);
   if (!plan.reduces_features()) return;
   room.take(call.heads, call.all_cells);
@@ -576,12 +657,16 @@ class Runner {
     }
     std::int64_t bytes = 0;
     for (int n = 0; n < call_.fill_count; ++n) bytes = std::max(bytes, call_.fills[n].bytes);
-    launch(&voxelize_fill_kernel,
-           std::clamp<std::int64_t>(divide_up(bytes, tuning::fill_bytes * tuning::threads), 1, tuning::most_blocks));
-    if (features) {
-      with_feature_type(plan, [&](auto type) { run_features<typename decltype(type)::type>(); });
+    if (call_.bins.tiles > 0) {
+      run_many();
     } else {
-      run_points<false>();
+      launch(&voxelize_fill_kernel,
+             std::clamp<std::int64_t>(divide_up(bytes, tuning::fill_bytes * tuning::threads), 1, tuning::most_blocks));
+      if (features) {
+        with_feature_type(plan, [&](auto type) { run_features<typename decltype(type)::type>(); });
+      } else {
+        run_points<false>();
+      }
     }
     if (plan.bits != nullptr || empties_count(call_)) {
       launch(&voxelize_marks_kernel,
@@ -598,6 +683,15 @@ class Runner {
     with_point_type(plan, [&](auto type) {
       using T = typename decltype(type)::type;
       if constexpr (is_float_type<T>) {
+        if constexpr (!Features && sizeof(compute_t<T>) == 4) {
+          if (is_plain(plan) && call_.axes.quick) {
+            const bool marks = plan.occupancy != nullptr || call_.occupied != nullptr;
+            return launch(plan.count == nullptr ? &voxelize_cloud_kernel<T, false, true>
+                          : marks               ? &voxelize_cloud_kernel<T, true, true>
+                                                : &voxelize_cloud_kernel<T, true, false>,
+                          tiles);
+          }
+        }
         if (is_plain(plan)) {
           return launch(&voxelize_points_kernel<T, std::int32_t, From::plain_points, Features>, tiles);
         }
@@ -616,6 +710,19 @@ class Runner {
         launch(&voxelize_points_kernel<T, std::int64_t, From::points, Features>, tiles);
       }
     });
+  }
+
+  // Counts of so many points that it is worth asking whether they come in an order.
+  void run_many() const {
+    const auto run = [&](const void* kernel, int blocks, int bytes) {
+      cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+                 "asking for shared memory");
+      cuda_launch(kernel, blocks, bin_threads, static_cast<std::size_t>(bytes), &call_, device_, stream_,
+                  name_of(call_.plan.operation));
+    };
+    run(reinterpret_cast<const void*>(&voxelize_sort_kernel), call_.bins.sorters, sizeof(SortShared));
+    run_points<false>();
+    run(reinterpret_cast<const void*>(&voxelize_bins_kernel), call_.bins.counters, call_.bins.cells * 4);
   }
 
   template <class F, int V>
@@ -673,6 +780,7 @@ void run_cuda(const Plan& plan, const Context& context, int device) {
   call.all_cells = plan.grids * plan.cells;
   call.tiling = tiling_of(plan, !is_plain(plan) || !plan.reduces_features());
   call.axes = Axes(plan);
+  if (call.axes.quick) call.bins = Bins(plan, cuda_machine(device));
   if (is_image(plan)) {
     call.width = Division(static_cast<std::uint32_t>(plan.width));
     call.readings = Readings(plan);

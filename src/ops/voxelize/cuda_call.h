@@ -23,6 +23,22 @@ struct HeavyCell {
   int points;
 };
 
+// For points in no order (cuda_bins.h).
+inline constexpr int bins = tuning::bins;
+struct Bins {
+  int tiles = 0;                     // of points; 0: not used
+  int cells = 0;                     // of a bin
+  int sorters = 0, counters = 0;     // blocks that sort and that count
+  bool wide = false;                 // four counts can be written at once
+  bool* scattered = nullptr;         // whether they are
+  std::int32_t* dropped = nullptr;   // by each of those that sort
+  std::uint16_t* places = nullptr;   // in their bins, of the points of each tile
+  std::uint32_t* extents = nullptr;  // of each tile and bin: the first of its points and, in the upper half, the end
+
+  Bins() = default;
+  Bins(const Plan& plan, const CudaMachine& machine);
+};
+
 struct Call {
   Plan plan;
   FaultBox* box = nullptr;
@@ -37,6 +53,7 @@ struct Call {
 
   std::uint8_t* occupied = nullptr;  // scratch: what bits are packed from
   std::int64_t word_cells = 0;       // that lie in words of plan.occupancy all of which hold 0 or 1
+  Bins bins;
 
   // With features only: what empty cells hold, four bytes of it,
   std::uint32_t empty_float = 0, empty_feature = 0;
@@ -51,6 +68,27 @@ struct Call {
   HeavyCell* heavy_cells = nullptr;
   Partial* heavy = nullptr;  // of each of them and channel
 };
+
+// By all threads of a launch.
+__device__ void fill_all(const Call& call) {
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (int n = 0; n < call.fill_count; ++n) {
+    const Fill& fill = call.fills[n];
+    auto* const bytes = static_cast<std::uint8_t*>(fill.data);
+    const std::int64_t before =
+        min(static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(bytes) % 16), fill.bytes);
+    const std::int64_t wide = (fill.bytes - before) / 16;
+    const std::uint32_t word = __funnelshift_r(fill.pattern, fill.pattern, static_cast<unsigned>(before) * 8u);
+    const uint4 four{word, word, word, word};
+    uint4* const to = reinterpret_cast<uint4*>(bytes + before);
+    for (std::int64_t k = thread; k < wide; k += stride) to[k] = four;
+    for (std::int64_t k = thread; k < fill.bytes - wide * 16; k += stride) {
+      const std::int64_t at = k < before ? k : k + wide * 16;
+      bytes[at] = static_cast<std::uint8_t>(fill.pattern >> at % 4 * 8);
+    }
+  }
+}
 
 // `empty` need be no integer where no output is one.
 __host__ __device__ std::int32_t whole(double empty) {

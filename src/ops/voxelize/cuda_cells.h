@@ -84,15 +84,15 @@ struct Cell {
   __device__ void add_sums(const F (&x)[V], const int (&exponents)[V]) {
     bool finite = true;
 #pragma unroll
-    for (int v = 0; v < V; ++v) finite = finite && is_finite(feature_value(x[v]));
-#pragma unroll
     for (int v = 0; v < V; ++v) {
-      if (finite) {
-        sums[v].fixed += nearest_integer(static_cast<double>(feature_value(x[v])) * power_of_two(exponents[v]));
-      } else {
-        sums[v].add(feature_value(x[v]), power_of_two(exponents[v]));
-      }
+      const auto value = feature_value(x[v]);
+      const bool counts = is_finite(value);
+      finite = finite && counts;
+      sums[v].fixed += nearest_integer(static_cast<double>(counts ? value : 0) * power_of_two(exponents[v]));
     }
+    if (finite) return;
+#pragma unroll
+    for (int v = 0; v < V; ++v) sums[v].flags |= Sum::flag_of(feature_value(x[v]));
   }
   __device__ void write(const Plan& plan, std::int64_t out, const int (&exponents)[V], std::int64_t points) {
     using R = feature_t<F>;

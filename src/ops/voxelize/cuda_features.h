@@ -244,7 +244,7 @@ struct Link {
 template <class F, int V, bool Sums, bool Extremes>
 __device__ bool add_chain(const Call& call, Link<F, V> at, std::int64_t channel, const int (&exponents)[V],
                           Cell<F, V, Sums, Extremes>& cell, int& points) {
-  constexpr int flight = 2;  // points of a run that are read at once; a step each
+  constexpr int flight = tuning::chain_flight;  // points of a run that are read at once; a step each
   for (int steps = 0;;) {
     cell.add(call.plan, at.x, exponents);
     steps += 1 + (at.node.length - 1 + flight - 1) / flight;
@@ -274,8 +274,11 @@ __global__ void __launch_bounds__(tuning::threads, tuning::cells_blocks)
     voxelize_cells_kernel(const __grid_constant__ Call call) {
   const Plan& plan = call.plan;
   __shared__ CellTile tile;
+  __shared__ int of_grid[Sums ? most_shared_channels : 1];  // exponents, where there is one grid
   after_earlier_work();
   let_next_begin();
+  const bool shares = Sums && plan.grids == 1 && plan.channels <= most_shared_channels;
+  if (shares && threadIdx.x < plan.channels) of_grid[threadIdx.x] = exponent_of_cell(call, 0, threadIdx.x);
   tile.read(call);
   write_marks(call, tile);
   // Threads lie side by side along the channels, as many cells as have room at once.
@@ -297,8 +300,10 @@ __global__ void __launch_bounds__(tuning::threads, tuning::cells_blocks)
         write_empty<V>(tile, static_cast<F*>(plan.min), call.empty_feature, row, rows, plan.channels, channel);
       }
     }
-    std::int64_t grid = -1;
+    std::int64_t grid = shares ? 0 : -1;
     int exponents[V] = {};
+#pragma unroll
+    for (int v = 0; shares && v < V; ++v) exponents[v] = of_grid[channel + v];
     for (int number = row; number < tile.occupied_count; number += rows) {
       const Link<F, V> at = next;
       if (number + rows < tile.occupied_count) next.read(call, tile.heads[tile.occupied[number + rows]], channel);

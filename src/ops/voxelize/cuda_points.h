@@ -101,10 +101,9 @@ struct Axes {
     }
     quick = true;
   }
-  // Where `inside` is set.
+  // Where `inside` stays set.
   __device__ std::int32_t cell(const float (&p)[3], bool& inside) const {
     std::uint32_t cell = 0;
-    inside = true;
 #pragma unroll
     for (int n = 0; n < 3; ++n) {
       const Axis& axis = axes[n];
@@ -126,7 +125,7 @@ template <class Index, class C>
 __device__ Place place_of(const Plan& plan, const Axes& axes, const Cloud<C>& cloud, const C (&p)[3]) {
   if constexpr (sizeof(Index) == 4 && sizeof(C) == 4) {
     if (axes.quick) {
-      bool inside;
+      bool inside = true;
       const std::int32_t cell = axes.cell(p, inside);
       if (inside) return {Drop::none, cell};
       return {plan.dropped == nullptr || all_finite(p) ? Drop::outside : Drop::not_finite, -1};
@@ -235,7 +234,7 @@ struct Readings {
   float invalid[max_invalid] = {};  // those in between
   int invalid_count = 0;
   bool quick = false;     // they are set
-  bool ordinary = false;  // is_ordinary() of all
+  bool ordinary = false;  // is_ordinary() of all, and none of them is invalid
 
   Readings() = default;
   explicit Readings(const Plan& plan) : scale(static_cast<float>(plan.depth_scale)) {
@@ -260,7 +259,7 @@ struct Readings {
       highest = std::min(highest, largest * scale);
     }
     quick = true;
-    ordinary = lowest >= least && highest <= most;
+    ordinary = lowest >= least && highest <= most && invalid_count == 0;
   }
   // A camera that is ordinary too has quotients that Inverse gets right.
   static constexpr float least = 0x1p-40f, most = 0x1p40f;

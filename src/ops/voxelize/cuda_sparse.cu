@@ -19,6 +19,8 @@ struct SparseCall {
   Axes axes;
   std::int64_t all_cells = 0;  // of all grids; also the key of points that are in none
 
+  std::uint32_t* zeros = nullptr;  // scratch that starts at 0
+  std::int64_t zero_words = 0;
   // Scratch. Keys are uint32 where the plan is small, else uint64.
   void* keys = nullptr;              // of each point
   void* sorted = nullptr;            // keys in their order
@@ -31,6 +33,8 @@ struct SparseCall {
   Partial* partials = nullptr;
   std::int64_t* totals = nullptr;  // voxels, points in them
   long long* bounds = nullptr;     // lowest and highest cell of a lattice
+
+  std::int64_t place_threads = 0;  // that write what is not first points
 
   bool small = false;  // plan.is_small()
   __device__ std::int64_t key_at(const void* from, std::int64_t k) const {
@@ -57,11 +61,21 @@ __device__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
 // Which of `each` things that follow one another a thread has to do, and of which owner.
 struct Share {
   std::int64_t owner, part;
-  __device__ explicit Share(std::int64_t each) {
-    owner = quotient(thread_number(), each);
-    part = thread_number() - owner * each;
-  }
+  __device__ Share(std::int64_t thread, std::int64_t each)
+      : owner(quotient(thread, each)), part(thread - owner * each) {}
+  __device__ explicit Share(std::int64_t each) : Share(thread_number(), each) {}
 };
+
+// What is counted in begins at 0.
+__global__ void __launch_bounds__(threads) voxelize_clear_kernel(const __grid_constant__ SparseCall call) {
+  after_earlier_work();
+  let_next_begin();
+  for (std::int64_t k = thread_number(); k < call.zero_words; k += thread_count()) call.zeros[k] = 0;
+  if (call.plan.dropped == nullptr) return;
+  for (std::int64_t k = thread_number(); k < call.plan.clouds * drop_reasons; k += thread_count()) {
+    call.plan.dropped[k] = 0;
+  }
+}
 
 // ---- keys ----------------------------------------------------------------------------------------------------------
 
@@ -167,22 +181,46 @@ struct BeginsRow {
   }
 };
 
+// Where the scan writes how many rows have begun up to each sorted point. It also notes where each of them begins, and at
+// the last point that is in a voxel how many there are.
 template <class Key>
-__global__ void __launch_bounds__(threads) voxelize_starts_kernel(const __grid_constant__ SparseCall call) {
-  after_earlier_work();
-  let_next_begin();
-  const std::int64_t k = thread_number();
-  if (k >= call.plan.all_points) return;
-  const auto* const keys = static_cast<const Key*>(call.sorted);
-  const auto none = static_cast<Key>(call.all_cells);
-  if (keys[k] == none) return;
-  if (k == 0 || keys[k - 1] != keys[k]) call.starts[call.row_ends[k] - 1] = static_cast<std::int32_t>(k);
-  if (k + 1 == call.plan.all_points || keys[k + 1] == none) {
-    call.starts[call.row_ends[k]] = static_cast<std::int32_t>(k + 1);
-    call.totals[0] = call.row_ends[k];
-    call.totals[1] = k + 1;
+struct RowEnds {
+  using iterator_category = std::random_access_iterator_tag;
+  using value_type = std::int32_t;
+  using difference_type = std::int64_t;
+  using pointer = void;
+
+  struct Slot {
+    const RowEnds& to;
+    std::int64_t k;
+    __device__ void operator=(std::int32_t begun) const {
+      to.row_ends[k] = begun;
+      if (to.begins.keys[k] == to.begins.none) return;
+      if (to.begins(k) != 0) to.starts[begun - 1] = static_cast<std::int32_t>(k);
+      if (k + 1 == to.points || to.begins.keys[k + 1] == to.begins.none) {
+        to.starts[begun] = static_cast<std::int32_t>(k + 1);
+        to.totals[0] = begun;
+        to.totals[1] = k + 1;
+      }
+    }
+  };
+  using reference = Slot;
+
+  BeginsRow<Key> begins;
+  std::int64_t points;
+  std::int32_t* row_ends;
+  std::int32_t* starts;
+  std::int64_t* totals;
+  std::int64_t first = 0;
+
+  __host__ __device__ RowEnds operator+(std::int64_t n) const {
+    RowEnds moved = *this;
+    moved.first += n;
+    return moved;
   }
-}
+  __device__ Slot operator[](std::int64_t n) const { return {*this, first + n}; }
+  __device__ Slot operator*() const { return {*this, first}; }
+};
 
 // What a row without a voxel holds.
 __device__ void write_rest(const Plan& plan, std::int64_t row) {
@@ -208,12 +246,10 @@ __device__ void write_rest(const Plan& plan, std::int64_t row) {
 // The first points of each row, and zeros behind them: a thread for each number of a point, so that those of a point are
 // read and written together.
 template <class F, class C>
-__global__ void __launch_bounds__(threads) voxelize_first_kernel(const __grid_constant__ SparseCall call) {
+__device__ void write_first(const SparseCall& call, std::int64_t thread) {
   const Plan& plan = call.plan;
-  after_earlier_work();
-  let_next_begin();
   const std::int64_t width = 3 + plan.channels;
-  const auto [row, column] = Share(width);
+  const auto [row, column] = Share(thread, width);
   if (row >= plan.rows) return;
   const bool kept = row < call.kept();
   const std::int64_t start = kept ? call.starts[row] : 0;
@@ -236,11 +272,8 @@ __global__ void __launch_bounds__(threads) voxelize_first_kernel(const __grid_co
 }
 
 // All else that needs no sums: a thread for each sorted point, and for each row.
-__global__ void __launch_bounds__(threads) voxelize_rows_kernel(const __grid_constant__ SparseCall call) {
+__device__ void write_place(const SparseCall& call, std::int64_t k) {
   const Plan& plan = call.plan;
-  after_earlier_work();
-  let_next_begin();
-  const std::int64_t k = thread_number();
   const std::int64_t kept = call.kept();
   if (k == 0 && plan.found != nullptr) {
     plan.found[0] = kept;
@@ -272,6 +305,17 @@ __global__ void __launch_bounds__(threads) voxelize_rows_kernel(const __grid_con
     plan.first_counts[row] = static_cast<std::int32_t>(min(std::int64_t{count}, plan.first_points));
   if (plan.count != nullptr) plan.count[row] = count;
   if (plan.occupancy != nullptr) plan.occupancy[row] = 1;
+}
+
+template <class F, class C>
+__global__ void __launch_bounds__(threads) voxelize_rows_kernel(const __grid_constant__ SparseCall call) {
+  after_earlier_work();
+  let_next_begin();
+  if (const std::int64_t thread = thread_number(); thread < call.place_threads) {
+    write_place(call, thread);
+  } else {
+    write_first<F, C>(call, thread - call.place_threads);
+  }
 }
 
 // ---- features ------------------------------------------------------------------------------------------------------
@@ -504,7 +548,7 @@ class SparseRunner {
     room.take(call_.totals, 2);
     room.take(call_.magnitudes.given, plan.grids);
     room.take(call_.magnitudes.largest, plan.grids * most_channels());
-    cleared_ = room.used();
+    call_.zero_words = room.used() / 4;
     Key* keys = nullptr;
     Key* sorted = nullptr;
     room.take(keys, points);
@@ -537,7 +581,9 @@ class SparseRunner {
     const auto begins = thrust::make_transform_iterator(thrust::make_counting_iterator(std::int64_t{0}),
                                                         BeginsRow<Key>{sorted, static_cast<Key>(call_.all_cells)});
     std::size_t scan_bytes = bytes;
-    cuda_check(cub::DeviceScan::InclusiveSum(temporary, scan_bytes, begins, call_.row_ends, points, stream_), name());
+    const RowEnds<Key> ends{
+        {sorted, static_cast<Key>(call_.all_cells)}, points, call_.row_ends, call_.starts, call_.totals};
+    cuda_check(cub::DeviceScan::InclusiveSum(temporary, scan_bytes, begins, ends, points, stream_), name());
     return std::max(sort_bytes, scan_bytes);
   }
 
@@ -552,28 +598,25 @@ class SparseRunner {
     const CudaScratch scratch(context_.workspace, device_, static_cast<std::size_t>(needed.used()), stream_);
     Room room(static_cast<char*>(scratch.data()));
     take_scratch<Key>(room, temporary_bytes);
-    clear(scratch.data(), cleared_);
-    clear(plan.dropped, plan.clouds * drop_reasons * 8);
+    call_.zeros = static_cast<std::uint32_t*>(scratch.data());
+    launch(&voxelize_clear_kernel,
+           std::clamp<std::int64_t>(divide_up(call_.zero_words, threads), 1, tuning::most_blocks));
     with_point_type(plan, [&](auto type) {
       launch(&voxelize_keys_kernel<typename decltype(type)::type, Key>, call_.tiling.tiles);
     });
-    if (plan.all_points > 0) {
-      sort<Key>(temporary_, temporary_bytes);
-      launch_for(&voxelize_starts_kernel<Key>, plan.all_points);
-    }
+    if (plan.all_points > 0) sort<Key>(temporary_, temporary_bytes);
     std::int64_t voxels = 0;
     if (plan.max_voxels < 0) fetch(&voxels, call_.totals, sizeof voxels);
     set_rows_(plan, voxels);
 
-    launch_for(&voxelize_rows_kernel, std::max({plan.all_points, plan.rows, std::int64_t{1}}));
     const bool wide = plan.dtype == DType::f64;
-    if (plan.first != nullptr) {
-      const std::int64_t width = 3 + plan.channels;
-      with_feature_type(plan, [&](auto type) {
-        using F = typename decltype(type)::type;
-        launch_for(wide ? &voxelize_first_kernel<F, double> : &voxelize_first_kernel<F, float>, plan.rows * width);
-      });
-    }
+    call_.place_threads = divide_up(std::max({plan.all_points, plan.rows, std::int64_t{1}}), threads) * threads;
+    const std::int64_t numbers = plan.first != nullptr ? plan.rows * (3 + plan.channels) : 0;
+    with_feature_type(plan, [&](auto type) {
+      using F = typename decltype(type)::type;
+      launch_for(wide ? &voxelize_rows_kernel<F, double> : &voxelize_rows_kernel<F, float>,
+                 call_.place_threads + numbers);
+    });
     if (plan.reduces_features()) {
       with_feature_type(plan, [&](auto type) { reduce<typename decltype(type)::type>(); });
     }
@@ -629,7 +672,6 @@ class SparseRunner {
   int device_;
   cudaStream_t stream_;
   char* temporary_ = nullptr;
-  std::int64_t cleared_ = 0;  // bytes at the beginning of the scratch that start at 0
 };
 
 }  // namespace

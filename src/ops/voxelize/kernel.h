@@ -399,8 +399,13 @@ struct Sum {
     if (is_finite(x)) {
       fixed += nearest_integer(static_cast<double>(x) * scale);
     } else {
-      flags |= is_nan(x) ? nan : (x > 0 ? up : down);
+      flags |= flag_of(x);
     }
+  }
+  template <class T>
+  ROBOCACHE_HD static int flag_of(T x) {
+    if (is_finite(x)) return none;
+    return is_nan(x) ? nan : (x > 0 ? up : down);
   }
   // `scale` is 2^-exponent.
   template <class R = float>

@@ -12,29 +12,48 @@ inline constexpr int points_per_thread = 2;
 // Rounds of those that a block makes, where there are enough tiles of points. A block that makes several puts together what
 // falls into one cell, in this many slots of its shared memory, and each warp gives that up once less than a quarter of its
 // runs meet another. 48 scans of a lidar, which is where many blocks meet: a count takes 42.1 for 162, occupancy 29.6 for
-// 137; 8,000,000 points in the order of a camera, where few do: a count 55.8 for 54.1, occupancy 43.9 for 42.7.
+// 137; 8,000,000 points in the order of a camera, where few do: a count 55.8 for 54.1, occupancy 43.9 for 42.7. A kernel of
+// its own for plain clouds, of 32 registers for 38, has since made the latter 39.8.
 inline constexpr int most_rounds = 8;
 inline constexpr int enough_tiles = 4224;
 inline constexpr int recent_slots = 256;
 
 // Images: rows that a thread reads at once and in all, blocks that there are to be before a tile has more rows, and blocks
-// that a multiprocessor holds at least, which leaves 64 registers. Occupancy of 20 frames of 640 x 480 takes 26.8 with 8
-// rows, 23.2 with 16, 22.8 with 24, 22.4 with 32; two rows at once and 10 blocks make it 26.7. Before marks lost their
-// shuffles, 6 blocks and 80 registers took 30.4, and 8 blocks 27.9.
+// that a multiprocessor holds at least, which leaves 64 registers. With a branch for readings that are invalid in every
+// pixel, and one for a second grid of marks, a pixel takes 86 instructions, without 66. Occupancy of 20 frames of 640 x 480
+// takes 24.2 with 16 rows, 23.5 with 24, 23.2 with 32, 23.0 with 48, where all blocks are resident, and 26.5 with 60.
 inline constexpr int image_flight = 4;
-inline constexpr int most_image_rows = 32;
-inline constexpr int image_blocks = 2112;
+inline constexpr int most_image_rows = 48;
+inline constexpr int image_blocks = 1056;
 inline constexpr int image_residents = 8;
 
 // With features, cells of which a thread finds those that have points (a mean of 8 channels takes 75.5 with 4, 78.0 with 8),
-// and blocks that a multiprocessor holds at least: 8 leave 64 registers, which makes it 115 for 80 without a bound; 6 leave 80.
+// blocks that a multiprocessor holds at least, and points of a run that a thread reads at once: 6 blocks, which leave 80
+// registers, and 2 points take 74.4, a maximum 60.9; 5 and 4 take 78.2 and 65.5, and of points in the order of a sensor 87.5
+// for 89.8; 8 blocks spill. In other sweeps, points that write the cells whose heads they are, after a fill, took 75.3, a
+// maximum 68.6; cells listed by whether they have a chain 74.5 and 61.7.
 inline constexpr int cells_per_thread = 4;
 inline constexpr int cells_blocks = 6;
+inline constexpr int chain_flight = 2;
 
 // Steps along a cell's chain of points, of up to two points each, over which the cell is left to all warps (all points in one
 // voxel: 105 with 32, 148 with 64), and the points of a cloud that a warp looks through then, which is not swept.
 inline constexpr int longest_chain = 32;
 inline constexpr int heavy_span = 256;
+
+// Counts of points in no order: bins, how lines of cells are dealt out to them, threads of a block, points of a thread
+// that sorts, lines of a bin at most (64 KiB of counts), and blocks that a multiprocessor holds, as their shared memory
+// lets it. 8,000,000 points on surfaces take 89.4 for 145.6 by atomics. To ask whether points come in an order takes time:
+// those of a camera take 56.5 for 54.1, of depth images 47.1 for 45.5, of a lidar 45.1 for 42.5. So it is not asked for
+// occupancy (of a camera 41.6 for 39.8). The fewest points for which it is asked are not swept; 1,000,000 take 15 by atomics.
+inline constexpr int bins = 1024;
+inline constexpr unsigned bin_mix = 397;
+inline constexpr int bin_threads = 512;
+inline constexpr int bin_points = 32;
+inline constexpr int bin_most_rows = 512;
+inline constexpr int sort_blocks = 2;
+inline constexpr int bins_blocks = 3;
+inline constexpr int bin_least_points = 2'000'000;
 
 // Bytes that a thread fills and cells that it marks, the blocks that do either at most, and those for cells of many points:
 // a few to each multiprocessor, which loop. Not swept.
