@@ -152,9 +152,9 @@ Cut best_cut(const Shape& shape) {
   double least = std::numeric_limits<double>::infinity();
   const bool clusters = cuda_machine(shape.device).major >= 9;
   const std::int64_t row_warps = std::max<std::int64_t>(divide_up(shape.rows, warp_rows), 1);
-  const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.keys, tuning::keys(shape.head_dim, false)), 1);
   for (const bool wide : {true, false}) {
     if (wide && !shape.wide) continue;
+    const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.keys, tuning::keys(shape.head_dim, wide)), 1);
     const int step = wide ? 4 : 1;
     const int warps = wide ? 4 * tuning::warpgroups(shape.head_dim) : tuning::max_warps(shape.head_dim);
     for (int rows = step; rows <= warps && rows - step < row_warps; rows += step) {

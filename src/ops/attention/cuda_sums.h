@@ -46,7 +46,6 @@ struct Sums {
 // Scores, with -inf where a key is not seen, into weights; and the factors that what was summed before is to be scaled by.
 template <int D, int count>
 __device__ void soften(float (&scores)[count][4], Sums<D>& sums, float scale, float (&factors)[2]) {
-  float greatest[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float most[4];
@@ -56,18 +55,10 @@ __device__ void soften(float (&scores)[count][4], Sums<D>& sums, float scale, fl
     for (int n = 4; n < count; ++n) {
       most[n % 4] = fmaxf(most[n % 4], fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
     }
-    greatest[half] = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
-  }
-#pragma unroll
-  for (int step = 1; step < 4; step *= 2) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      greatest[half] = fmaxf(greatest[half], __shfl_xor_sync(whole_warp, greatest[half], step));
-    }
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float now = fmaxf(sums.most[half], greatest[half] * scale);
+    float now = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
+    now = fmaxf(now, __shfl_xor_sync(whole_warp, now, 1));
+    now = fmaxf(now, __shfl_xor_sync(whole_warp, now, 2));
+    now = fmaxf(sums.most[half], now * scale);
     const float base = now == minus_infinity() ? 0.0f : now;
     factors[half] = power_of_two(sums.most[half] - base);
     float total[4] = {sums.total[half] * factors[half], 0, 0, 0};

@@ -26,12 +26,12 @@ struct Ring {
     return {arrivals + (2 * (tuning::most_stages + stage) + values) * 8};
   }
   __device__ Arrivals queries() const { return {arrivals + 4 * tuning::most_stages * 8}; }
-  __device__ void set_up(int readers) const {
+  __device__ void set_up(int writers, int readers) const {
     queries().set_up();
     for (int stage = 0; stage < stages; ++stage) {
 #pragma unroll
       for (const bool values : {false, true}) {
-        full(stage, values).set_up();
+        full(stage, values).set_up(writers);
         empty(stage, values).set_up(readers);
       }
     }
@@ -52,10 +52,13 @@ struct Turn {
   }
 };
 
-// By one warp: queries, then keys and values as there is room for them.
+// Queries, then keys and values as there is room for them: by one warp, of which one thread says when they are there. Where keys
+// lie in several segments the engine cannot copy all of them: by four warps, of which every thread does.
+__device__ int fetching_warps(const Plan& plan) { return plan.segment_count > 1 ? 4 : 1; }
+
 template <class T, int D>
-__device__ void fetch(const Call& call, const Rows& rows, const Ring<D>& ring, const WideTile<D>& queries, int begin,
-                      int end) {
+__device__ void fetch(const Call& call, const Rows& rows, const Ring<D>& ring, const WideTile<D>& queries, int thread,
+                      int begin, int end) {
   using Stage = typename Ring<D>::Stage;
   const Plan& plan = call.plan;
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
@@ -63,7 +66,7 @@ __device__ void fetch(const Call& call, const Rows& rows, const Ring<D>& ring, c
   if (call.engine_queries) bring_near(call.query_map);
   KeySource<T, D, Stage> source(plan, rows.s, rows.kv_head, true);
   after_earlier_work();
-  if (call.engine_queries) {
+  if (call.engine_queries && thread < warp_size) {
     const int copies = queries.rows / 64 * Stage::blocks;
     if (lane == 0) ring.queries().expect(copies * 64 * 128);
     __syncwarp();
@@ -75,29 +78,28 @@ __device__ void fetch(const Call& call, const Rows& rows, const Ring<D>& ring, c
                    static_cast<int>(plan.is_packed() ? 0 : rows.s.number), ring.queries());
     }
   }
+  const bool several = plan.segment_count > 1;
   Turn turn;
   for (int first = begin; first < end; first += Stage::keys) {
     const int left = min(end - first, Stage::keys);
     const bool plain = source.is_plain(first, left);
 #pragma unroll
     for (const bool values : {false, true}) {
+      const Arrivals full = ring.full(turn.stage, values);
       ring.empty(turn.stage, values).wait(turn.parity ^ 1u);
-      if (plain) {
-        source.copy_tile_by_engine(first, values, ring.tile(turn.stage, values).base, call.maps,
-                                   ring.full(turn.stage, values));
+      if (plain && thread < warp_size) {
+        source.copy_tile_by_engine(first, values, ring.tile(turn.stage, values).base, call.maps, full);
       }
+      if (plain && several && thread > 0) full.arrive();
     }
     if (!plain) {
       copy_keys_slowly<T, D, Stage>(plan, rows.s, rows.kv_head, first, left, ring.tile(turn.stage, false),
-                                    ring.tile(turn.stage, true), Stage::keys, true, Copier<D>(lane, warp_size));
+                                    ring.tile(turn.stage, true), Stage::keys, true, Copier<D>(thread, 4 * warp_size));
       end_group();
       wait_for_groups<0>();
       before_engine();
-      __syncwarp();
-      if (lane == 0) {
-        ring.full(turn.stage, false).arrive();
-        ring.full(turn.stage, true).arrive();
-      }
+      ring.full(turn.stage, false).arrive();
+      ring.full(turn.stage, true).arrive();
     }
     turn.forward(1, ring.stages);
   }
@@ -317,7 +319,8 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D) + 1) * warp_size, 1
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
   const Ring<D> ring{shared, shared + layout.arrivals(), call.stages};
   const WideTile<D> queries{shared + layout.stages, block_rows};
-  if (threadIdx.x == 0) ring.set_up(call.row_warps);
+  const int fetching = fetching_warps(plan);
+  if (threadIdx.x == 0) ring.set_up(fetching == 1 ? 1 : fetching * warp_size, call.row_warps);
   if (plan.is_packed() || plan.lengths.data != nullptr) after_earlier_work();
   Rows rows;
   const bool has_rows = set_rows<T>(plan, call.units, plan.out, plan.lse, block_rows, rows);
@@ -335,8 +338,9 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D) + 1) * warp_size, 1
   take_share(call.units, rows.rank, Ring<D>::Stage::keys, begin, end);
   __syncthreads();
   if (warp >= warps) {
-    give_up_registers<tuning::fetching_registers>();
-    if (warp == warps) fetch<T>(call, rows, ring, queries, begin, end);
+    give_up_registers<tuning::fetching_registers(D)>();
+    const int thread = static_cast<int>(threadIdx.x) - warps * warp_size;
+    if (warp < warps + fetching) fetch<T>(call, rows, ring, queries, thread, begin, end);
   } else {
     take_registers<tuning::warpgroup_registers(D)>();
     const int threads = warps * warp_size;

@@ -19,8 +19,8 @@ constexpr int max_warps(int head_dim) { return head_dim > 64 ? 8 : 12; }
 // Warpgroups of a block beside the one that fetches, and the registers that their threads have: sums, scores and weights need
 // so many, and all of them together are what a processor has.
 constexpr int warpgroups(int head_dim) { return head_dim <= 128 ? 3 : 2; }
-constexpr int warpgroup_registers(int head_dim) { return head_dim <= 128 ? 152 : 224; }
-inline constexpr int fetching_registers = 56;
+constexpr int warpgroup_registers(int head_dim) { return head_dim <= 128 ? 152 : 232; }
+constexpr int fetching_registers(int head_dim) { return head_dim <= 128 ? 56 : 40; }
 
 // What a way to cut a call into blocks costs, in microseconds, fitted to a sweep of all cuts of the bench's twelve shapes on an
 // H200: a block has to begin and to end, each stage of keys takes as long as the latencies in it, which more warps on a
