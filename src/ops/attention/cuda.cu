@@ -24,7 +24,13 @@ int padded_head_dim(std::int64_t head_dim) {
   return 256;
 }
 
-bool set_maps(const Plan& plan, const Cut& cut, CUtensorMap (&maps)[max_attention_segments][2]) {
+namespace {
+
+// How the copy engine finds a box of an array of half types. strides: in elements, from the second dimension on.
+// False: they are none that it knows.
+template <int dimensions>
+bool set_map(CUtensorMap& map, void* data, const std::int64_t (&sizes)[dimensions],
+             const std::int64_t (&strides)[dimensions - 1], const cuuint32_t (&box)[dimensions]) {
   static const auto encode = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult result{};
@@ -38,32 +44,43 @@ bool set_maps(const Plan& plan, const Cut& cut, CUtensorMap (&maps)[max_attentio
                                                                                                      : nullptr);
   }();
   if (encode == nullptr) return false;
-  const auto set = [&](CUtensorMap& map, const Vectors& vectors, std::int64_t count) {
-    const auto size = [](std::int64_t n) { return static_cast<cuuint64_t>(n < 1 ? 1 : n); };
-    const auto batch = size(plan.arrays());
+  cuuint64_t counts[dimensions], bytes[dimensions - 1];
+  cuuint32_t steps[dimensions];
+  for (int k = 0; k < dimensions; ++k) {
+    counts[k] = static_cast<cuuint64_t>(std::max<std::int64_t>(sizes[k], 1));
+    steps[k] = 1;
+    if (k == 0) continue;
     // Where there is one, its stride is never used, and may be anything.
-    const auto stride = [](std::int64_t elements, cuuint64_t of) {
-      return static_cast<cuuint64_t>(of == 1 ? 16 : elements * 2);
-    };
-    const cuuint64_t sizes[] = {size(plan.head_dim), size(count), size(plan.kv_heads), batch};
-    const cuuint64_t strides[] = {stride(vectors.row, sizes[1]), stride(vectors.head, sizes[2]),
-                                  stride(vectors.batch, sizes[3])};
-    for (const cuuint64_t bytes : strides) {
-      if (bytes == 0 || bytes >= cuuint64_t{1} << 40) return false;
-    }
-    const cuuint32_t box[] = {64, static_cast<cuuint32_t>(tuning::keys(padded_head_dim(plan.head_dim), cut.wide)), 1,
-                              1};
-    const cuuint32_t steps[] = {1, 1, 1, 1};
-    return encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, vectors.data, sizes, strides, box, steps,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-  };
+    bytes[k - 1] = static_cast<cuuint64_t>(counts[k] == 1 ? 16 : strides[k - 1] * 2);
+    if (bytes[k - 1] == 0 || bytes[k - 1] >= cuuint64_t{1} << 40) return false;
+  }
+  return encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, dimensions, data, counts, bytes, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+}  // namespace
+
+bool set_maps(const Plan& plan, bool wide, CUtensorMap (&maps)[max_attention_segments][2]) {
+  const auto keys = static_cast<cuuint32_t>(tuning::keys(padded_head_dim(plan.head_dim), wide));
   for (int k = 0; k < plan.segment_count; ++k) {
     const Segment& segment = plan.segments[k];
     if (segment.count == 0) continue;
-    if (!set(maps[k][0], segment.keys, segment.count) || !set(maps[k][1], segment.values, segment.count)) return false;
+    const auto set = [&](CUtensorMap& map, const Vectors& vectors) {
+      return set_map<4>(map, vectors.data, {plan.head_dim, segment.count, plan.kv_heads, plan.arrays()},
+                        {vectors.row, vectors.head, vectors.batch}, {64, keys, 1, 1});
+    };
+    if (!set(maps[k][0], segment.keys) || !set(maps[k][1], segment.values)) return false;
   }
   return true;
+}
+
+bool set_query_map(const Plan& plan, CUtensorMap& map) {
+  const std::int64_t group = plan.group();
+  if (group == 0 || 64 % group != 0 || plan.queries == 0) return false;
+  return set_map<5>(map, plan.q.data, {plan.head_dim, group, plan.queries, plan.kv_heads, plan.arrays()},
+                    {plan.q.head, plan.q.row, plan.q.head * group, plan.q.batch},
+                    {64, static_cast<cuuint32_t>(group), static_cast<cuuint32_t>(64 / group), 1, 1});
 }
 
 Masking masking_of(const Plan& plan) {
@@ -87,33 +104,47 @@ struct Shape {
   friend bool operator==(const Shape&, const Shape&) = default;
 };
 
-// Microseconds that a cut may take; none where it cannot be.
+// Microseconds that a cut may take; none where it cannot be. Sets its stages.
 std::optional<double> cost_of(const Shape& shape, Cut& cut) {
   const CudaMachine& machine = cuda_machine(shape.device);
-  const int warps = cut.row_warps * cut.key_warps;
-  const std::int64_t per_stage = cut.key_warps * tuning::keys(shape.head_dim, cut.wide);
-  const auto stages_for = [&](std::int64_t keys) {
-    const std::int64_t per_block = divide_up(divide_up(keys, cut.split), warp_rows) * warp_rows;
-    return std::max<std::int64_t>(divide_up(per_block, per_stage), 1);
+  const int summing = cut.row_warps * cut.key_warps;
+  const int warps = summing + (cut.wide ? 4 : 0);
+  const int keys = tuning::keys(shape.head_dim, cut.wide);
+  const auto stages_for = [&](std::int64_t count, int keys_of_stage) {
+    const int least = cut.wide ? keys : warp_rows;
+    return std::max<std::int64_t>(divide_up(divide_up(divide_up(count, cut.split), least) * least, keys_of_stage), 1);
   };
-  const std::int64_t stages = stages_for(shape.keys);
-  cut.stages = static_cast<int>(std::min<std::int64_t>(stages_for(shape.most_keys), tuning::stages(shape.head_dim)));
-  const int bytes = Memory(shape.head_dim, cut.wide, cut.row_warps, cut.key_warps, cut.stages).bytes();
-  if (bytes > machine.shared_bytes) return {};
+  const auto bytes_with = [&](int stages) {
+    return Memory(shape.head_dim, cut.wide, cut.row_warps, cut.key_warps, stages).bytes();
+  };
+  // Blocks that there are registers for on a processor; a ring leaves as much room.
   constexpr int all_registers = 65536;
-  const int room = std::max(1, std::min({machine.shared_bytes / bytes, 32 / warps,
-                                         all_registers / (tuning::registers(shape.head_dim) * warps * warp_size)}));
+  int room =
+      std::clamp(all_registers / (tuning::registers(shape.head_dim, cut.wide) * warps * warp_size), 1, 32 / warps);
+  if (cut.wide) {
+    constexpr int of_each_block = 1024;  // that the machine keeps
+    const int limit = (machine.shared_bytes + of_each_block) / room - of_each_block;
+    const std::int64_t wanted = std::max<std::int64_t>(stages_for(shape.most_keys, keys), cut.key_warps);
+    cut.stages = static_cast<int>(std::min<std::int64_t>(wanted, tuning::most_stages));
+    while (cut.stages > cut.key_warps && bytes_with(cut.stages) > limit) --cut.stages;
+  } else {
+    cut.stages = static_cast<int>(
+        std::min<std::int64_t>(stages_for(shape.most_keys, cut.key_warps * keys), tuning::stages(shape.head_dim)));
+  }
+  const int bytes = bytes_with(cut.stages);
+  if (bytes > machine.shared_bytes) return {};
+  room = std::min(room, machine.shared_bytes / bytes);
   const std::int64_t units = divide_up(shape.rows, cut.row_warps * warp_rows) * shape.sequences;
   const std::int64_t at_once =
       cut.split == 1 ? machine.processors : static_cast<std::int64_t>(most_clusters(shape.device, cut.split));
   if (at_once == 0) return {};
   const std::int64_t waves = divide_up(units, at_once * room);
-  const double shared_by = static_cast<double>(std::min<std::int64_t>(divide_up(units, at_once), room));
-  return static_cast<double>(waves) *
-             (tuning::block_us(shape.head_dim) +
-              static_cast<double>(stages) * tuning::stage_us(shape.head_dim, cut.wide, warps * shared_by)) +
-         tuning::merge_us(cut.key_warps, cut.split) +
-         static_cast<double>(units) * (cut.split > 1 ? tuning::cluster_us : tuning::start_us);
+  const auto shared_by = static_cast<double>(std::min<std::int64_t>(divide_up(units, at_once), room));
+  const double stage = tuning::stage_us(shape.head_dim, cut.wide, summing * shared_by);
+  return static_cast<double>(waves) * (tuning::block_us(shape.head_dim, cut.wide) +
+                                       static_cast<double>(stages_for(shape.keys, cut.key_warps * keys)) * stage) +
+         tuning::merge_us(shape.head_dim, cut.key_warps, cut.split) +
+         static_cast<double>(units * cut.split * warps) * tuning::start_us;
 }
 
 Cut best_cut(const Shape& shape) {
@@ -121,12 +152,13 @@ Cut best_cut(const Shape& shape) {
   double least = std::numeric_limits<double>::infinity();
   const bool clusters = cuda_machine(shape.device).major >= 9;
   const std::int64_t row_warps = std::max<std::int64_t>(divide_up(shape.rows, warp_rows), 1);
-  const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.keys, tuning::keys(shape.head_dim, false)), 1);
   for (const bool wide : {true, false}) {
     if (wide && !shape.wide) continue;
-    for (int rows = wide ? 4 : 1; rows <= 8; rows += wide ? 4 : 1) {
-      if (rows > (wide ? 4 : 1) && rows - (wide ? 4 : 1) >= row_warps) continue;
-      for (int keys = 1; rows * keys <= tuning::max_warps(shape.head_dim) && keys <= 4 && keys <= chunks; ++keys) {
+    const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.keys, tuning::keys(shape.head_dim, wide)), 1);
+    const int step = wide ? 4 : 1;
+    const int warps = wide ? 4 * tuning::warpgroups(shape.head_dim) : tuning::max_warps(shape.head_dim);
+    for (int rows = step; rows <= warps && rows - step < row_warps; rows += step) {
+      for (int keys = 1; rows * keys <= warps && keys <= 4 && keys <= chunks; ++keys) {
         for (const int split : {1, 2, 3, 4, 5, 6, 8, 16}) {
           if (split > 1 && (!clusters || split > chunks)) continue;
           Cut cut;
@@ -148,7 +180,7 @@ Cut best_cut(const Shape& shape) {
 
 }  // namespace
 
-Cut cut_of(const Plan& plan, int device) {
+Cut cut_of(const Plan& plan, int device, bool wide) {
   const std::int64_t packed = plan.is_packed() ? std::max<std::int64_t>(plan.batch, 1) : 1;
   Shape shape;
   shape.device = device;
@@ -158,7 +190,7 @@ Cut cut_of(const Plan& plan, int device) {
   shape.sequences = plan.batch * plan.kv_heads;
   shape.head_dim = padded_head_dim(plan.head_dim);
 #if defined(ROBOCACHE_WITH_WARPGROUPS)
-  shape.wide = cuda_machine(device).major == 9 && masking_of(plan) != Masking::general;
+  shape.wide = wide && cuda_machine(device).major == 9 && masking_of(plan) != Masking::general && is_aligned(plan);
 #endif
   // A policy calls with a few shapes, again and again.
   struct Known {

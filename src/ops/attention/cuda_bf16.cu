@@ -16,7 +16,7 @@ int most_clusters(int device, int split) {
   static std::atomic<int> known[max_devices][17];
   std::atomic<int>& answer = known[device][split];
   if (const int clusters = answer.load(std::memory_order_relaxed)) return clusters - 1;
-  constexpr auto* kernel = &attention_kernel<bf16, 64, Masking::none, false>;
+  constexpr auto* kernel = &attention_kernel<bf16, 64, Masking::none>;
   Permits().give(reinterpret_cast<const void*>(kernel), device);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;

@@ -41,7 +41,8 @@ struct Cut {
   bool wide = false;       // warpgroups multiply, of 64 rows each: Hopper
   std::int64_t tiles = 1;  // row_tiles
 };
-Cut cut_of(const Plan& plan, int device);
+// wide: where that may be.
+Cut cut_of(const Plan& plan, int device, bool wide = true);
 
 // How many clusters of so many blocks run at once where a processor has room for one block: processors come in groups, and a
 // cluster must find room in one.
@@ -53,24 +54,23 @@ int padded_head_dim(std::int64_t head_dim);
 // Floats between rows of sums in shared memory: rows of a fragment lie in different banks.
 constexpr int sum_pitch(int head_dim) { return head_dim + 8; }
 
-// Shared memory of a block: stages of keys and values, and when these are used up the sums that are merged; then its queries,
-// the maximum and the total of each row, and what counts arrivals.
+// Shared memory of a block: stages of keys and values, then its queries; when these are used up, the sums that are merged;
+// then the maximum and the total of each row, and what counts arrivals.
 struct Memory {
-  int stages, queries, statistics;
+  int stages, queries, sums, sum_rows;
 
   constexpr Memory(int head_dim, bool wide, int row_warps, int key_warps, int stage_count)
-      : stages(2 * stage_count * key_warps * tuning::keys(head_dim, wide) * column_blocks(head_dim) * 128),
+      : stages(2 * stage_count * (wide ? 1 : key_warps) * tuning::keys(head_dim, wide) * column_blocks(head_dim) * 128),
         queries(row_warps * warp_rows * (wide ? column_blocks(head_dim) * 128 : row_bytes(head_dim))),
-        statistics(key_warps * row_warps * warp_rows * 8) {
-    const int of_warps = (key_warps - 1) * row_warps * warp_rows * head_dim * 4;
-    const int of_block = row_warps * warp_rows * sum_pitch(head_dim) * 4;
-    stages = stages > of_warps ? stages : of_warps;
-    stages = stages > of_block ? stages : of_block;
-    stages = (stages + 1023) / 1024 * 1024;  // the queries of warpgroups begin there
-  }
-  constexpr int bytes() const { return stages + queries + statistics + arrivals; }
+        sums(key_warps * row_warps * warp_rows * sum_pitch(head_dim) * 4),
+        sum_rows(key_warps * row_warps * warp_rows) {}
 
-  static constexpr int arrivals = 64;
+  // Where the statistics of those sums lie, and the arrivals.
+  constexpr int statistics() const { return stages + queries > sums ? stages + queries : sums; }
+  constexpr int arrivals() const { return statistics() + sum_rows * 8; }
+  constexpr int bytes() const { return arrivals() + arrival_bytes; }
+
+  static constexpr int arrival_bytes = (4 * tuning::most_stages + 1) * 8;
   // Of a row of queries: 16 bytes more, so that eight rows of a matrix lie in different banks.
   static constexpr int row_bytes(int head_dim) { return head_dim * 2 + 16; }
   // Of 64 columns each, which is what the copy engine takes at a time.
@@ -101,7 +101,10 @@ void with_head_dim(std::int64_t head_dim, const F& f) {
 }
 
 // How the copy engine finds keys and values of each segment. False: their strides are none that it knows.
-bool set_maps(const Plan& plan, const Cut& cut, CUtensorMap (&maps)[max_attention_segments][2]);
+bool set_maps(const Plan& plan, bool wide, CUtensorMap (&maps)[max_attention_segments][2]);
+
+// And 64 rows of queries, where all heads of a query are in the same ones.
+bool set_query_map(const Plan& plan, CUtensorMap& map);
 
 void run_bf16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);
 void run_f16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);

@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(warps* warp_size) attention_f32_kernel(const _
   Rows rows;
   if (!set_rows<float>(plan, call.units, plan.out, plan.lse, block_rows, rows)) return;
   const Sequence& s = rows.s;
-  if (plan.append && rows.first == 0) append<float>(plan, rows, 0, 1);
+  if (plan.append && rows.first == 0) append<float>(plan, rows, 0, 1, static_cast<int>(blockDim.x));
   const auto [begin, end] = keys_for(plan, rows, block_rows);
 
   const FloatTile queries = tile_at(memory, plan, 0);

@@ -138,16 +138,15 @@ __device__ void wait_for_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// Which eight columns of which rows a thread copies.
+// Which eight columns of which rows a thread copies, of a block or of some of its warps.
 template <int D>
 struct Copier {
   static constexpr int lanes = D <= 32 ? 4 : (D <= 64 ? 8 : (D <= 128 ? 16 : 32));  // of a row
   int column, first, step;
 
-  __device__ Copier()
-      : column(static_cast<int>(threadIdx.x) % lanes * 8),
-        first(static_cast<int>(threadIdx.x) / lanes),
-        step(static_cast<int>(blockDim.x) / lanes) {}
+  __device__ Copier() : Copier(static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)) {}
+  __device__ Copier(int thread, int threads)
+      : column(thread % lanes * 8), first(thread / lanes), step(threads / lanes) {}
 };
 
 // Queries for products of warpgroups: 64 columns of all rows after each other, in rows of 128 bytes as above.
@@ -174,8 +173,15 @@ inline constexpr bool has_copy_engine = false;
 struct Arrivals {
   std::uint32_t address;
 
-  __device__ void set_up() const {
-    if constexpr (has_copy_engine) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address) : "memory");
+  __device__ void set_up(int count = 1) const {
+    if constexpr (has_copy_engine) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(count) : "memory");
+    }
+  }
+  __device__ void arrive() const {
+    if constexpr (has_copy_engine) {
+      asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
+    }
   }
   // By one thread: so many bytes will come.
   __device__ void expect(int bytes) const {
@@ -205,9 +211,73 @@ struct Arrivals {
     }
   }
 };
+// Of queries: of a key head, 64 columns of all heads of so many queries.
+__device__ void copy_queries(std::uint32_t to, const CUtensorMap& from, int column, int query, int kv_head,
+                             int sequence, const Arrivals& arrivals) {
+  if constexpr (has_copy_engine) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, 0, %3, %4, "
+        "%5}], [%6];" ::"r"(to),
+        "l"(&from), "r"(column), "r"(query), "r"(kv_head), "r"(sequence), "r"(arrivals.address)
+        : "memory");
+  }
+}
+__device__ void bring_near(const CUtensorMap& map) {
+  if constexpr (has_copy_engine) asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 // What threads have written to shared memory is there before the engine writes, and what set_up() did.
 __device__ void before_engine() {
   if constexpr (has_copy_engine) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ void write_zeros(std::uint32_t to) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(to), "r"(0) : "memory");
+}
+__device__ void write_shared(std::uint32_t to, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+}
+
+// ---- clusters: Hopper and later ------------------------------------------------------------------------------------
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define ROBOCACHE_OF_CLUSTER "::cluster"
+#else
+#define ROBOCACHE_OF_CLUSTER ""
+#endif
+
+// Where another block has what is at this address here.
+__device__ std::uint32_t of_block(std::uint32_t address, int block, int mine) {
+  if constexpr (has_copy_engine) {
+    std::uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
+    return block == mine ? address : there;
+  }
+  return address;
+}
+__device__ float2 read_cluster_pair(std::uint32_t from) {
+  float2 x;
+  asm volatile("ld.shared" ROBOCACHE_OF_CLUSTER ".v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from));
+  return x;
+}
+__device__ float4 read_cluster_quad(std::uint32_t from) {
+  float4 x;
+  asm volatile("ld.shared" ROBOCACHE_OF_CLUSTER ".v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "r"(from));
+  return x;
+}
+#undef ROBOCACHE_OF_CLUSTER
+// All that others have written is seen,
+__device__ void wait_for_cluster() {
+  if constexpr (has_copy_engine) {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  }
+}
+// or they have read what they wanted.
+__device__ void leave_cluster() {
+  if constexpr (has_copy_engine) {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
+  }
 }
 
 // Eight elements that may lie anywhere; nullptr: zeros.
@@ -253,19 +323,10 @@ struct Unit {
   int tile = 0;
   int rank = 0;  // among the blocks that share it
 };
-// Of packed sequences every warp looks for its own. per_sequence(s) counts what is cut into tiles: rows, or keys.
+// per_sequence(s) counts what is cut into tiles: rows, or keys. Of packed sequences every warp looks for its own; apart, for
+// the others not to be made slower by it.
 template <class PerSequence>
-__device__ Unit unit_of(const Plan& plan, const Units& units, int tile_size, const PerSequence& per_sequence,
-                        std::uint32_t block = blockIdx.x) {
-  Unit found;
-  std::uint32_t number = units.by_split.divide(block);
-  found.rank = static_cast<int>(block - number * static_cast<std::uint32_t>(units.split));
-  const std::uint32_t rest = units.by_tiles.divide(number);
-  found.tile = static_cast<int>(number - rest * static_cast<std::uint32_t>(units.tiles));
-  number = units.by_heads.divide(rest);
-  found.kv_head = static_cast<int>(rest - number * static_cast<std::uint32_t>(plan.kv_heads));
-  found.sequence = number;
-  if (!plan.is_packed()) return found;
+__device__ __noinline__ Unit find_packed(const Plan& plan, Unit found, int tile_size, PerSequence per_sequence) {
   found.sequence = -1;
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   int before = 0;  // tiles of the sequences before
@@ -290,6 +351,19 @@ __device__ Unit unit_of(const Plan& plan, const Units& units, int tile_size, con
     before += __shfl_sync(whole_warp, sum, warp_size - 1);
   }
   return found;
+}
+template <class PerSequence>
+__device__ Unit unit_of(const Plan& plan, const Units& units, int tile_size, PerSequence per_sequence,
+                        std::uint32_t block = blockIdx.x) {
+  Unit found;
+  std::uint32_t number = units.by_split.divide(block);
+  found.rank = static_cast<int>(block - number * static_cast<std::uint32_t>(units.split));
+  const std::uint32_t rest = units.by_tiles.divide(number);
+  found.tile = static_cast<int>(number - rest * static_cast<std::uint32_t>(units.tiles));
+  number = units.by_heads.divide(rest);
+  found.kv_head = static_cast<int>(rest - number * static_cast<std::uint32_t>(plan.kv_heads));
+  found.sequence = number;
+  return plan.is_packed() ? find_packed(plan, found, tile_size, per_sequence) : found;
 }
 
 // The rows of a block are queries of all heads that share a key head, one query's heads after each other.
@@ -335,8 +409,8 @@ __device__ const T* key_at(const Plan& plan, const Sequence& s, int kv_head, boo
 // Copies that the common ones are not made slower by: rows in several segments, and rows that begin anywhere.
 template <class T, int D, class KeyTile>
 __device__ __noinline__ void copy_keys_slowly(const Plan& plan, Sequence s, int kv_head, int first, int left,
-                                              KeyTile keys, KeyTile values, int rows, bool aligned) {
-  const Copier<D> copier;
+                                              KeyTile keys, KeyTile values, int rows, bool aligned,
+                                              Copier<D> copier = {}) {
   if (copier.column >= D) return;
   for (int row = copier.first; row < rows; row += copier.step) {
     const bool real = row < left && copier.column < plan.head_dim;
@@ -407,9 +481,21 @@ class KeySource {
     }
     return true;
   }
+  // One tile of them alone, keys or values, which is_plain().
+  __device__ void copy_tile_by_engine(int first, bool values, std::uint32_t to, const CUtensorMap (*maps)[2],
+                                      const Arrivals& arrivals) const {
+    const auto lane = static_cast<int>(threadIdx.x % warp_size);
+    if (lane == 0) arrivals.expect(KeyTile::blocks * KeyTile::block_bytes);
+    __syncwarp();
+    const int row = static_cast<int>(segment_ == 0 ? s_.first_key : 0) + first - begin_;
+    const auto sequence = static_cast<int>(plan_.is_packed() ? 0 : s_.number);
+    if (lane < KeyTile::blocks) {
+      arrivals.copy(to + lane * KeyTile::block_bytes, maps[segment_][values ? 1 : 0], lane * 64, row, kv_head_,
+                    sequence);
+    }
+  }
 
- private:
-  // Whether they all lie in one segment, and where 16 bytes can be read at a time.
+  // Whether they all lie in one segment, and where 16 bytes can be read at a time. Calls go forwards.
   __device__ bool is_plain(int first, int left) {
     while (first >= end_ && segment_ + 1 < plan_.segment_count) {
       begin_ = end_;
@@ -419,6 +505,8 @@ class KeySource {
     }
     return aligned_ && first + left <= end_;
   }
+
+ private:
   __device__ void set() {
     const Segment& segment = plan_.segments[segment_];
     const std::int64_t place = (segment_ == 0 ? s_.first_key : 0) + copier_.first;
@@ -445,8 +533,7 @@ class KeySource {
 // Rows of queries, of outputs or of their gradients; zeros behind the last.
 template <class T, int D, class RowTile>
 __device__ void copy_rows(const Plan& plan, const Vectors& vectors, const Rows& rows, const RowTile& tile, int count,
-                          bool aligned) {
-  const Copier<D> copier;
+                          bool aligned, Copier<D> copier = {}) {
   if (copier.column >= D) return;
   const T* const base = static_cast<const T*>(vectors.data) + rows.base(vectors) + copier.column;
   const int real = copier.column < plan.head_dim ? min(count, rows.count - rows.first) : 0;
@@ -525,6 +612,50 @@ __device__ std::uint32_t of_any_row(std::uint32_t bits) {
   return bits;
 }
 
+// Values of keys that no row of the block may see become zeros: they may be NaN, which a weight of zero does not stop.
+template <int D, bool wide>
+__device__ void clear_unseen(const StageTile<D, wide>& values, unsigned unseen, int first) {
+  const auto lane = static_cast<int>(threadIdx.x % warp_size);
+  while (unseen != 0) {
+    const int row = first + __ffs(static_cast<int>(unseen)) - 1;
+    unseen &= unseen - 1;
+    if (lane < D / 8) write_zeros(values.place(row, lane * 8));
+  }
+}
+// And rows from `first` on, by the whole block: the engine has copied what comes after the last key.
+template <int D, bool wide>
+__device__ void clear_rows(const StageTile<D, wide>& values, int first, int rows) {
+  for (int k = static_cast<int>(threadIdx.x); k < (rows - first) * (D / 8); k += static_cast<int>(blockDim.x)) {
+    copy_slowly<bf16>(values.place(first + k / (D / 8), k % (D / 8) * 8), nullptr);
+  }
+}
+// The warps with the same keys share that, and wait for each other before they read.
+__device__ void wait_for_warps(int barrier, int warps) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(warps * warp_size) : "memory");
+}
+
+// What of keys [begin, end) is one block's of those that split them, in multiples of `least` keys.
+__device__ void take_share(const Units& units, int rank, int least, int& begin, int& end) {
+  if (units.split == 1) return;
+  const int all = max(end - begin, 0);
+  const auto share = static_cast<int>(units.by_split.divide(static_cast<std::uint32_t>(all + units.split - 1)));
+  const int rounded = (share + least - 1) / least * least;
+  begin += rank * rounded;
+  end = min(end, begin + rounded);
+}
+
+// Four elements of a row that is written; aligned: to eight bytes.
+template <class T>
+__device__ void store_quad(T* to, bool aligned, const float (&x)[4]) {
+  const std::uint32_t words[2] = {pack<T>(x[0], x[1]), pack<T>(x[2], x[3])};
+  if (aligned) {
+    *reinterpret_cast<uint2*>(to) = uint2{words[0], words[1]};
+  } else {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) to[k].bits = static_cast<std::uint16_t>(words[k / 2] >> k % 2 * 16);
+  }
+}
+
 // Two elements of a row that is written; aligned: to four bytes.
 template <class T>
 __device__ void store_pair(T* to, bool aligned, float low, float high) {
@@ -548,11 +679,43 @@ __device__ void store_row(T* row, const float (&sums)[D / 8][4], int half, float
   }
 }
 
+// The same of a row that begins at a multiple of 16 bytes: four threads share it, and exchange what they have so that each writes
+// 16 bytes at a time. All threads of a warp call it.
+template <class T, int D>
+__device__ void store_aligned_row(T* row, const float (&sums)[D / 8][4], int half, float factor, int head_dim,
+                                  bool exists) {
+  const unsigned quarter = threadIdx.x % 4;
+#pragma unroll
+  for (int first = 0; first < D / 8; first += 4) {
+    std::uint32_t words[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int n = first + k < D / 8 ? first + k : first;
+      words[k] = pack<T>(sums[n][2 * half] * factor, sums[n][2 * half + 1] * factor);
+    }
+#pragma unroll
+    for (int bit = 1; bit < 4; bit *= 2) {  // word k of thread q becomes word q of thread k
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        if ((k & bit) != 0) continue;
+        const bool upper = (quarter & static_cast<unsigned>(bit)) != 0;
+        const std::uint32_t other = __shfl_xor_sync(whole_warp, upper ? words[k] : words[k | bit], bit);
+        (upper ? words[k] : words[k | bit]) = other;
+      }
+    }
+    const int column = (first + static_cast<int>(quarter)) * 8;
+    if (exists && column < head_dim) {
+      *reinterpret_cast<uint4*>(row + column) = uint4{words[0], words[1], words[2], words[3]};
+    }
+  }
+}
+
 // What packed sequences leave over becomes zeros: places before the first offset and from the last on.
 // `lse`, where there is one, becomes -inf.
 template <class T>
-__device__ void clear_uncovered(const Plan& plan, const Vectors& vectors, std::int64_t first_head, std::int64_t heads,
-                                const Integers& offsets, std::int64_t places, float* lse) {
+__device__ __noinline__ void clear_uncovered(const Plan& plan, const Vectors& vectors, std::int64_t first_head,
+                                             std::int64_t heads, const Integers& offsets, std::int64_t places,
+                                             float* lse) {
   if (vectors.data == nullptr) return;
   const std::int64_t begin = clamp_to(integer(offsets, 0), 0, places);
   const std::int64_t end = clamp_to(integer(offsets, plan.batch), begin, places);
@@ -568,21 +731,26 @@ __device__ void clear_uncovered(const Plan& plan, const Vectors& vectors, std::i
 }
 
 // New keys and values into the cache, behind what it holds; nobody here reads them there.
-// `split` blocks share the work.
+// So many threads of `split` blocks share the work. Apart, for the others not to be made slower by it.
 template <class T>
-__device__ void append(const Plan& plan, const Rows& rows, int rank, int split) {
+__device__ __noinline__ void append_to(const Plan& plan, std::int64_t sequence, std::int64_t cached, int kv_head,
+                                       int rank, int split, int threads) {
   const Segment& cache = plan.segments[0];
   const Segment& fresh = plan.segments[1];
   const auto head_dim = static_cast<unsigned>(plan.head_dim);
   for (std::int64_t n = rank; n < fresh.count; n += split) {
-    const std::int64_t place = rows.s.cached + n;
-    for (unsigned d = threadIdx.x; d < head_dim; d += blockDim.x) {
-      static_cast<T*>(cache.keys.data)[offset_of(cache.keys, rows.s.number, rows.kv_head, place) + d] =
-          static_cast<const T*>(fresh.keys.data)[offset_of(fresh.keys, rows.s.number, rows.kv_head, n) + d];
-      static_cast<T*>(cache.values.data)[offset_of(cache.values, rows.s.number, rows.kv_head, place) + d] =
-          static_cast<const T*>(fresh.values.data)[offset_of(fresh.values, rows.s.number, rows.kv_head, n) + d];
+    const std::int64_t place = cached + n;
+    for (unsigned d = threadIdx.x; d < head_dim; d += static_cast<unsigned>(threads)) {
+      static_cast<T*>(cache.keys.data)[offset_of(cache.keys, sequence, kv_head, place) + d] =
+          static_cast<const T*>(fresh.keys.data)[offset_of(fresh.keys, sequence, kv_head, n) + d];
+      static_cast<T*>(cache.values.data)[offset_of(cache.values, sequence, kv_head, place) + d] =
+          static_cast<const T*>(fresh.values.data)[offset_of(fresh.values, sequence, kv_head, n) + d];
     }
   }
+}
+template <class T>
+__device__ void append(const Plan& plan, const Rows& rows, int rank, int split, int threads) {
+  append_to<T>(plan, rows.s.number, rows.s.cached, rows.kv_head, rank, split, threads);
 }
 
 // The rows of a block. False: there are none; then it has cleared what of `written` no sequence has.
@@ -591,7 +759,8 @@ __device__ bool set_rows(const Plan& plan, const Units& units, const Vectors& wr
                          Rows& rows) {
   rows.group = units.group;
   rows.by_group = units.by_group;
-  const Unit unit = unit_of(plan, units, block_rows, [&](const Sequence& s) { return s.queries * rows.group; });
+  const Unit unit =
+      unit_of(plan, units, block_rows, [group = units.group](const Sequence& s) { return s.queries * group; });
   rows.rank = unit.rank;
   rows.kv_head = unit.kv_head;
   if (unit.sequence < 0) {

@@ -29,9 +29,30 @@ struct Operand {
   }
 };
 
+// How many registers each thread of a warpgroup has from here on: fewer, or more, which others have given up.
+template <int count>
+__device__ void give_up_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int count>
+__device__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+// Products run on while their warps do other things: they are begun, in groups, and waited for.
 __device__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ void end_products() {
-  asm volatile("wgmma.commit_group.sync.aligned;\n wgmma.wait_group.sync.aligned 0;" ::: "memory");
+__device__ void end_group_of_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until no more than `pending` groups are under way. Whoever reads sums then says so by are_there().
+template <int pending>
+__device__ void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+template <int count>
+__device__ void are_there(float (&c)[count][4]) {
+#pragma unroll
+  for (int n = 0; n < count; ++n) {
+    asm volatile("" : "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])::"memory");
+  }
 }
 
 // clang-format off
@@ -44,7 +65,7 @@ __device__ void end_products() {
 #define ROBOCACHE_REGISTERS_32 ROBOCACHE_REGISTERS_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 // clang-format on
 
-// c[0..8) = a b, or += where `add`: 64 rows of shared memory times 64 rows of shared memory, 16 columns of each.
+// c = a b, or += where `add`: 64 rows of shared memory times 64 rows of shared memory, 16 columns of each.
 template <class T, int add>
 __device__ void multiply_shared(float (&c)[8][4], std::uint64_t a, std::uint64_t b) {
 #define ROBOCACHE_PRODUCT(type)                                                               \
@@ -88,9 +109,9 @@ __device__ void multiply_fragments(float (&c)[all][4], const std::uint32_t (&a)[
 #undef ROBOCACHE_PRODUCT
 }
 
-// Scores of 64 rows of queries and 64 keys. query_block: bytes from 64 columns of queries to the next.
+// Begins scores of 64 rows of queries and 64 keys. query_block: bytes from 64 columns of queries to the next.
 template <class T, int D>
-__device__ void score_warpgroup(float (&scores)[8][4], Operand queries, int query_block, Operand keys) {
+__device__ void begin_scores(float (&scores)[8][4], const Operand& queries, int query_block, const Operand& keys) {
   begin_products();
   multiply_shared<T, 0>(scores, queries.at(0), keys.at(0));
 #pragma unroll
@@ -98,7 +119,7 @@ __device__ void score_warpgroup(float (&scores)[8][4], Operand queries, int quer
     multiply_shared<T, 1>(scores, queries.at(d / 4 * query_block + d % 4 * 32),
                           keys.at(d / 4 * StageTile<D, true>::block_bytes + d % 4 * 32));
   }
-  end_products();
+  end_group_of_products();
 }
 
 // Columns [8 * first, D) in products that are as wide as they can be; of 16 keys from `row` on.
@@ -113,21 +134,13 @@ __device__ void add_columns(float (&out)[D / 8][4], const std::uint32_t (&weight
   }
 }
 
-// out += weights of 64 rows and 64 keys times the values of these.
+// Begins out += weights of 64 rows and 64 keys times the values of these.
 template <class T, int D>
-__device__ void add_warpgroup(float (&out)[D / 8][4], const float (&weights)[8][4], Operand values) {
-  std::uint32_t packed[4][4];
-#pragma unroll
-  for (int n = 0; n < 4; ++n) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      packed[n][k] = pack<T>(weights[2 * n + k / 2][k % 2 * 2], weights[2 * n + k / 2][k % 2 * 2 + 1]);
-    }
-  }
+__device__ void begin_sums(float (&out)[D / 8][4], const std::uint32_t (&weights)[4][4], const Operand& values) {
   begin_products();
 #pragma unroll
-  for (int n = 0; n < 4; ++n) add_columns<T, D>(out, packed[n], values, n * 16);
-  end_products();
+  for (int n = 0; n < 4; ++n) add_columns<T, D>(out, weights[n], values, n * 16);
+  end_group_of_products();
 }
 #endif
 

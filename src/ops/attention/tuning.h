@@ -10,26 +10,37 @@ constexpr int keys(int head_dim, bool wide) { return head_dim > 128 && !wide ? 3
 
 // Stages of keys and values in shared memory: one is used while the others are under way.
 constexpr int stages(int head_dim) { return head_dim > 64 ? 2 : 3; }
+// Of warpgroups, as many as there is room for up to here: 12 were no faster, also where keys come from memory without end.
+inline constexpr int most_stages = 8;
 
 // Warps of a block, so that each thread has the registers that the sums of its rows need.
 constexpr int max_warps(int head_dim) { return head_dim > 64 ? 8 : 12; }
 
-// What a way to cut a call into blocks costs, in microseconds, roughly as a sweep of all cuts of the bench's twelve shapes said
-// on an H200: a block has to begin and to end, each stage of keys takes as long as the latencies in it, which more warps on a
-// processor hide only in part, and merging costs what it costs. A cut is chosen by it, not timed. What it chooses took up to a
-// fifth longer than the best of that sweep: pi0's suffix 12.8 for 11.1 us, GR00T's cross 8.6 for 7.2, a diffusion policy's 5.1
-// for 4.4.
-constexpr double block_us(int head_dim) { return 2.5 + 0.012 * head_dim; }
+// Warpgroups of a block beside the one that fetches, and the registers that their threads have: sums, scores and weights need
+// so many, and all of them together are what a processor has.
+constexpr int warpgroups(int head_dim) { return head_dim <= 128 ? 3 : 2; }
+constexpr int warpgroup_registers(int head_dim) { return head_dim <= 128 ? 152 : 232; }
+constexpr int fetching_registers(int head_dim) { return head_dim <= 128 ? 56 : 40; }
+
+// What a way to cut a call into blocks costs, in microseconds, fitted to a sweep of all cuts of the bench's twelve shapes on an
+// H200: a block has to begin and to end, each stage of keys takes as long as the latencies in it, which more warps on a
+// processor hide only in part, merging takes as long as a thread has elements to merge, and blocks begin one by one. A cut is
+// chosen by it, not timed. What it chooses took at most a twentieth longer than the best of that sweep.
+constexpr double block_us(int head_dim, bool wide) { return wide ? 1.75 + 0.023 * head_dim : 3.45 + 0.012 * head_dim; }
 constexpr double stage_us(int head_dim, bool wide, double warps) {
-  const double one = head_dim <= 64 ? 1.0 : 1.0 + 0.0075 * (head_dim - 64);
-  return one * (wide ? (head_dim > 96 ? 0.8 : 0.93) : (head_dim > 128 ? 0.8 : 1.0)) * (1 + 0.04 * warps);
+  const int more = head_dim <= 64 ? 0 : head_dim - 64;
+  if (wide) return (0.575 + 0.0041 * more) * (0.58 + 0.105 * warps);
+  return (1.0 + 0.0075 * more) * (head_dim > 128 ? 0.8 : 1.0) * (1 + 0.04 * warps);
 }
-inline constexpr double start_us = 0.008, cluster_us = 0.05;  // of each block, each cluster: they begin one by one
-constexpr double merge_us(int key_warps, int split) {
-  return (key_warps > 1 ? 0.3 + 0.1 * key_warps : 0) + (split > 1 ? 0.9 + 0.06 * split : 0);
+constexpr double merge_us(int head_dim, int key_warps, int split) {
+  return (key_warps > 1 ? 0.16 + 0.005 * head_dim : 0) +
+         (split > 1 ? 0.65 + 0.0024 * head_dim + 0.045 * key_warps * split : 0);
 }
-// Registers of a thread, about: what decides how many blocks share a processor.
-constexpr int registers(int head_dim) { return head_dim > 64 ? 240 : 168; }
+inline constexpr double start_us = 0.001;  // of each warp
+// Registers of a thread when a block begins: what decides how many blocks share a processor.
+constexpr int registers(int head_dim, bool wide) {
+  return wide ? (head_dim > 128 ? 168 : 128) : (head_dim > 64 ? 240 : 168);
+}
 
 // Of the backward pass.
 inline constexpr int backward_rows = 64;  // of a block: queries, or keys

@@ -1,0 +1,229 @@
+// What is summed for a row: the weighted values, the greatest score and the total of the weights; and how sums of the same
+// rows and other keys are merged.
+#pragma once
+
+#include "ops/attention/cuda_call.h"
+#include "ops/attention/cuda_tiles.h"
+
+namespace robocache::attention_op {
+namespace {
+
+struct Call {
+  Plan plan;
+  FaultBox* box = nullptr;
+  Units units;
+  int row_warps = 1, key_warps = 1;
+  int stages = 1;                 // that there is shared memory for
+  std::uint32_t shares[16] = {};  // of each warp along rows: of 32 things, those that it does
+  CUtensorMap maps[max_attention_segments][2];
+  CUtensorMap query_map;
+  bool engine = false;          // keys and values come through the copy engine, by these maps of each segment's
+  bool engine_queries = false;  // and so do queries
+  bool aligned = false;         // every row of queries, keys, values and the output begins at a multiple of 16 bytes
+};
+
+// Apart, for calls without anything to check.
+__device__ __noinline__ void check(const Plan& plan, FaultBox* box) { check_data(plan, box); }
+
+// What a thread holds of its warp's 16 rows: rows lane / 4 and lane / 4 + 8.
+template <int D>
+struct Sums {
+  float out[D / 8][4] = {};
+  float most[2], total[2] = {0, 0};  // in units of log2; the total is of this thread's columns only
+
+  __device__ Sums() { most[0] = most[1] = minus_infinity(); }
+
+  // To a new greatest score, whether it changed or not: nothing branches on data.
+  __device__ void scale_by(const float (&factors)[2]) {
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) out[n][k] *= factors[k / 2];
+    }
+  }
+};
+
+// Scores, with -inf where a key is not seen, into weights; and the factors that what was summed before is to be scaled by.
+template <int D, int count>
+__device__ void soften(float (&scores)[count][4], Sums<D>& sums, float scale, float (&factors)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float most[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) most[k] = fmaxf(scores[k][2 * half], scores[k][2 * half + 1]);
+#pragma unroll
+    for (int n = 4; n < count; ++n) {
+      most[n % 4] = fmaxf(most[n % 4], fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
+    }
+    float now = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
+    now = fmaxf(now, __shfl_xor_sync(whole_warp, now, 1));
+    now = fmaxf(now, __shfl_xor_sync(whole_warp, now, 2));
+    now = fmaxf(sums.most[half], now * scale);
+    const float base = now == minus_infinity() ? 0.0f : now;
+    factors[half] = power_of_two(sums.most[half] - base);
+    float total[4] = {sums.total[half] * factors[half], 0, 0, 0};
+#pragma unroll
+    for (int n = 0; n < count; ++n) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float weight = power_of_two(fmaf(scores[n][2 * half + k], scale, -base));
+        scores[n][2 * half + k] = weight;
+        total[(2 * n + k) % 4] += weight;
+      }
+    }
+    sums.most[half] = now;
+    sums.total[half] = (total[0] + total[1]) + (total[2] + total[3]);
+  }
+}
+
+// The total of a thread's columns into that of the row.
+template <int D>
+__device__ void finish(Sums<D>& sums) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    sums.total[half] += __shfl_xor_sync(whole_warp, sums.total[half], 1);
+    sums.total[half] += __shfl_xor_sync(whole_warp, sums.total[half], 2);
+  }
+}
+
+__device__ float logarithm(float most, float total) {
+  return total == 0 ? minus_infinity() : fmaf(most, ln_2, logf(total));
+}
+
+template <class T, int D>
+__device__ void store_own(const Plan& plan, const Rows& rows, int warp_row, const Sums<D>& sums, bool aligned) {
+  const auto lane = static_cast<int>(threadIdx.x % warp_size);
+  const auto head_dim = static_cast<int>(plan.head_dim);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = warp_row + lane / 4 + 8 * half;
+    const bool exists = rows.exists(row);
+    const float total = sums.total[half];
+    const float factor = total == 0 ? 0.0f : __fdividef(1.0f, total);
+    T* const to = static_cast<T*>(plan.out.data) + (exists ? rows.offset(plan.out, row) : 0);
+    if (aligned) {
+      store_aligned_row<T, D>(to, sums.out, half, factor, head_dim, exists);
+    } else if (exists) {
+      store_row<T, D>(to, sums.out, half, factor, head_dim, false);
+    }
+    if (plan.lse != nullptr && lane % 4 == 0 && exists) {
+      plan.lse[rows.lse_offset(plan, row)] = logarithm(sums.most[half], total);
+    }
+  }
+}
+
+// Sums that a block leaves in its shared memory: of each share of its keys, all rows. They lie where the stages were.
+template <int D>
+struct LeftSums {
+  static constexpr int pitch = sum_pitch(D) * 4;
+  std::uint32_t sums, statistics;  // the greatest score and the total of each row
+  int rows;                        // of the block
+
+  __device__ LeftSums(std::uint32_t memory, const Memory& layout, int block_rows)
+      : sums(memory), statistics(memory + layout.statistics()), rows(block_rows) {}
+
+  __device__ void leave(const Sums<D>& from, int share, int warp_row) const {
+    const auto lane = static_cast<int>(threadIdx.x % warp_size);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = share * rows + warp_row + lane / 4 + 8 * half;
+      if (lane % 4 == 0) write_shared(statistics + row * 8, from.most[half], from.total[half]);
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        write_shared(sums + row * pitch + n * 32 + lane % 4 * 8, from.out[n][2 * half], from.out[n][2 * half + 1]);
+      }
+    }
+  }
+};
+
+// Every block of the cluster has left its sums; each merges every split-th row. What it reads of other blocks takes long to come
+// and a block answers one at a time: so several rows are asked for at once, and each block begins with itself. Of a row the
+// order is always the same.
+template <class T, int D>
+__device__ void merge(const Call& call, const Rows& rows, const LeftSums<D>& left, int threads) {
+  constexpr int quads = D / 4;
+  constexpr int together = D > 128 ? 4 : 2;
+  const Plan& plan = call.plan;
+  const int split = call.units.split;
+  const int here = min(left.rows, rows.count - rows.first);
+  const auto mine = static_cast<int>(call.units.by_split.divide(max(here - rows.rank + split - 1, 0)));
+  for (int begin = static_cast<int>(threadIdx.x); begin < mine * quads; begin += together * threads) {
+    int row[together], column[together];
+    float most[together], total[together];
+    float4 sum[together];
+#pragma unroll
+    for (int t = 0; t < together; ++t) {
+      const int k = begin + t * threads < mine * quads ? begin + t * threads : begin;
+      row[t] = k / quads * split + rows.rank;
+      column[t] = k % quads * 4;
+      most[t] = minus_infinity();
+      total[t] = 0;
+      sum[t] = float4{0, 0, 0, 0};
+    }
+    int block = rows.rank;
+    int share = 0;
+#pragma unroll 1
+    for (int part = 0; part < split * call.key_warps; ++part) {
+      const std::uint32_t from = of_block(left.sums, block, rows.rank);
+      const std::uint32_t statistics = from + (left.statistics - left.sums);
+      float2 theirs[together];
+      float4 addend[together];
+#pragma unroll
+      for (int t = 0; t < together; ++t) {
+        const int place = share * left.rows + row[t];
+        theirs[t] = read_cluster_pair(statistics + place * 8);
+        addend[t] = read_cluster_quad(from + place * LeftSums<D>::pitch + column[t] * 4);
+      }
+#pragma unroll
+      for (int t = 0; t < together; ++t) {
+        const float before = most[t];
+        most[t] = fmaxf(before, theirs[t].x);
+        const float base = most[t] == minus_infinity() ? 0.0f : most[t];
+        const float mine_by = power_of_two(before - base);
+        const float theirs_by = power_of_two(theirs[t].x - base);
+        total[t] = fmaf(theirs[t].y, theirs_by, total[t] * mine_by);
+        sum[t].x = fmaf(addend[t].x, theirs_by, sum[t].x * mine_by);
+        sum[t].y = fmaf(addend[t].y, theirs_by, sum[t].y * mine_by);
+        sum[t].z = fmaf(addend[t].z, theirs_by, sum[t].z * mine_by);
+        sum[t].w = fmaf(addend[t].w, theirs_by, sum[t].w * mine_by);
+      }
+      if (++share == call.key_warps) {
+        share = 0;
+        block = block + 1 == split ? 0 : block + 1;
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < together; ++t) {
+      if (t > 0 && begin + t * threads >= mine * quads) break;
+      const float factor = total[t] == 0 ? 0.0f : __fdividef(1.0f, total[t]);
+      T* const to = static_cast<T*>(plan.out.data) + rows.offset(plan.out, row[t]) + column[t];
+      const float out[4] = {sum[t].x * factor, sum[t].y * factor, sum[t].z * factor, sum[t].w * factor};
+      if (column[t] < plan.head_dim) store_quad(to, call.aligned, out);
+      if (plan.lse != nullptr && column[t] == 0) {
+        plan.lse[rows.lse_offset(plan, row[t])] = logarithm(most[t], total[t]);
+      }
+    }
+  }
+}
+
+// The end of a block: what its first so many threads summed, merged where several have the same rows, and stored.
+template <class T, int D>
+__device__ void finish_rows(const Call& call, const Rows& rows, std::uint32_t memory, const Memory& layout,
+                            Sums<D>& sums, int block_rows, int warp_row, int share, int threads) {
+  const bool alone = call.units.split == 1;
+  finish(sums);
+  if (call.key_warps == 1 && alone) return store_own<T>(call.plan, rows, warp_row, sums, call.aligned);
+  const LeftSums<D> left(memory, layout, block_rows);
+  wait_for_warps(0, threads / warp_size);  // the stages have been used
+  left.leave(sums, share, warp_row);
+  if (alone) {
+    wait_for_warps(0, threads / warp_size);
+  } else {
+    wait_for_cluster();
+  }
+  merge<T>(call, rows, left, threads);
+  if (!alone) leave_cluster();  // nobody leaves whose sums are still read
+}
+
+}  // namespace
+}  // namespace robocache::attention_op

@@ -1,0 +1,362 @@
+// Attention of half types by warpgroups: Hopper.
+//
+// A warpgroup has 64 rows and a share of the keys. One more warp fetches queries, then keys and values, 64 at a time, into a
+// ring through the copy engine; nobody else waits for anybody but it. Each warpgroup multiplies the next keys and the last
+// values while it turns scores into weights, and while others do. Whatever needs no data comes before the wait for earlier
+// work, and in the stretches that run once few instructions count for more than fast ones: fetching them takes longest.
+#pragma once
+
+#include "ops/attention/cuda_sums.h"
+#include "ops/attention/cuda_warpgroup.h"
+
+namespace robocache::attention_op {
+namespace {
+
+// Tiles of keys and of values in shared memory, and who waits for which of them.
+template <int D>
+struct Ring {
+  using Stage = StageTile<D, true>;
+  static constexpr int tile_bytes = Stage::warp_bytes / 2;
+  std::uint32_t tiles, arrivals;
+  int stages;
+
+  __device__ Stage tile(int stage, bool values) const { return {tiles + (2 * stage + values) * tile_bytes}; }
+  __device__ Arrivals full(int stage, bool values) const { return {arrivals + (2 * stage + values) * 8}; }
+  __device__ Arrivals empty(int stage, bool values) const {
+    return {arrivals + (2 * (tuning::most_stages + stage) + values) * 8};
+  }
+  __device__ Arrivals queries() const { return {arrivals + 4 * tuning::most_stages * 8}; }
+  __device__ void set_up(int writers, int readers) const {
+    queries().set_up();
+    for (int stage = 0; stage < stages; ++stage) {
+#pragma unroll
+      for (const bool values : {false, true}) {
+        full(stage, values).set_up(writers);
+        empty(stage, values).set_up(readers);
+      }
+    }
+    before_engine();
+  }
+};
+// A place in it, and how often it has been used.
+struct Turn {
+  int stage = 0;
+  unsigned parity = 0;
+
+  __device__ void forward(int steps, int stages) {
+    stage += steps;
+    if (stage >= stages) {
+      stage -= stages;
+      parity ^= 1u;
+    }
+  }
+};
+
+// Queries, then keys and values as there is room for them: by one warp, of which one thread says when they are there. Where keys
+// lie in several segments the engine cannot copy all of them: by four warps, of which every thread does.
+__device__ int fetching_warps(const Plan& plan) { return plan.segment_count > 1 ? 4 : 1; }
+
+template <class T, int D>
+__device__ void fetch(const Call& call, const Rows& rows, const Ring<D>& ring, const WideTile<D>& queries, int thread,
+                      int begin, int end) {
+  using Stage = typename Ring<D>::Stage;
+  const Plan& plan = call.plan;
+  const auto lane = static_cast<int>(threadIdx.x % warp_size);
+  if (lane < 2 * plan.segment_count && plan.segments[lane / 2].count > 0) bring_near(call.maps[lane / 2][lane % 2]);
+  if (call.engine_queries) bring_near(call.query_map);
+  KeySource<T, D, Stage> source(plan, rows.s, rows.kv_head, true);
+  after_earlier_work();
+  if (call.engine_queries && thread < warp_size) {
+    const int copies = queries.rows / 64 * Stage::blocks;
+    if (lane == 0) ring.queries().expect(copies * 64 * 128);
+    __syncwarp();
+    if (lane < copies) {
+      const int row = lane / Stage::blocks * 64;
+      const int column = lane % Stage::blocks * 64;
+      copy_queries(queries.place(row, column), call.query_map, column,
+                   static_cast<int>(rows.s.first_query) + rows.query(row), rows.kv_head,
+                   static_cast<int>(plan.is_packed() ? 0 : rows.s.number), ring.queries());
+    }
+  }
+  const bool several = plan.segment_count > 1;
+  Turn turn;
+  for (int first = begin; first < end; first += Stage::keys) {
+    const int left = min(end - first, Stage::keys);
+    const bool plain = source.is_plain(first, left);
+#pragma unroll
+    for (const bool values : {false, true}) {
+      const Arrivals full = ring.full(turn.stage, values);
+      ring.empty(turn.stage, values).wait(turn.parity ^ 1u);
+      if (plain && thread < warp_size) {
+        source.copy_tile_by_engine(first, values, ring.tile(turn.stage, values).base, call.maps, full);
+      }
+      if (plain && several && thread > 0) full.arrive();
+    }
+    if (!plain) {
+      copy_keys_slowly<T, D, Stage>(plan, rows.s, rows.kv_head, first, left, ring.tile(turn.stage, false),
+                                    ring.tile(turn.stage, true), Stage::keys, true, Copier<D>(thread, 4 * warp_size));
+      end_group();
+      wait_for_groups<0>();
+      before_engine();
+      ring.full(turn.stage, false).arrive();
+      ring.full(turn.stage, true).arrive();
+    }
+    turn.forward(1, ring.stages);
+  }
+}
+
+#if ROBOCACHE_WARPGROUPS
+
+// What a warp knows of which of its rows sees which of the 64 keys that it is at.
+struct Sight {
+  QueryView views[2];              // of this thread's rows
+  int all_from = 0, all_to = 0;    // keys that all rows of the warp see by their position,
+  std::int32_t least = most_rank;  // and by their rank
+  std::int32_t most = most_rank;   // the most that any row of the block has
+  KeyView next[2];                 // of keys lane and lane + 32
+  std::int32_t here[2] = {0, 0};
+
+  __device__ void set(const Plan& plan, const Rows& rows, int block_rows, int warp_row, int end) {
+    all_to = end;
+    const auto lane = static_cast<int>(threadIdx.x % warp_size);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = warp_row + lane / 4 + 8 * half;
+      views[half] = query_view(plan, rows, row);
+      views[half].end = min(views[half].end, end);
+      if (!rows.exists(row)) continue;
+      all_from = max(all_from, views[half].first);
+      all_to = min(all_to, views[half].end);
+      least = min(least, views[half].rank);
+    }
+    all_from = __reduce_max_sync(whole_warp, all_from);
+    all_to = __reduce_min_sync(whole_warp, all_to);
+    least = __reduce_min_sync(whole_warp, least);
+    if (plan.query_ranks.data != nullptr) {
+      most = least_rank;
+      for (int row = lane; row < block_rows; row += warp_size) {
+        if (rows.exists(row)) most = max(most, query_view(plan, rows, row).rank);
+      }
+      most = __reduce_max_sync(whole_warp, most);
+    }
+  }
+  // Asks for what the next keys are like.
+  __device__ void look_at(const Plan& plan, const Sequence& s, int first, int end) {
+    const auto lane = static_cast<int>(threadIdx.x % warp_size);
+#pragma unroll
+    for (int k = 0; k < 2; ++k) next[k] = KeyView(plan, s, first + lane + k * warp_size, end);
+  }
+  __device__ void arrive_there() {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) here[k] = next[k].view();
+  }
+  // Those that no row of the block sees: bits.
+  __device__ unsigned unseen(int k) const { return __ballot_sync(whole_warp, here[k] > most); }
+
+  __device__ void hide(float (&scores)[8][4], int first) const {
+    const auto lane = static_cast<int>(threadIdx.x % warp_size);
+    const bool all = here[0] <= least && here[1] <= least && first >= all_from && first + 64 <= all_to;
+    if (__all_sync(whole_warp, all)) return;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const int column = n * 8 + lane % 4 * 2 + k;
+        const std::int32_t key = __shfl_sync(whole_warp, here[n / 4], column % warp_size);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if (!sees(views[half], key, first + column)) scores[n][2 * half + k] = minus_infinity();
+        }
+      }
+    }
+  }
+};
+
+// Values of keys that nobody sees become zeros: they may be NaN, which a weight of zero does not stop. By some threads.
+template <int D>
+__device__ void clear_values(const StageTile<D, true>& values, const unsigned (&unseen)[2], int thread, int threads) {
+  for (int k = thread; k < 64 * (D / 8); k += threads) {
+    const int row = k / (D / 8);
+    if (((row < warp_size ? unseen[0] : unseen[1]) >> row % warp_size & 1u) != 0) {
+      write_zeros(values.place(row, k % (D / 8) * 8));
+    }
+  }
+}
+
+template <class T>
+__device__ void pack_weights(std::uint32_t (&packed)[4][4], const float (&weights)[8][4]) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      packed[n][k] = pack<T>(weights[2 * n + k / 2][k % 2 * 2], weights[2 * n + k / 2][k % 2 * 2 + 1]);
+    }
+  }
+}
+
+// The sums of a warp that is a fourth of a warpgroup.
+template <class T, int D, bool masked>
+__device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D>& ring, const WideTile<D>& queries,
+                         int row_warp, int share, int begin, int end, Sums<D>& sums) {
+  constexpr int keys = Ring<D>::Stage::keys;
+  const Plan& plan = call.plan;
+  const auto lane = static_cast<int>(threadIdx.x % warp_size);
+  const int step = call.key_warps * keys;
+  int first = begin + share * keys;
+  Sight sight;
+  if constexpr (masked) {
+    sight.look_at(plan, rows.s, first, end);
+    sight.set(plan, rows, queries.rows, row_warp * warp_rows, end);
+  }
+  if (call.engine_queries) {
+    ring.queries().wait(0);
+  } else {
+    wait_for_groups<0>();
+    before_engine();
+    wait_for_warps(0, call.row_warps * call.key_warps);
+  }
+  if (first >= end) return;
+
+  // The greatest score is sought before they are scaled, for which the scale must not be negative.
+  const float scale = fabsf(static_cast<float>(plan.scale)) * log2_e;
+  const bool negative = plan.scale < 0;
+  const Operand left(queries.place(row_warp / 4 * 64, 0));
+  const int query_block = queries.block_bytes();
+  float scores[keys / 8][4];
+  float factors[2];
+  std::uint32_t weights[keys / 16][4];
+  unsigned unseen[2] = {0, 0};
+  Turn turn, last;
+  turn.forward(share, ring.stages);
+
+  const auto release = [&](const Turn& of, bool values) {
+    if (lane == 0) ring.empty(of.stage, values).arrive();
+  };
+  const auto score = [&] {
+    ring.full(turn.stage, false).wait(turn.parity);
+    begin_scores<T, D>(scores, left, query_block, Operand(ring.tile(turn.stage, false).base));
+  };
+  const auto weigh = [&] {
+    are_there(scores);
+    release(turn, false);
+    if (negative) {
+#pragma unroll
+      for (int n = 0; n < keys / 8; ++n) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) scores[n][k] = -scores[n][k];
+      }
+    }
+    if constexpr (masked) {
+      sight.arrive_there();
+      sight.look_at(plan, rows.s, first + step, end);
+      unseen[0] = sight.unseen(0);
+      unseen[1] = sight.unseen(1);
+      sight.hide(scores, first);
+    } else if (first + keys > end) {
+#pragma unroll
+      for (int n = 0; n < keys / 8; ++n) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          if (first + n * 8 + lane % 4 * 2 + k % 2 >= end) scores[n][k] = minus_infinity();
+        }
+      }
+      if (plan.is_packed() || plan.lengths.data != nullptr) {  // else there are zeros behind
+        unseen[0] = __ballot_sync(whole_warp, first + lane >= end);
+        unseen[1] = __ballot_sync(whole_warp, first + lane + warp_size >= end);
+      }
+    }
+    soften(scores, sums, scale, factors);
+  };
+  const auto add = [&] {
+    const auto tile = ring.tile(last.stage, true);
+    ring.full(last.stage, true).wait(last.parity);
+    if ((unseen[0] | unseen[1]) != 0) {  // the warps with the same keys share that, and wait for each other
+      clear_values(tile, unseen, row_warp * warp_size + lane, call.row_warps * warp_size);
+      before_engine();
+      wait_for_warps(1 + share, call.row_warps);
+    }
+    begin_sums<T, D>(sums.out, weights, Operand(tile.base));
+  };
+
+  score();
+  wait_for_products<0>();
+  weigh();
+  pack_weights<T>(weights, scores);
+  for (;;) {
+    last = turn;
+    first += step;
+    if (first >= end) break;
+    turn.forward(call.key_warps, ring.stages);
+    score();
+    add();
+    wait_for_products<1>();
+    weigh();
+    wait_for_products<0>();
+    are_there(sums.out);
+    release(last, true);
+    sums.scale_by(factors);
+    pack_weights<T>(weights, scores);
+  }
+  add();
+  wait_for_products<0>();
+  are_there(sums.out);
+}
+#endif
+
+template <class T, int D, bool masked>
+__global__ void __launch_bounds__(4 * (tuning::warpgroups(D) + 1) * warp_size, 1)
+    attention_wide_kernel(const __grid_constant__ Call call) {
+#if ROBOCACHE_WARPGROUPS  // it is launched nowhere else
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const Plan& plan = call.plan;
+  const auto warp = static_cast<int>(threadIdx.x / warp_size);
+  const int warps = call.row_warps * call.key_warps;
+  int share = 0;
+  int row_warp = warp;
+  for (; row_warp >= call.row_warps && warp < warps; row_warp -= call.row_warps) ++share;
+  const int block_rows = call.row_warps * warp_rows;
+  const Memory layout(D, true, call.row_warps, call.key_warps, call.stages);
+  const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
+  const Ring<D> ring{shared, shared + layout.arrivals(), call.stages};
+  const WideTile<D> queries{shared + layout.stages, block_rows};
+  const int fetching = fetching_warps(plan);
+  if (threadIdx.x == 0) ring.set_up(fetching == 1 ? 1 : fetching * warp_size, call.row_warps);
+  if (plan.is_packed() || plan.lengths.data != nullptr) after_earlier_work();
+  Rows rows;
+  const bool has_rows = set_rows<T>(plan, call.units, plan.out, plan.lse, block_rows, rows);
+  if (call.box != nullptr) check(plan, call.box);
+  if (!has_rows) return;  // and so its whole cluster
+
+  // The keys that any of the rows sees by its position, and this block's share of them.
+  int begin = 0;
+  auto end = static_cast<int>(rows.s.keys);
+  if constexpr (masked) {
+    const KeyRange range = keys_for(plan, rows, block_rows);
+    begin = static_cast<int>(range.first);
+    end = static_cast<int>(range.end);
+  }
+  take_share(call.units, rows.rank, Ring<D>::Stage::keys, begin, end);
+  __syncthreads();
+  if (warp >= warps) {
+    give_up_registers<tuning::fetching_registers(D)>();
+    const int thread = static_cast<int>(threadIdx.x) - warps * warp_size;
+    if (warp < warps + fetching) fetch<T>(call, rows, ring, queries, thread, begin, end);
+  } else {
+    take_registers<tuning::warpgroup_registers(D)>();
+    const int threads = warps * warp_size;
+    after_earlier_work();
+    let_next_begin();
+    if (!call.engine_queries) {
+      copy_rows<T, D>(plan, plan.q, rows, queries, block_rows, true, Copier<D>(static_cast<int>(threadIdx.x), threads));
+      end_group();
+    }
+    Sums<D> sums;
+    sum_keys<T, D, masked>(call, rows, ring, queries, row_warp, share, begin, end, sums);
+    if (plan.append && rows.first == 0) append<T>(plan, rows, rows.rank, call.units.split, threads);
+    finish_rows<T>(call, rows, shared, layout, sums, block_rows, row_warp * warp_rows, share, threads);
+  }
+#endif
+}
+
+}  // namespace
+}  // namespace robocache::attention_op
