@@ -136,14 +136,17 @@ class RecordedStream(Stream[Array]):
 
 
 class Packed(Sequence[Array]):
-    """Samples of varying length, end to end: packed[i] is sample i, a view of `rows`."""
+    """Samples of varying length, end to end in `rows`: packed[i] is sample i, a view of them."""
 
-    def __init__(self, rows: Array, lengths: NDArray[np.int64]) -> None:
+    def __init__(self, rows: Array, lengths: NDArray[np.int64], order: NDArray[np.intp] | None = None) -> None:
+        ends = np.cumsum(lengths, dtype=np.int64)
         self.rows = rows
-        self.offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+        self.begins, self.ends = ends - lengths, ends
+        if order is not None:
+            self.begins, self.ends = self.begins[order], self.ends[order]
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.begins)
 
     @overload
     def __getitem__(self, index: int) -> Array: ...
@@ -153,7 +156,7 @@ class Packed(Sequence[Array]):
         if isinstance(index, slice):
             return [self[k] for k in range(*index.indices(len(self)))]
         k = range(len(self))[index]
-        return self.rows[self.offsets[k] : self.offsets[k + 1]]
+        return self.rows[self.begins[k] : self.ends[k]]
 
     def __repr__(self) -> str:
         return f"Packed({len(self)} samples, {self.rows.dtype} {list(self.rows.shape)} in all)"
@@ -184,14 +187,16 @@ def join(batches: Sequence[Batch], source: Source) -> RecordedStream:
     arrivals = np.concatenate([batch.arrivals for batch in batches])
     values = np.concatenate([widened(batch, info) for batch in batches])
     samples: Sequence[Any] | None = None
+    backward = int((np.diff(times) < 0).sum())
+    order = np.argsort(times, kind="stable") if backward else None
+    if order is not None:
+        times, arrivals = times[order], arrivals[order]
     if info.ragged:
         lengths = np.concatenate([np.zeros(0, np.int64) if b.lengths is None else b.lengths for b in batches])
-        samples = Packed(values, lengths)
+        samples = Packed(values, lengths, order)
         values = np.arange(len(times), dtype=np.int64)
-    backward = int((np.diff(times) < 0).sum())
-    if backward:
-        order = np.argsort(times, kind="stable")
-        times, arrivals, values = times[order], arrivals[order], values[order]
+    elif order is not None:
+        values = values[order]
     named = None
     if not info.ragged and info.channels and len(info.channels) == int(np.prod(info.shape, dtype=np.int64)):
         named = info.channels
@@ -208,6 +213,26 @@ def describe_rate(times: Array) -> str:
         return ""
     period = float(np.median(np.diff(times)))
     return f"{1e9 / period:.4g} Hz" if period > 0 else ""
+
+
+def clipped(batch: Batch, start: int | None, end: int | None) -> Batch | None:
+    """The part of a batch with arrivals in [start, end); None where there is none."""
+    if start is None and end is None:
+        return batch
+    keep = np.ones(len(batch.times), bool)
+    if start is not None:
+        keep &= batch.arrivals >= start
+    if end is not None:
+        keep &= batch.arrivals < end
+    if keep.all():
+        return batch
+    if not keep.any():
+        return None
+    rows = keep if batch.lengths is None else np.repeat(keep, batch.lengths)
+    lengths = None if batch.lengths is None else batch.lengths[keep]
+    return batch._replace(
+        values=batch.values[rows], times=batch.times[keep], arrivals=batch.arrivals[keep], lengths=lengths
+    )
 
 
 # ---- What users hold
