@@ -1,11 +1,11 @@
 """HDF5 files: robomimic's layout, ALOHA's, any file whose data sets have times beside them, and any file by a mapping.
 
-    robomimic   /data/demo_K/{actions, obs/<key>, rewards, dones, states}: an episode for each demo. It has no times: the
-                rate is env_args' control_freq.
+    robomimic   /data/demo_K/{actions, obs/<key>, rewards, dones, states}: an episode for each demo. It has no times:
+                the rate is env_args' control_freq.
     ALOHA       /action, /observations/{qpos, qvel, effort, images/<camera>}: one episode. It has no times: 50 Hz.
     by itself   every data set with `times` (or t, time, timestamp, timestamps, stamps) in its group, of one length
-    mapping     {"joints": "/robot/q", "hand": {"values": "/hand/pose", "times": "/hand/t", "arrivals": ..., "channels": [...],
-                "method": "hold", "rate": 100}}; without times, `rate` is needed
+    mapping     {"joints": "/robot/q", "hand": {"values": "/hand/pose", "times": "/hand/t", "arrivals": "/hand/received",
+                "channels": [...], "method": "hold", "rate": 100}}; without times, `rate` is needed
 
 Times: integers are nanoseconds, floats seconds, as everywhere. A rate that the file does not state is in `notes`.
 """
@@ -70,9 +70,10 @@ class Hdf5Source(Source):
 
     def _lay_out(self, mapping: Mapping[str, Any] | None) -> None:
         found = self._datasets()
+        self.episodes: list[tuple[str, str | None, dict[str, Place]]]
         if mapping is not None:
             self.format = "HDF5 (mapping)"
-            self.episodes = [("episode", None, self._mapped(mapping, found))]
+            self.episodes = [(Path(self.path).stem, None, self._mapped(mapping, found))]
         elif any(re.fullmatch(r"data/demo_?\d+/actions", name) for name in found):
             self.format = "HDF5 (robomimic)"
             self.episodes = self._robomimic(found)
@@ -86,8 +87,8 @@ class Hdf5Source(Source):
                 shown = [f"/{name} {dtype} {list(shape)}" for name, (dtype, shape) in list(found.items())[:6]]
                 more = f" and {len(found) - 6} more" if len(found) > 6 else ""
                 raise FileError(
-                    f"{self.path}: neither robomimic's layout nor ALOHA's, and no data set has times beside it; say which "
-                    f'they are: rc.open(path, mapping={{"joints": {{"values": "/...", "times": "/..."}}}}); '
+                    f"{self.path}: neither robomimic's layout nor ALOHA's, and no data set has times beside it; say "
+                    f'which they are: rc.open(path, mapping={{"joints": {{"values": "/...", "times": "/..."}}}}); '
                     + (f"it holds {', '.join(shown)}{more}" if shown else "it holds no data sets")
                 )
             self.episodes = [(Path(self.path).stem, None, places)]
@@ -129,7 +130,8 @@ class Hdf5Source(Source):
         size = int(np.prod(shape[1:], dtype=np.int64))
         channels = tuple(known.get("channels") or ())
         if channels and len(channels) != size:
-            raise ValueError(f'{self.path}: stream "{name}": {len(channels)} channels are named, but /{values} has {size}')
+            named = f"{len(channels)} channels are named"
+            raise ValueError(f'{self.path}: stream "{name}": {named}, but /{values} has {size}')
         method = known.get("method") or ("hold" if dtype.kind in "biu" else None)
         dtype = np.dtype(dtype.newbyteorder("="))
         metadata = {"path": f"/{values}", **known.get("metadata", {})}
@@ -143,7 +145,8 @@ class Hdf5Source(Source):
         def there(stream: str, given: Any) -> str:
             name = str(given).strip("/")
             if name not in found:
-                raise ValueError(missing(f'{self.path}: stream "{stream}": there is no data set', f"/{name}", [f"/{n}" for n in found]))
+                where = f'{self.path}: stream "{stream}": there is no data set'
+                raise ValueError(missing(where, f"/{name}", [f"/{other}" for other in found]))
             return name
 
         places = {}
@@ -163,7 +166,8 @@ class Hdf5Source(Source):
             if times is None and rate is None:
                 times = beside(values, found)
             if times is None and rate is None:
-                raise ValueError(f'{self.path}: stream "{name}": /{values} has no times beside it; give "times" or a rate')
+                where = f'{self.path}: stream "{name}"'
+                raise ValueError(f'{where}: /{values} has no times beside it; give "times" or a rate')
             known = {"times": times, "arrivals": arrivals, "rate": rate}
             known |= {key: entry[key] for key in ("channels", "method") if key in entry}
             places[str(name)] = self._place(str(name), values, found, **known)
@@ -180,13 +184,15 @@ class Hdf5Source(Source):
             pass
         if rate is None or not 0 < rate < 1e6:
             rate = ROBOMIMIC_RATE
-            self.notes.append(f"no times and no control_freq in the file: {rate:g} Hz assumed; say otherwise with rate=")
+            self.notes.append(f"no times and no control_freq in the file: {rate:g} Hz assumed; rate= says otherwise")
         demos: dict[str, dict[str, Place]] = {}
         for path in found:
             match = re.fullmatch(r"data/(demo_?\d+)/(.+)", path)
             if match is None or match[2].startswith("next_obs/"):  # obs, one step on
                 continue
-            name = match[2].removeprefix("obs/") if f"data/{match[1]}/{match[2].removeprefix('obs/')}" not in found else match[2]
+            name = match[2].removeprefix("obs/")
+            if name != match[2] and f"data/{match[1]}/{name}" in found:
+                name = match[2]
             demos.setdefault(match[1], {})[name] = self._place(name, path, found, rate=rate)
         order = sorted(demos, key=lambda demo: int(re.sub(r"\D", "", demo)))
         return [(demo, task, demos[demo]) for demo in order]
@@ -195,7 +201,7 @@ class Hdf5Source(Source):
         rate = self.rate
         if rate is None:
             rate = ALOHA_RATE
-            self.notes.append(f"no times in the file: {rate:g} Hz assumed, as ALOHA records; say otherwise with rate=")
+            self.notes.append(f"no times in the file: {rate:g} Hz assumed, as ALOHA records; rate= says otherwise")
         cameras = sorted(path for path in found if path.startswith("observations/images/"))
         places = {}
         for path in found:
@@ -205,7 +211,8 @@ class Hdf5Source(Source):
             known: dict[str, Any] = {"rate": rate}
             dtype, shape = found[path]
             if path in cameras and len(shape) == 2 and dtype == np.uint8 and "compress_len" in found:
-                known |= {"lengths": ("compress_len", cameras.index(path)), "metadata": {"encoding": "jpeg", "kind": "image"}}
+                known["lengths"] = ("compress_len", cameras.index(path))
+                known["metadata"] = {"kind": "image", "encoding": "jpeg"}
             elif path in cameras and len(shape) == 4:
                 known["metadata"] = {"kind": "image", "encoding": "rgb8"}
             places[name] = self._place(name, path, found, **known)
@@ -298,18 +305,19 @@ class Hdf5Source(Source):
             raise FileError(f"{self.path}: /{place.lengths[0]} is {list(sizes.shape)}: too small for its images")
         lengths = np.asarray(sizes[row, begin : begin + len(values)]).astype(np.int64)
         if lengths.min(initial=0) < 0 or lengths.max(initial=0) > values.shape[1]:
-            raise FileError(f"{self.path}: /{place.lengths[0]}: an image is longer than its row of {values.shape[1]} bytes")
+            longer = f"an image is longer than its row of {values.shape[1]} bytes"
+            raise FileError(f"{self.path}: /{place.lengths[0]}: {longer}")
         keep = np.arange(values.shape[1]) < lengths[:, None]
         return values[keep], lengths
 
 
 def beside(path: str, found: Mapping[str, Any]) -> str | None:
     """The times of a data set: in its group, or in one around it, of its length."""
-    group = path.rpartition("/")[0]
+    group, count = path.rpartition("/")[0], found[path][1][0]
     while True:
         for name in TIME_NAMES:
             there = f"{group}/{name}" if group else name
-            if there in found and found[there][1][0] == found[path][1][0] and int(np.prod(found[there][1])) == found[path][1][0]:
+            if there in found and found[there][1][0] == count and int(np.prod(found[there][1])) == count:
                 return there
         if not group:
             return None

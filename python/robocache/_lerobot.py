@@ -10,6 +10,7 @@ it, at the exact times of the data. stream.samples[i] decodes frame i, with PyAV
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,8 +25,9 @@ from robocache._recording import BATCH_BYTES, Array, Batch, Content, Part, Sourc
 
 TOLERANCE = 1e-4  # seconds: what LeRobot itself accepts between a timestamp and its frame
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index")
+NESTED = ("list", "fixed_size_list", "large_list", "extension")
 METADATA_LIMIT = 256 << 20  # bytes of a JSON file
-INTEGERS = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
+FIELD = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
 
 
 def load_json(path: Path) -> Any:
@@ -57,11 +59,12 @@ def fill(where: Path, template: str, **numbers: Any) -> Path:
     def put(match: re.Match[str]) -> str:
         name, width = match.groups()
         if name not in numbers:
-            raise FileError(f'{where}/meta/info.json: the path "{template}" asks for "{name}"; known: {", ".join(numbers)}')
+            known = ", ".join(numbers)
+            raise FileError(f'{where}/meta/info.json: the path "{template}" asks for "{name}"; known: {known}')
         return f"{numbers[name]:0{int(width)}d}" if width else str(numbers[name])
 
-    relative = PurePosixPath(INTEGERS.sub(put, template))
-    if relative.is_absolute() or ".." in relative.parts or "{" in str(relative).replace(str(numbers.get("video_key")), ""):
+    relative = PurePosixPath(FIELD.sub(put, template))
+    if relative.is_absolute() or ".." in relative.parts or "{" in FIELD.sub("", template):
         raise FileError(f'{where}/meta/info.json: the path "{template}" does not lead to a file of the data set')
     return where / relative
 
@@ -193,7 +196,8 @@ class LeRobotSource(Source):
         if kind == "video":
             files = list(dict.fromkeys(str(self._video_file(name, k)) for k in range(len(self.rows))))
             metadata = {"kind": "video", "files": json.dumps(files), "fps": f"{self.fps:g}", "shape": json.dumps(shape)}
-            return StreamInfo(name, "lerobot/video", np.dtype(np.int64), (2,), ("file", "frame"), "hold", False, metadata)
+            channels = ("file", "frame")
+            return StreamInfo(name, "lerobot/video", np.dtype(np.int64), (2,), channels, "hold", False, metadata)
         if kind == "image":
             metadata = {"kind": "image", "encoding": "file", "shape": json.dumps(shape)}
             return StreamInfo(name, "lerobot/image", np.dtype(np.uint8), (), (), "hold", True, metadata)
@@ -203,8 +207,8 @@ class LeRobotSource(Source):
         except (TypeError, AssertionError):
             self.notes.append(f'feature "{name}" is of type {kind}, which is no number: left out')
             return None
-        method = "hold" if dtype.kind in "biu" else None
-        return StreamInfo(name, f"lerobot/{kind}", dtype, shape, channel_names(feature, int(np.prod(shape))), method, False, {})
+        method, channels = "hold" if dtype.kind in "biu" else None, channel_names(feature, int(np.prod(shape)))
+        return StreamInfo(name, f"lerobot/{kind}", dtype, shape, channels, method, False, {})
 
     def parts(self) -> Sequence[Part]:
         return [
@@ -238,7 +242,7 @@ class LeRobotSource(Source):
             for table in self._tables(path, wanted, only):
                 rows = np.asarray(table["episode_index"])
                 bounds = [0, *(np.flatnonzero(np.diff(rows)) + 1).tolist(), len(rows)]
-                for first, last in zip(bounds, bounds[1:], strict=False):  # the episodes in this piece
+                for first, last in itertools.pairwise(bounds):  # the episodes in this piece
                     number = int(rows[first]) if last > first else None
                     if number is None or number not in numbers or (only is not None and number != only):
                         continue
@@ -256,14 +260,15 @@ class LeRobotSource(Source):
             absent = [name for name in (*needed, *columns) if name not in file.schema_arrow.names]
             if absent:
                 raise FileError(f"{path}: the column {absent[0]}, which meta/info.json names, is missing")
-            groups = range(file.metadata.num_row_groups)
+            groups = list(range(file.metadata.num_row_groups))
             if only is not None:
                 groups = [k for k in groups if may_hold(file.metadata.row_group(k), "episode_index", only)]
-            width = sum(self._infos[name].dtype.itemsize * int(np.prod(self._infos[name].shape)) for name in columns) + 24
-            count = max(1, BATCH_BYTES // max(width, 1)) if not any(self._infos[n].ragged for n in columns) else 64
+            infos = [self._infos[name] for name in columns]
+            width = 24 + sum(info.dtype.itemsize * int(np.prod(info.shape)) for info in infos)
+            count = 64 if any(info.ragged for info in infos) else max(1, BATCH_BYTES // width)
             import pyarrow as pa
 
-            for piece in file.iter_batches(count, row_groups=list(groups), columns=[*columns, *needed]):
+            for piece in file.iter_batches(count, row_groups=groups, columns=[*columns, *needed]):
                 yield pa.Table.from_batches([piece])
         except OSError as error:
             raise error if isinstance(error, FileError) else FileError(f"{path}: {error}") from None
@@ -290,7 +295,7 @@ class LeRobotSource(Source):
         agree = np.abs(stamps - exact) <= TOLERANCE + np.abs(exact) * 2.0**-24
         if agree.all():
             return np.rint(frames * 1e9 / self.fps).astype(np.int64)
-        note = "timestamps that differ from frame_index / fps by more than 0.1 ms are taken as they are, in float32's steps"
+        note = "timestamps differ from frame_index / fps by more than 0.1 ms: taken as they are, in float32's steps"
         if note not in self.notes:
             self.notes.append(note)
         if not np.isfinite(stamps).all() or np.abs(stamps).max() > 2**31:
@@ -300,13 +305,13 @@ class LeRobotSource(Source):
     def _numbers(self, name: str, info: StreamInfo, column: Any) -> Array:
         count, size = len(column), int(np.prod(info.shape, dtype=np.int64))
         flat = column.combine_chunks()
-        while hasattr(flat, "flatten") and str(flat.type).startswith(("list", "fixed_size_list", "large_list", "extension")):
+        while str(flat.type).startswith(NESTED):
             flat = flat.storage if str(flat.type).startswith("extension") else flat.flatten()
         values = np.asarray(flat)
         if values.dtype.kind not in "biuf" or values.size != count * size:
             raise FileError(
-                f'{self.root}: feature "{name}" is {info.dtype} {list(info.shape)} in meta/info.json, but {count} rows of the '
-                f"data hold {values.size} values of type {values.dtype}"
+                f'{self.root}: feature "{name}" is {info.dtype} {list(info.shape)} in meta/info.json, but {count} rows of '
+                f"the data hold {values.size} values of type {values.dtype}"
             )
         return values.astype(info.dtype, copy=False).reshape(count, *info.shape)
 

@@ -1,7 +1,7 @@
 """Recordings: what a robot logged, as episodes of streams, whatever the format. `open` finds out which one it is.
 
-A `Source` is a format's reader (`_mcap_source.py`, `_lerobot.py`, `_hdf5.py`, `_rosbag2.py`): it hands out batches of bounded
-size, as recorded. What users hold is the same for all: a `Recording` of `Episode`s whose `Streams` are decoded when
+A `Source` is a format's reader (`_mcap_source.py`, `_lerobot.py`, `_hdf5.py`, `_rosbag2.py`): it hands out batches of
+bounded size, as recorded. What users hold is the same for all: a `Recording` of `Episode`s whose `Streams` are decoded when
 they are touched, sorted by time, and go straight into rc.align.
 """
 
@@ -395,7 +395,7 @@ class Recording:
         """The streams of a recording that has one episode."""
         if len(self.episodes) != 1:
             raise ValueError(
-                f"{self.path}: there are {len(self.episodes)} episodes; take those of one: recording.episodes[0].streams"
+                f"{self.path}: there are {len(self.episodes)} episodes; take one: recording.episodes[0].streams"
             )
         return self.episodes[0].streams
 
@@ -415,7 +415,8 @@ class Recording:
     def __repr__(self) -> str:
         count = len(self.episodes)
         streams = len(self._source.contents(0)) if count else 0
-        known = [part.end - part.start for part in self.episodes._parts if part.end is not None and part.start is not None]
+        parts = self.episodes._parts
+        known = [part.end - part.start for part in parts if part.end is not None and part.start is not None]
         long = f", {sum(known) * 1e-9:.2f} s" if len(known) == count else ""
         of = f"{count} episode{'' if count == 1 else 's'}"
         return f"Recording({self.path!r}, {self.format}: {of}, {streams} stream{'' if streams == 1 else 's'}{long})"
@@ -441,7 +442,8 @@ def missing(sentence: str, name: str, names: Iterable[str]) -> str:
 
 def need(module: str, extra: str, what: str) -> ModuleNotFoundError:
     """What is raised where an optional package is not installed."""
-    return ModuleNotFoundError(f"{what} needs {module}, which is not installed: pip install 'robocache[{extra}]'", name=module)
+    install = f"which is not installed: pip install 'robocache[{extra}]'"
+    return ModuleNotFoundError(f"{what} needs {module}, {install}", name=module)
 
 
 # ---- Which format it is
@@ -458,7 +460,7 @@ OTHERS = {  # what people try; a sentence helps more than "unknown"
 }
 
 
-def open(  # noqa: A001  as in rc.open(path)
+def open(
     path: str | os.PathLike[str],
     time: str = "auto",
     *,
