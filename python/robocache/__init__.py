@@ -28,6 +28,7 @@ from robocache._align import Aligned, Fused, Stream, Timeline, align, fuse, resa
 from robocache._attention import Mask, attention, describe_attention
 from robocache._attention_patch import attention_patch, register_transformers
 from robocache._backends import backends
+from robocache._cache import Cache, CacheAligned, CacheReport, CacheWriter, verify_cache
 from robocache._clouds import Cloud, read_cloud, read_depth
 from robocache._core import (
     CudaError,
@@ -61,6 +62,10 @@ for _public in (
     Timeline,
     Aligned,
     Fused,
+    Cache,
+    CacheAligned,
+    CacheReport,
+    CacheWriter,
     Cloud,
     Grid,
     Voxels,
@@ -77,6 +82,10 @@ del _public
 
 __all__ = [
     "Aligned",
+    "Cache",
+    "CacheAligned",
+    "CacheReport",
+    "CacheWriter",
     "Cloud",
     "CudaError",
     "Downsampled",
@@ -108,6 +117,7 @@ __all__ = [
     "simd_target",
     "simd_targets",
     "synchronize",
+    "verify_cache",
     "voxel_downsample",
     "voxelize",
     "voxelize_depth",
