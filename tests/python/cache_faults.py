@@ -1,7 +1,7 @@
 """Builds that are killed or whose disk fails, run by test_cache_faults.py in a process of their own.
 
-cache_faults.py kill FOLDER COUNT    kill -9 at COUNT random moments of builds; then verify, look, go on
-cache_faults.py disk FOLDER ERRNO STICKY    one call of the file system after the other fails, until a build passes clean
+cache_faults.py kill FOLDER COUNT           kill -9 at COUNT random moments of builds; then verify, look, go on
+cache_faults.py disk FOLDER ERRNO STICKY    one call of the file system after the other fails, until a build passes
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def test_no_permission(tmp_path):
     try:
         if is_root:
             os.seteuid(65534)
-        with pytest.raises(rc.FileError, match="manifest.json: cannot be opened: Permission denied"):
+        with pytest.raises(rc.FileError, match=r"manifest.json: cannot be opened: Permission denied"):
             rc.Cache(path)
     finally:
         if is_root:
