@@ -155,12 +155,13 @@ class CacheWriter {
   void end_episode();      // commits where the group is full
   void discard_episode();  // what was appended since begin_episode; nothing where none is open
 
-  void commit();  // whole episodes; throws Error(value) inside one. After a failure it may be called again.
-  void close();   // discards an episode that is open, commits, and lets go of the lock
+  void commit();            // whole episodes; throws Error(value) inside one. After a failure it may be called again.
+  void close();             // discards an episode that is open, commits, and lets go of the lock
+  void abandon() noexcept;  // lets go of the lock without a commit: where close() fails, and nobody will try again
 
   std::int64_t committed_episodes() const noexcept;
   std::int64_t waiting_episodes() const noexcept;  // whole, and not committed yet
-  bool has_episode(std::string_view name) const;  // that has no source; committed, or whole
+  bool has_episode(std::string_view name) const;   // that has no source; committed, or whole
 
  private:
   struct State;

@@ -116,12 +116,12 @@ class CacheWriter:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None:
-            self.close()
-            return
         try:
             self.close()
         except Exception as second:
+            self._writer.abandon()  # so that another writer can go on
+            if error is None:
+                raise
             error.add_note(f"and then closing the cache failed: {second}")
 
     def __repr__(self) -> str:
@@ -258,8 +258,13 @@ class CacheWriter:
 def source_of(recording: Any) -> tuple[bytes, list[bytes]]:
     """The name of a source and its files, as the engine knows it by."""
     path = recording.path if hasattr(recording, "batches") else recording
-    files = recording.files if hasattr(recording, "batches") else (path,)
     text = os.fspath(path)
+    if hasattr(recording, "batches"):
+        files = recording.files
+    elif os.path.isdir(text):
+        files = [os.path.join(folder, name) for folder, _, names in os.walk(text) for name in names]
+    else:
+        files = [text]
     if "://" not in text:
         text = os.path.abspath(text)
     return os.fsencode(text), [os.fsencode(os.path.abspath(file)) for file in files]

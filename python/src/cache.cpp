@@ -195,9 +195,9 @@ void bind_cache(nb::module_& m) {
           },
           nb::arg("name"), nb::arg("task"), nb::arg("number"), nb::arg("replaces"))
       .def(
-          "append", &append_batch, nb::arg("name"), nb::arg("type"), nb::arg("values"), nb::arg("times"), nb::arg("arrivals"),
-          nb::arg("lengths").none(), nb::arg("channels"), nb::arg("method").none(), nb::arg("ragged"),
-          nb::arg("metadata"), nb::arg("latency"),
+          "append", &append_batch, nb::arg("name"), nb::arg("type"), nb::arg("values"), nb::arg("times"),
+          nb::arg("arrivals"), nb::arg("lengths").none(), nb::arg("channels"), nb::arg("method").none(),
+          nb::arg("ragged"), nb::arg("metadata"), nb::arg("latency"),
           nb::sig("def append(self, name: str, type: str, values: typing.Any, times: typing.Any, arrivals: typing.Any, "
                   "lengths: typing.Any, channels: tuple[str, ...], method: typing.Any, ragged: bool, "
                   "metadata: dict[str, str], latency: int) -> None"))
@@ -205,6 +205,7 @@ void bind_cache(nb::module_& m) {
       .def("discard_episode", &CacheWriter::discard_episode, nb::call_guard<nb::gil_scoped_release>())
       .def("commit", &CacheWriter::commit, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &CacheWriter::close, nb::call_guard<nb::gil_scoped_release>())
+      .def("abandon", &CacheWriter::abandon)
       .def("has_episode", &CacheWriter::has_episode)
       .def("committed_episodes", &CacheWriter::committed_episodes)
       .def("waiting_episodes", &CacheWriter::waiting_episodes);

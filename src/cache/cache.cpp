@@ -36,10 +36,9 @@ struct Mapping {
   }
 };
 
-void check_size(const Path& path, const Shard& shard, std::int64_t size) {
-  if (size == shard.bytes) return;
-  throw Error(ErrorKind::file, concat(path.string(), ": has ", size, " bytes, but the manifest says ", shard.bytes,
-                                      "; `robocache verify --repair` keeps what is whole"));
+std::string size_sentence(const Path& path, const Shard& shard, std::int64_t size) {
+  return concat(path.string(), ": has ", size, " bytes, but the manifest says ", shard.bytes,
+                "; `robocache verify --repair` keeps what is whole");
 }
 
 std::shared_ptr<const Mapping> map_shard(const Path& path, const StreamInfo& stream, const Shard& shard) {
@@ -49,7 +48,7 @@ std::shared_ptr<const Mapping> map_shard(const Path& path, const StreamInfo& str
   }
   const File file(path, O_RDONLY);
   const std::int64_t size = file.size();
-  check_size(path, shard, size);
+  if (size != shard.bytes) throw Error(ErrorKind::file, size_sentence(path, shard, size));
   const Bytes bytes{path.string(), size, [&](std::int64_t at, std::span<std::byte> to) { file.read(at, to); }};
   const ShardHeader header = read_header(bytes);
   check_header(header, stream, shard, path.string());
@@ -94,19 +93,36 @@ struct Cache::State {
   }
 };
 
-Cache::Cache(const std::filesystem::path& path) : state_(std::make_unique<State>()) {
-  state_->path = path;
-  state_->manifest = load_manifest(path);
-  const std::vector<Shard>& shards = state_->manifest.shards;
-  for (std::size_t k = 0; k < shards.size(); ++k) {
-    const Path file = shard_path(path, shards[k]);
+namespace {
+
+// The first shard whose file is not as the manifest says, as a sentence; empty where all are.
+std::string find_damage(const Path& path, const std::vector<Shard>& shards) {
+  for (const Shard& shard : shards) {
+    const Path file = shard_path(path, shard);
     struct stat status {};
     if (stat(file.c_str(), &status) != 0) {
       if (errno != ENOENT) fail_errno(file, "cannot be read", errno);
-      throw Error(ErrorKind::file,
-                  concat(file.string(), ": is missing; `robocache verify --repair` keeps what is whole"));
+      return concat(file.string(), ": is missing; `robocache verify --repair` keeps what is whole");
     }
-    check_size(file, shards[k], status.st_size);
+    if (status.st_size != shard.bytes) return size_sentence(file, shard, status.st_size);
+  }
+  return {};
+}
+
+}  // namespace
+
+Cache::Cache(const std::filesystem::path& path) : state_(std::make_unique<State>()) {
+  state_->path = path;
+  // A writer may replace the manifest, and remove what only the old one names, between two looks: then the new one holds.
+  for (std::int64_t last = -1;;) {
+    state_->manifest = load_manifest(path);
+    const std::string damage = find_damage(path, state_->manifest.shards);
+    if (damage.empty()) break;
+    if (last == state_->manifest.next_group) throw Error(ErrorKind::file, damage);
+    last = state_->manifest.next_group;
+  }
+  const std::vector<Shard>& shards = state_->manifest.shards;
+  for (std::size_t k = 0; k < shards.size(); ++k) {
     state_->shards[{shards[k].group, shards[k].stream}] = k;
     state_->bytes += shards[k].bytes;
   }

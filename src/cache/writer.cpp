@@ -114,8 +114,13 @@ struct CacheWriter::State {
   std::vector<Path> source_files;
   Stamp source_stamp;
 
-  ~State() {
+  ~State() { abandon(); }
+  void abandon() noexcept {
     for (auto& [stream, shard] : shards) shard.abandon();
+    shards.clear();
+    episodes.clear();
+    episode.reset();
+    lock.reset();
   }
 
   void open();
@@ -225,6 +230,7 @@ bool CacheWriter::knows(std::string_view path, std::span<const std::filesystem::
 std::vector<std::int64_t> CacheWriter::begin_source(std::string_view path, std::span<const std::filesystem::path> files,
                                                     std::string_view options) {
   State& state = *state_;
+  if (!state.lock) refuse("CacheWriter: it is closed");
   if (state.episode) refuse("CacheWriter: a source cannot begin inside an episode");
   state.source_files = sorted(files);
   state.source_stamp = stamp_of(state.source_files);
@@ -636,5 +642,7 @@ void CacheWriter::close() {
   state_->commit();
   state_->lock.reset();
 }
+
+void CacheWriter::abandon() noexcept { state_->abandon(); }
 
 }  // namespace robocache

@@ -508,6 +508,23 @@ def test_one_writer_at_a_time(tmp_path):
     rc.CacheWriter(tmp_path / "c").close()
 
 
+def test_a_reader_and_a_writer_at_a_time(tmp_path):
+    source = tmp_path / "run.log"
+    source.write_bytes(b"one")
+    with rc.CacheWriter(tmp_path / "c") as writer:
+        writer.add(FakeRecording(source, [episode(0)]))
+        writer.commit()
+        reader = rc.Cache(tmp_path / "c")
+        held = reader.episodes[0].streams["joints"]
+        source.write_bytes(b"two")
+        writer.add(FakeRecording(source, [episode(1)]))
+        writer.commit()  # removes the shards of the first
+        np.testing.assert_array_equal(held.values, episode(0)["joints"][0])
+        with pytest.raises(rc.FileError, match="is gone; the cache was changed since it was opened, open it again"):
+            reader.episodes[0].streams["grip"]
+        check_episode(rc.Cache(tmp_path / "c").episodes[0], episode(1))
+
+
 def test_places_that_are_no_cache(tmp_path):
     with pytest.raises(rc.FileError, match="there is no such cache"):
         rc.Cache(tmp_path / "none")
