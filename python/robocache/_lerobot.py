@@ -196,8 +196,8 @@ class LeRobotSource(Source):
         if kind == "video":
             files = list(dict.fromkeys(str(self._video_file(name, k)) for k in range(len(self.rows))))
             metadata = {"kind": "video", "files": json.dumps(files), "fps": f"{self.fps:g}", "shape": json.dumps(shape)}
-            channels = ("file", "frame")
-            return StreamInfo(name, "lerobot/video", np.dtype(np.int64), (2,), channels, "hold", False, metadata)
+            dtype: np.dtype[Any] = np.dtype(np.int64)
+            return StreamInfo(name, "lerobot/video", dtype, (2,), ("file", "frame"), "hold", False, metadata)
         if kind == "image":
             metadata = {"kind": "image", "encoding": "file", "shape": json.dumps(shape)}
             return StreamInfo(name, "lerobot/image", np.dtype(np.uint8), (), (), "hold", True, metadata)
@@ -310,8 +310,8 @@ class LeRobotSource(Source):
         values = np.asarray(flat)
         if values.dtype.kind not in "biuf" or values.size != count * size:
             raise FileError(
-                f'{self.root}: feature "{name}" is {info.dtype} {list(info.shape)} in meta/info.json, but {count} rows of '
-                f"the data hold {values.size} values of type {values.dtype}"
+                f'{self.root}: feature "{name}" is {info.dtype} {list(info.shape)} in meta/info.json, but {count} rows '
+                f"of the data hold {values.size} values of type {values.dtype}"
             )
         return values.astype(info.dtype, copy=False).reshape(count, *info.shape)
 

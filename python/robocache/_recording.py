@@ -1,8 +1,8 @@
 """Recordings: what a robot logged, as episodes of streams, whatever the format. `open` finds out which one it is.
 
 A `Source` is a format's reader (`_mcap_source.py`, `_lerobot.py`, `_hdf5.py`, `_rosbag2.py`): it hands out batches of
-bounded size, as recorded. What users hold is the same for all: a `Recording` of `Episode`s whose `Streams` are decoded when
-they are touched, sorted by time, and go straight into rc.align.
+bounded size, as recorded. What users hold is the same for all: a `Recording` of `Episode`s whose `Streams` are decoded
+when they are touched, sorted by time, and go straight into rc.align.
 """
 
 from __future__ import annotations
@@ -399,14 +399,14 @@ class Recording:
             )
         return self.episodes[0].streams
 
-    def batches(self, streams: Collection[str] | None = None) -> Iterator[Batch]:
-        """All samples in pieces of a few MiB, as recorded: one pass, in little memory, whatever the size."""
+    def batches(self, streams: Collection[str] | None = None, episode: int | None = None) -> Iterator[Batch]:
+        """All samples in pieces of a few MiB, as recorded, episode by episode: one pass, in little memory."""
         if streams is not None:
             known = {name for k in range(len(self.episodes)) for name in self._source.contents(k)}
             for name in streams:
                 if name not in known:
                     raise NoStream(missing(f"{self.path}: there is no stream", name, known))
-        return self._source.batches(streams)
+        return self._source.batches(streams, episode)
 
     def quick(self) -> Mapping[str, NDArray[np.int64]] | None:
         """The arrivals of every message by topic, out of the file's index; None where it has none."""
