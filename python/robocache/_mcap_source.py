@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robocache import _core
 from robocache._core import FileError
-from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped, need
+from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped
 
 MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # types of which a topic gives a stream for each name they carry
 
