@@ -7,7 +7,6 @@ when they are touched, sorted by time, and go straight into rc.align.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from abc import ABC, abstractmethod
@@ -402,7 +401,7 @@ class Recording:
     def batches(self, streams: Collection[str] | None = None, episode: int | None = None) -> Iterator[Batch]:
         """All samples in pieces of a few MiB, as recorded, episode by episode: one pass, in little memory."""
         if streams is not None:
-            known = {name for k in range(len(self.episodes)) for name in self._source.contents(k)}
+            known = dict.fromkeys(name for k in range(len(self.episodes)) for name in self._source.contents(k))
             for name in streams:
                 if name not in known:
                     raise NoStream(missing(f"{self.path}: there is no stream", name, known))
@@ -431,6 +430,8 @@ class NoStream(KeyError):
 
 def missing(sentence: str, name: str, names: Iterable[str]) -> str:
     """`sentence "name"; near: ...`: what is there, by likeness."""
+    import difflib  # only for a sentence
+
     names = list(names)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     near += [other for other in names if name.strip("/") and name.strip("/") in other and other not in near][:3]

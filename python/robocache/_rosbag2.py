@@ -11,7 +11,7 @@ import sqlite3
 import tempfile
 import urllib.parse
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -84,7 +84,7 @@ def read_yaml(text: str) -> Any:
         from ruamel.yaml import YAML
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            "rosbag2's metadata.yaml needs PyYAML or ruamel.yaml, and neither is installed: pip install 'robocache[rosbag2]'",
+            "rosbag2's metadata.yaml needs PyYAML or ruamel.yaml, and has neither: pip install 'robocache[rosbag2]'",
             name="yaml",
         ) from None
     return YAML(typ="safe", pure=True).load(text)

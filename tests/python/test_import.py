@@ -94,6 +94,12 @@ def test_public_names():
         "simd_targets",
         "set_simd_target",
         "FileError",
+        "open",
+        "sync_report",
+        "Recording",
+        "Episode",
+        "RecordedStream",
+        "SyncReport",
         "CudaError",
         "__version__",
     ]
