@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ParamSpec
 
 import rich  # noqa: F401  the tables fall back to plain text without it, the command line does not
 import typer
 
 import robocache as rc
+from robocache._recording import NoStream
 
 application = typer.Typer(
     help="RoboCache: what robots record, turned into what policies train on and run on.",
+    epilog="Exit codes: 0 done; 1 it could not, and a sentence on stderr says why; 2 wrong usage; "
+    "3 done, and something is wrong with the data (verify, info --strict).",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -34,6 +39,31 @@ def options(
     ] = False,
 ) -> None:
     pass
+
+
+WRONG = 3  # the exit code where a command did its work, and the data is not as it should be
+Parameters = ParamSpec("Parameters")
+
+
+def told(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
+    """What a user can put right is a sentence on stderr and exit code 1, without a traceback."""
+
+    @functools.wraps(command)
+    def run(*given: Parameters.args, **named: Parameters.kwargs) -> None:
+        try:
+            command(*given, **named)
+        except (OSError, ValueError, KeyError, ModuleNotFoundError) as error:
+            if isinstance(error, KeyError) and not isinstance(error, NoStream):
+                raise
+            if isinstance(error, ModuleNotFoundError) and "pip install" not in str(error):
+                raise
+            print(f"robocache {command.__name__}: {error}", file=sys.stderr)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            print(f"robocache {command.__name__}: interrupted", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+    return run
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="The same as JSON, for programs.")]
@@ -57,6 +87,33 @@ def demo(
     from robocache import _demo
 
     _demo.main(output, rate, as_json)
+
+
+Time = Annotated[str, typer.Option(help="Where times come from: auto, stamp, log or publish.")]
+MessagePath = Annotated[list[Path] | None, typer.Option(help="rosbag2: a folder with .msg files. May be repeated.")]
+Rate = Annotated[float | None, typer.Option(help="HDF5 without times: samples per second.")]
+
+
+@application.command()
+@told
+def info(
+    path: Annotated[str, typer.Argument(help="MCAP, a rosbag2 or LeRobot directory, .db3, HDF5.")],
+    full: Annotated[bool, typer.Option("--full", help="Read every message, also where the file has an index.")] = False,
+    as_json: AsJson = False,
+    write_recipe: Annotated[Path | None, typer.Option(help="Write a first recipe there, to edit.")] = None,
+    time: Time = "auto",
+    gap: Annotated[float | None, typer.Option(help="Seconds that make a gap; default: 3 periods.")] = None,
+    rate: Rate = None,
+    msg_path: MessagePath = None,
+    strict: Annotated[bool, typer.Option("--strict", help=f"Exit with {WRONG} where a stream is bad.")] = False,
+) -> None:
+    """What is in a recording: streams, types, rates; and the sync report: jitter, gaps, clocks, and a verdict."""
+    from robocache import _info
+
+    recording = rc.open(path, time, rate=rate, msg_path=msg_path)
+    report = _info.main(recording, full=full, as_json=as_json, recipe=write_recipe, gap=gap)
+    if strict and report.level == "bad":
+        raise typer.Exit(WRONG)
 
 
 def checkout() -> Path | None:

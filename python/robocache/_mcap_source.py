@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache import _core
-from robocache._core import FileError
+from robocache._bytes import source_of
 from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped
 
 MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # types of which a topic gives a stream for each name they carry
@@ -32,35 +32,13 @@ def batch_of(piece: tuple[Any, ...], episode: int = 0) -> Batch:
     return Batch(episode, made.name, values, times, arrivals, lengths, made)
 
 
-class Remote:
-    """What fsspec opens, as the engine reads it."""
-
-    def __init__(self, address: str) -> None:
-        try:
-            import fsspec
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError(
-                f"{address}: reading from there needs fsspec, which is not installed: pip install fsspec", name="fsspec"
-            ) from None
-        try:
-            self.file = fsspec.open(address, "rb").open()
-            self.size = int(self.file.seek(0, os.SEEK_END))
-        except (OSError, ValueError, ImportError) as error:
-            raise FileError(f"{address}: cannot be opened: {error}") from None
-
-    def read(self, offset: int, count: int) -> bytes:
-        self.file.seek(offset)
-        return bytes(self.file.read(count))
-
-
 class McapSource(Source):
     format = "MCAP"
 
     def __init__(self, path: str, time: str) -> None:
         self.path, self.time, self.notes = path, time, []
-        source: Any = Remote(path) if "://" in path else os.fsencode(path)
         self.files = () if "://" in path else (Path(path),)
-        self.engine = _core.McapRecording(source, path, time)
+        self.engine = _core.McapRecording(*source_of(path, "open"), time)
         summary = self.engine.summary()
         self.note(summary["warnings"])
         self.topics = {topic: (kind, count) for topic, kind, _, _, count in summary["topics"]}
@@ -116,4 +94,26 @@ class McapSource(Source):
             self.note([f"{topic}: {count} broken messages left out; the first: {sentence}" if count else sentence])
 
     def quick(self) -> Mapping[str, NDArray[np.int64]] | None:
-        return None
+        """From the message indexes behind each chunk: no chunk is unpacked."""
+        from robocache.mcap import Reader
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the engine's own are in `notes`
+            reader = Reader(self.path)
+        if not reader.is_indexed:
+            return None
+        topics = {number: channel.topic for number, channel in reader.channels.items()}
+        times: dict[str, list[NDArray[np.int64]]] = {topic: [] for topic in self.topics}
+        for place, chunk in enumerate(reader.chunk_indexes):
+            found = reader.message_indexes(place)
+            if not found and chunk["message_index_offsets"]:
+                return None
+            for index in found:
+                if index["channel_id"] in topics:
+                    stamps = np.array([at for at, _ in index["records"]], np.uint64).astype(np.int64)
+                    times[topics[index["channel_id"]]].append(stamps)
+        made = {topic: np.concatenate([np.zeros(0, np.int64), *parts]) for topic, parts in times.items()}
+        statistics = reader.statistics
+        if statistics is None or sum(map(len, made.values())) != statistics["message_count"]:
+            return None  # an index that leaves messages out
+        return made
