@@ -28,12 +28,9 @@ def show(recording: Recording, report: SyncReport) -> None:
     for stream in report.streams.values():
         shape = "" if stream.shape is None else f"{stream.dtype} [{', '.join(map(str, stream.shape))}]"
         rows.append([stream.name, stream.type, shape or "-", f"{stream.samples:,}"])
-    contents = recording.episodes[0].streams.contents if len(recording.episodes) else {}
-    rows += [
-        [name, content.type, "-", "0" if content.samples in (None, 0) else f"{content.samples:,}, not decoded"]
-        for name, content in contents.items()
-        if name not in report.streams
-    ]
+    for name, content in recording.listed().items():
+        if not any(stream == name or stream.startswith(f"{name}/") for stream in report.streams):
+            rows.append([name, content.type, "-", f"{content.samples:,}, not decoded" if content.samples else "0"])
     _report.table(f"{recording.path}: {recording.format}", ("stream", "type", "sample", "samples"), rows)
     if len(recording.episodes) > 1:
         some = recording.episodes[:MOST_EPISODES]

@@ -180,7 +180,11 @@ class LeRobotWriter:
     def _info(self) -> dict[str, Any]:
         features: dict[str, Any] = {}
         for name, feature in self.features.items():
-            features[name] = {"dtype": feature.dtype, "shape": list(feature.shape), "names": list(feature.names) or None}
+            features[name] = {
+                "dtype": feature.dtype,
+                "shape": list(feature.shape),
+                "names": list(feature.names) or None,
+            }
             if feature.dtype == "video":
                 codec, pixels = self.codecs.get(name, ("h264", "yuv420p"))
                 features[name]["names"] = ["height", "width", "channels"]
@@ -211,7 +215,9 @@ class LeRobotWriter:
             "fps": self._rate,
             "splits": {"train": f"0:{len(self.episodes)}"},
             "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
-            "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4" if self.videos else None,
+            "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+            if self.videos
+            else None,
             "features": features,
         }
 
@@ -277,7 +283,7 @@ def encode(
     rate = Fraction(fps).limit_denominator(100_000)
     count, seen = 0, list[Array]()
     with av.open(str(path), "w") as container:
-        stream = container.add_stream(name, rate=rate)
+        stream: Any = container.add_stream(name, rate=rate)
         stream.height, stream.width, stream.pix_fmt = shape[0], shape[1], "yuv420p"
         stream.options = {"g": "2", "crf": "20"} if name != "mpeg4" else {"g": "2", "q:v": "3"}
         for image in frames:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from robocache import _core
 from robocache._bytes import source_of
+from robocache._core import FileError
 from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped
 
-MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # types of which a topic gives a stream for each name they carry
+MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # only all messages of a topic tell its streams
 
 
 def info_of(given: tuple[Any, ...]) -> StreamInfo:
@@ -32,6 +33,26 @@ def batch_of(piece: tuple[Any, ...], episode: int = 0) -> Batch:
     return Batch(episode, made.name, values, times, arrivals, lengths, made)
 
 
+def streams_of(
+    source: Source,
+    topic: str,
+    kind: str,
+    encoding: str,
+    text: bytes,
+    message_encoding: str,
+    message: tuple[bytes, int, int],
+) -> list[str]:
+    """The names of the streams that a message gives."""
+    try:
+        decoder = _core.Decoder(kind, encoding, text, message_encoding, topic, source.time)
+        decoder.add([message])
+    except FileError as error:
+        note = f"{topic}: left out: {error}"
+        source.notes += [] if note in source.notes else [note]
+        return []
+    return [piece[0][0] for piece in decoder.take()]
+
+
 class McapSource(Source):
     format = "MCAP"
 
@@ -41,36 +62,52 @@ class McapSource(Source):
         self.engine = _core.McapRecording(*source_of(path, "open"), time)
         summary = self.engine.summary()
         self.note(summary["warnings"])
-        self.topics = {topic: (kind, count) for topic, kind, _, _, count in summary["topics"]}
+        self.topics = {topic: Content(topic, kind, count) for topic, kind, _, _, count in summary["topics"]}
+        self.encodings = {topic: encoding for topic, _, encoding, _, _ in summary["topics"]}
         self.start, self.end = summary["start"], summary["end"]
-        self._inside: dict[str, dict[str, int]] = {}  # of topics that give many streams: names and samples
+        self._inside: dict[str, dict[str, Content]] = {}  # the streams of a topic, where they are known
 
     def note(self, sentences: Sequence[str]) -> None:
-        self.notes += [
-            s for s in (sentence.removeprefix(f"{self.path}: ") for sentence in sentences) if s not in self.notes
-        ]
+        found = [sentence.removeprefix(f"{self.path}: ") for sentence in sentences]
+        self.notes += [sentence for sentence in dict.fromkeys(found) if sentence not in self.notes]
 
     def parts(self) -> Sequence[Part]:
         return [Part(Path(self.path).stem, None, self.start, self.end)]
 
-    def contents(self, episode: int) -> Mapping[str, Content]:
-        found = {}
-        for topic, (kind, count) in self.topics.items():
-            if kind in MANY:
-                for name, samples in self._names(topic).items():
-                    found[name] = Content(name, kind, samples)
-            else:
-                found[topic] = Content(topic, kind, count)
-        return found
+    def listed(self, episode: int) -> Mapping[str, Content]:
+        return self.topics
 
-    def _names(self, topic: str) -> dict[str, int]:
-        """The streams of a topic that gives many: only its messages can tell."""
+    def contents(self, episode: int) -> Mapping[str, Content]:
+        return {name: content for topic in self.topics for name, content in self._streams(topic).items()}
+
+    def _streams(self, topic: str) -> dict[str, Content]:
+        """What a topic gives: its first message tells, or for some types all of them."""
         if topic not in self._inside:
-            names: dict[str, int] = {}
-            for piece in self.engine.pieces([topic]):
-                names[piece[0][0]] = names.get(piece[0][0], 0) + len(piece[2])
-            self._inside[topic] = names
+            kind, count = self.topics[topic].type, self.topics[topic].samples
+            self._inside[topic] = {}
+            if kind in MANY or "://" in self.path:
+                samples: dict[str, int] = {}
+                for piece in self.engine.pieces([topic]):
+                    samples[piece[0][0]] = samples.get(piece[0][0], 0) + len(piece[2])
+                self._inside[topic] = {name: Content(name, kind, number) for name, number in samples.items()}
+            else:
+                for name in self._first(topic):
+                    self._inside[topic][name] = Content(name, kind, count)
         return self._inside[topic]
+
+    def _first(self, topic: str) -> list[str]:
+        from robocache.mcap import Reader
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the engine's own are in `notes`
+            message = next(iter(Reader(self.path).messages([topic])), None)
+        if message is None:
+            return []
+        schema = message.schema
+        about = ("", "", b"") if schema is None else (schema.name, schema.encoding, schema.data)
+        return streams_of(
+            self, topic, *about, self.encodings[topic], (message.data, message.log_time, message.publish_time)
+        )
 
     def batches(
         self,
@@ -81,10 +118,7 @@ class McapSource(Source):
     ) -> Iterator[Batch]:
         topics = None
         if streams is not None:
-            topics = [topic for topic in self.topics if topic in streams]
-            for topic, (kind, _) in self.topics.items():
-                if kind in MANY and any(name in streams for name in self._names(topic)):
-                    topics.append(topic)
+            topics = [topic for topic in self.topics if any(name in streams for name in self._streams(topic))]
         for piece in self.engine.pieces(topics):
             batch = clipped(batch_of(piece), start, end)
             if batch is not None and (streams is None or batch.stream in streams):
@@ -93,7 +127,7 @@ class McapSource(Source):
         for topic, count, sentence in self.engine.problems:
             self.note([f"{topic}: {count} broken messages left out; the first: {sentence}" if count else sentence])
 
-    def quick(self) -> Mapping[str, NDArray[np.int64]] | None:
+    def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
         """From the message indexes behind each chunk: no chunk is unpacked."""
         from robocache.mcap import Reader
 
@@ -116,4 +150,4 @@ class McapSource(Source):
         statistics = reader.statistics
         if statistics is None or sum(map(len, made.values())) != statistics["message_count"]:
             return None  # an index that leaves messages out
-        return made
+        return {topic: (self.topics[topic].type, arrivals) for topic, arrivals in made.items()}

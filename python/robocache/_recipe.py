@@ -240,6 +240,9 @@ class CookedSource(Source):
             return found
         return {w.name: found[w.topic] for w in self.recipe.streams if w.topic in found}
 
+    def listed(self, episode: int) -> Mapping[str, Content]:
+        return self.contents(episode) if self.recipe.streams else self.source.listed(episode)
+
 
 def cooked(where: str, wanted: Wanted, batch: Batch) -> Batch:
     info, values = batch.info, batch.values
@@ -353,7 +356,7 @@ def split(recording: Recording, by: str, gap: float = 5.0, topic: str | None = N
     source = recording._source
     if by == "gap":
         quick = source.quick()
-        arrivals = list(quick.values()) if quick is not None else [batch.arrivals for batch in source.batches()]
+        arrivals = [found for _, found in quick.values()] if quick else [batch.arrivals for batch in source.batches()]
         every = np.sort(np.concatenate(arrivals)) if arrivals else np.zeros(0, np.int64)
         if not len(every):
             return recording

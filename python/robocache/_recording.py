@@ -98,8 +98,12 @@ class Source(ABC):
         """What the values refer to, where they are references: a video's frames, decoded one by one."""
         return None
 
-    def quick(self) -> Mapping[str, NDArray[np.int64]] | None:
-        """The arrivals of every message by topic, where an index has them and no message need be read."""
+    def listed(self, episode: int) -> Mapping[str, Content]:
+        """What is there as the file lists it, where finding the streams means to decode some messages: topics."""
+        return self.contents(episode)
+
+    def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
+        """Type and arrivals of every topic, where an index has them and no message need be read."""
         return None
 
 
@@ -335,7 +339,7 @@ class Episode:
 
     def __repr__(self) -> str:
         known = self._part.start is not None and self._part.end is not None
-        parts = [f"{self.index}: {self.name!r}", f"{len(self.streams)} streams"]
+        parts = [f"{self.index}: {self.name!r}", f"{len(self.streams._source.listed(self.index))} streams"]
         parts += [f"{self.duration:.2f} s"] if known else []
         parts += [f"task {self.task!r}"] if self.task else []
         return f"Episode({', '.join(parts)})"
@@ -407,13 +411,17 @@ class Recording:
                     raise NoStream(missing(f"{self.path}: there is no stream", name, known))
         return self._source.batches(streams, episode)
 
-    def quick(self) -> Mapping[str, NDArray[np.int64]] | None:
-        """The arrivals of every message by topic, out of the file's index; None where it has none."""
+    def listed(self) -> Mapping[str, Content]:
+        """What the file lists, without decoding: topics of an MCAP file, of which most give one stream."""
+        return self._source.listed(0) if len(self.episodes) else {}
+
+    def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
+        """Type and arrivals of every topic, out of the file's index; None where it has none."""
         return self._source.quick()
 
     def __repr__(self) -> str:
         count = len(self.episodes)
-        streams = len(self._source.contents(0)) if count else 0
+        streams = len(self.listed())
         parts = self.episodes._parts
         known = [part.end - part.start for part in parts if part.end is not None and part.start is not None]
         long = f", {sum(known) * 1e-9:.2f} s" if len(known) == count else ""

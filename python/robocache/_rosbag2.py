@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from robocache import _core
 from robocache._core import FileError
-from robocache._mcap_source import MANY, McapSource, batch_of
+from robocache._mcap_source import MANY, McapSource, batch_of, streams_of
 from robocache._recording import BATCH_BYTES, Batch, Content, Part, Source, StreamInfo, clipped, sniff, widened
 
 METADATA_LIMIT = 64 << 20  # bytes of metadata.yaml
@@ -185,15 +185,7 @@ class BagSource(Source):
         return [Part(self.name, None, self._start, self._end)]
 
     def contents(self, episode: int) -> Mapping[str, Content]:
-        found: dict[str, Content] = {}
-        for bag in self.bags:
-            for name, content in bag.contents(0).items():
-                before = found.get(name)
-                if before is None:
-                    found[name] = content
-                elif before.samples is not None and content.samples is not None:
-                    found[name] = content._replace(samples=before.samples + content.samples)
-        return found
+        return merged([bag.contents(0) for bag in self.bags])
 
     def batches(
         self,
@@ -210,12 +202,32 @@ class BagSource(Source):
                 yield batch
             self.notes += [note for note in bag.notes if note not in self.notes]
 
-    def quick(self) -> Mapping[str, NDArray[np.int64]] | None:
-        parts = [bag.quick() for bag in self.bags]
-        names = list(dict.fromkeys(name for part in parts if part is not None for name in part))
-        if any(part is None for part in parts):
-            return None
-        return {name: np.concatenate([part[name] for part in parts if part and name in part]) for name in names}
+    def listed(self, episode: int) -> Mapping[str, Content]:
+        return merged([bag.listed(0) for bag in self.bags])
+
+    def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
+        found: dict[str, tuple[str, NDArray[np.int64]]] = {}
+        for bag in self.bags:
+            part = bag.quick()
+            if part is None:
+                return None
+            for name, (kind, arrivals) in part.items():
+                found[name] = kind, np.concatenate([found[name][1], arrivals]) if name in found else arrivals
+        return found
+
+
+def merged(parts: Sequence[Mapping[str, Content]]) -> dict[str, Content]:
+    """The contents of all files."""
+    found: dict[str, Content] = {}
+    for part in parts:
+        for name, content in part.items():
+            before = found.get(name)
+            if before is not None:
+                known = before.samples is not None and content.samples is not None
+                total = (before.samples or 0) + (content.samples or 0) if known else None
+                content = content._replace(samples=total)
+            found[name] = content
+    return found
 
 
 def extent(found: Mapping[str, Any], bags: Sequence[Source]) -> tuple[int | None, int | None]:
@@ -343,7 +355,7 @@ class DecodedBag(Source):
     def __init__(self, file: Path, time: str) -> None:
         self.path, self.time, self.notes, self.files = str(file), time, [], (file,)
         self.kinds: dict[str, str] = {}  # by topic
-        self._inside: dict[str, dict[str, int]] = {}
+        self._inside: dict[str, dict[str, Content]] = {}
 
     def schema(self, topic: str) -> tuple[str, bytes, str] | None:
         """Its schema's encoding and text, and how messages are encoded; None, and a note, where it is not known."""
@@ -361,20 +373,26 @@ class DecodedBag(Source):
     def parts(self) -> Sequence[Part]:
         return [Part(Path(self.path).stem, None, None, None)]
 
+    def listed(self, episode: int) -> Mapping[str, Content]:
+        return {topic: Content(topic, kind, self.count(topic)) for topic, kind in self.kinds.items()}
+
     def contents(self, episode: int) -> Mapping[str, Content]:
-        found = {}
-        for topic, kind in self.kinds.items():
+        return {name: content for topic in self.kinds for name, content in self._streams(topic).items()}
+
+    def _streams(self, topic: str) -> dict[str, Content]:
+        """What a topic gives: its first message tells, or for some types all of them."""
+        if topic not in self._inside:
+            kind, samples = self.kinds[topic], dict[str, int | None]()
             if kind in MANY:
-                if topic not in self._inside:
-                    self._inside[topic] = {}
-                    for batch in self._decoded([topic], None, None):
-                        before = self._inside[topic].get(batch.stream, 0)
-                        self._inside[topic][batch.stream] = before + len(batch.times)
-                for name, samples in self._inside[topic].items():
-                    found[name] = Content(name, kind, samples)
+                for batch in self._decoded([topic], None, None):
+                    samples[batch.stream] = (samples.get(batch.stream) or 0) + len(batch.times)
             else:
-                found[topic] = Content(topic, kind, self.count(topic))
-        return found
+                message, schema = next(self.messages([topic], None, None), None), self.schema(topic)
+                if message is not None and schema is not None:
+                    count = self.count(topic)
+                    samples = dict.fromkeys(streams_of(self, topic, kind, *schema, message[1:]), count)
+            self._inside[topic] = {name: Content(name, kind, number) for name, number in samples.items()}
+        return self._inside[topic]
 
     def note(self, sentence: str) -> None:
         if sentence not in self.notes:
@@ -389,8 +407,7 @@ class DecodedBag(Source):
     ) -> Iterator[Batch]:
         topics = list(self.kinds)
         if streams is not None:
-            self.contents(0)  # names what is inside topics that give many
-            topics = [t for t in topics if t in streams or any(name in streams for name in self._inside.get(t, ()))]
+            topics = [topic for topic in topics if any(name in streams for name in self._streams(topic))]
         for batch in self._decoded(topics, start, end):
             if streams is None or batch.stream in streams:
                 kept = clipped(batch, start, end)
@@ -505,13 +522,13 @@ class SqliteBag(DecodedBag):
                 continue
             yield names[number], unpacked(self.path, data) if self.packed else data, at, at
 
-    def quick(self) -> Mapping[str, NDArray[np.int64]] | None:
+    def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
         times: dict[str, list[int]] = {topic: [] for topic in self.rows}
         names = {number: topic for topic, (numbers, _) in self.rows.items() for number in numbers}
         for number, at in self._ask("SELECT topic_id, timestamp FROM messages"):
             if number in names:
                 times[names[number]].append(int(at))
-        return {topic: np.array(found, np.int64) for topic, found in times.items()}
+        return {topic: (self.kinds[topic], np.array(found, np.int64)) for topic, found in times.items()}
 
 
 class McapBag(DecodedBag):

@@ -203,9 +203,7 @@ def sync_report(recording: Recording, *, full: bool = True, gap: float | None = 
     quick = None if full else recording.quick()
     watches: dict[str, Watch] = {}
     if quick is not None:
-        known = recording.episodes[0].streams.contents
-        for name, arrivals in quick.items():
-            kind = known[name].type if name in known else ""
+        for name, (kind, arrivals) in quick.items():
             watch = Watch(StreamInfo(name, kind, np.dtype(np.float64), (), (), None, False, {}))
             watch.times[0] = watch.arrivals[0] = [np.sort(arrivals)]
             watches[name] = watch
