@@ -15,6 +15,7 @@
 #include "errors.h"
 #include "exported.h"
 #include "mcap.h"
+#include "messages.h"
 #include "options.h"
 #include "robocache_commit.h"
 #include "robocache_config.h"
@@ -62,6 +63,7 @@ NB_MODULE(_core, m) {
   bind_attention(m);
   bind_clouds(m);
   bind_mcap(m);
+  bind_messages(m);
   bind_options(m);
   m.def("backends", &list_backends,
         "(name, available, description) of each backend; never fails where there is no GPU.");

@@ -8,8 +8,6 @@
 
 namespace robocache {
 
-using clouds::quote;
-
 struct Decoder::State {
   std::string topic;
   TimeSource time;

@@ -7,8 +7,6 @@
 
 namespace robocache::ros2 {
 
-using clouds::quote;
-
 namespace {
 
 // How deep the type nests. 1 is a number; throws where a structure holds itself.

@@ -96,7 +96,7 @@ class PointCloud : public Known {
       const auto datatype = static_cast<unsigned char>(*cursor.numbers(1, 1));
       field.count = std::max<std::uint32_t>(cursor.count(), 1);  // old drivers leave it 0
       if (datatype < 1 || datatype > dtypes.size()) {
-        cursor.fail("has a field ", clouds::quote(name), " of datatype ", int{datatype}, "; 1 to 8 are known");
+        cursor.fail("has a field ", quote(name), " of datatype ", int{datatype}, "; 1 to 8 are known");
       }
       field.dtype = dtypes[datatype - 1];
       if (name.size() > max_field_name) cursor.fail("has a field whose name has ", name.size(), " bytes");

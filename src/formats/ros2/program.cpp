@@ -6,8 +6,6 @@
 
 namespace robocache::ros2 {
 
-using clouds::quote;
-
 namespace {
 
 // Fields that are no channels: what the numbers are worth, not what they are.

@@ -12,7 +12,6 @@
 namespace robocache::ros2 {
 
 using clouds::is_space;
-using clouds::quote;
 
 namespace {
 

@@ -10,7 +10,6 @@
 namespace robocache::ros2 {
 
 using clouds::is_space;
-using clouds::quote;
 
 namespace {
 
