@@ -30,7 +30,7 @@ def show(recording: Recording, report: SyncReport) -> None:
         rows.append([stream.name, stream.type, shape or "-", f"{stream.samples:,}"])
     for name, content in recording.listed().items():
         if not any(stream == name or stream.startswith(f"{name}/") for stream in report.streams):
-            rows.append([name, content.type, "-", f"{content.samples:,}, not decoded" if content.samples else "0"])
+            rows.append([name, content.type, "-", f"{content.samples:,}, no numbers" if content.samples else "0"])
     _report.table(f"{recording.path}: {recording.format}", ("stream", "type", "sample", "samples"), rows)
     if len(recording.episodes) > 1:
         some = recording.episodes[:MOST_EPISODES]

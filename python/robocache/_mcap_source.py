@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from robocache._core import FileError
 from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped
 
 MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # only all messages of a topic tell its streams
+FIRST_JSON = 64  # messages: JSON has no schema that is kept, and a list may be empty at first
 
 
 def info_of(given: tuple[Any, ...]) -> StreamInfo:
@@ -40,12 +42,12 @@ def streams_of(
     encoding: str,
     text: bytes,
     message_encoding: str,
-    message: tuple[bytes, int, int],
+    messages: list[tuple[bytes, int, int]],
 ) -> list[str]:
-    """The names of the streams that a message gives."""
+    """The names of the streams that messages give."""
     try:
         decoder = _core.Decoder(kind, encoding, text, message_encoding, topic, source.time)
-        decoder.add([message])
+        decoder.add(messages)
     except FileError as error:
         note = f"{topic}: left out: {error}"
         source.notes += [] if note in source.notes else [note]
@@ -98,16 +100,16 @@ class McapSource(Source):
     def _first(self, topic: str) -> list[str]:
         from robocache.mcap import Reader
 
+        most = FIRST_JSON if self.encodings[topic] == "json" else 1
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the engine's own are in `notes`
-            message = next(iter(Reader(self.path).messages([topic])), None)
-        if message is None:
+            found = list(itertools.islice(Reader(self.path).messages([topic]), most))
+        if not found:
             return []
-        schema = message.schema
+        schema = found[0].schema
         about = ("", "", b"") if schema is None else (schema.name, schema.encoding, schema.data)
-        return streams_of(
-            self, topic, *about, self.encodings[topic], (message.data, message.log_time, message.publish_time)
-        )
+        some = [(message.data, message.log_time, message.publish_time) for message in found]
+        return streams_of(self, topic, *about, self.encodings[topic], some)
 
     def batches(
         self,

@@ -169,6 +169,7 @@ class BagSource(Source):
         self.format = f"rosbag2 ({', '.join(stores)})"
         for bag in self.bags:
             self.notes += [note for note in bag.notes if note not in self.notes]
+            bag.notes = self.notes  # what reading finds later is ours, too
         self._start, self._end = extent(found, self.bags)
 
     def _plain(self, file: Path) -> Path:
@@ -200,7 +201,6 @@ class BagSource(Source):
                 batch = grown(batch, known.get(batch.stream))
                 known[batch.stream] = batch.info
                 yield batch
-            self.notes += [note for note in bag.notes if note not in self.notes]
 
     def listed(self, episode: int) -> Mapping[str, Content]:
         return merged([bag.listed(0) for bag in self.bags])
@@ -390,7 +390,7 @@ class DecodedBag(Source):
                 message, schema = next(self.messages([topic], None, None), None), self.schema(topic)
                 if message is not None and schema is not None:
                     count = self.count(topic)
-                    samples = dict.fromkeys(streams_of(self, topic, kind, *schema, message[1:]), count)
+                    samples = dict.fromkeys(streams_of(self, topic, kind, *schema, [message[1:]]), count)
             self._inside[topic] = {name: Content(name, kind, number) for name, number in samples.items()}
         return self._inside[topic]
 
@@ -457,6 +457,7 @@ class SqliteBag(DecodedBag):
         address = f"file:{urllib.parse.quote(str(file.absolute()))}?mode=ro{'&immutable=1' if alone else ''}"
         try:
             self.database = sqlite3.connect(address, uri=True, check_same_thread=False)
+            self.database.text_factory = lambda text: text.decode("utf-8", "replace")
             self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(4 * file.stat().st_size + (1 << 20), 1 << 30))
             self.database.execute("PRAGMA trusted_schema = OFF")
             tables = dict(self.database.execute("SELECT name, type FROM sqlite_master").fetchall())
@@ -469,8 +470,10 @@ class SqliteBag(DecodedBag):
         for number, topic, kind, encoding in self._ask(
             "SELECT id, name, type, serialization_format FROM topics ORDER BY id"
         ):
+            if not isinstance(number, int):
+                raise FileError(f"{file}: a damaged SQLite file: the id of a topic is {number!r:.40}")
             self.kinds[str(topic)] = str(kind)
-            self.rows.setdefault(str(topic), ([], str(encoding)))[0].append(int(number))
+            self.rows.setdefault(str(topic), ([], str(encoding)))[0].append(number)
         self.own: dict[str, tuple[str, bytes]] = {}
         if tables.get("message_definitions") == "table":
             query = "SELECT topic_type, encoding, encoded_message_definition FROM message_definitions"
@@ -490,6 +493,8 @@ class SqliteBag(DecodedBag):
         ((start, end),) = self._ask(
             "SELECT (SELECT min(timestamp) FROM messages), (SELECT max(timestamp) FROM messages)"
         )
+        if not isinstance(start, int) or not isinstance(end, int):  # no message, or no number
+            start = end = None
         return [Part(Path(self.path).stem, None, start, end)]
 
     def count(self, topic: str) -> int | None:
@@ -526,8 +531,8 @@ class SqliteBag(DecodedBag):
         times: dict[str, list[int]] = {topic: [] for topic in self.rows}
         names = {number: topic for topic, (numbers, _) in self.rows.items() for number in numbers}
         for number, at in self._ask("SELECT topic_id, timestamp FROM messages"):
-            if number in names:
-                times[names[number]].append(int(at))
+            if number in names and isinstance(at, int):
+                times[names[number]].append(at)
         return {topic: (self.kinds[topic], np.array(found, np.int64)) for topic, found in times.items()}
 
 

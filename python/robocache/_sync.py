@@ -271,7 +271,7 @@ def measure(
         dtype=str(watch.info.dtype) if full else None,
         shape=[*(["*"] if watch.info.ragged else []), *watch.info.shape] if full else None,  # type: ignore[list-item]
         samples=len(stamps),
-        source=chosen(recording, stamps, arrivals, full),
+        source=chosen(recording, watch.info.metadata.get("time"), stamps, arrivals, full),
         regular=regular,
         rate_hz=1e9 / period if regular else None,
         period_ms=period * 1e-6 if regular else None,
@@ -303,14 +303,16 @@ def measure(
     return found
 
 
-def chosen(recording: Recording, stamps: Stamps, arrivals: Stamps, full: bool) -> str:
-    """What a stream's times are: by whether they are the arrivals."""
+def chosen(recording: Recording, told: str | None, stamps: Stamps, arrivals: Stamps, full: bool) -> str:
+    """What a stream's times are: as the decoder says, else by whether they are the arrivals."""
     if not recording.format.startswith(("MCAP", "rosbag2")):
         return "file"
     if not full or recording.time == "log":
         return "log"
     if recording.time == "publish":
         return "publish"
+    if told is not None:  # by the decoder
+        return "mixed" if told == "varies" else told
     same = stamps == arrivals
     if same.all():
         return "log"
