@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import sys
 import tomllib
 from collections.abc import Callable
@@ -14,7 +15,8 @@ import rich  # noqa: F401  the tables fall back to plain text without it, the co
 import typer
 
 import robocache as rc
-from robocache._recording import NoStream
+from robocache import _report
+from robocache._recording import NoStream, is_cache
 
 application = typer.Typer(
     help="RoboCache: what robots record, turned into what policies train on and run on.",
@@ -113,6 +115,106 @@ def info(
     recording = rc.open(path, time, rate=rate, msg_path=msg_path)
     report = _info.main(recording, full=full, as_json=as_json, recipe=write_recipe, gap=gap)
     if strict and report.level == "bad":
+        raise typer.Exit(WRONG)
+
+
+@application.command()
+@told
+def build(
+    paths: Annotated[list[str], typer.Argument(help="Recordings, or folders of them.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The cache: made, or added to.")],
+    recipe: Annotated[Path | None, typer.Option(help="A TOML file: which streams, under which names, and how.")] = None,
+    episodes: Annotated[
+        str | None, typer.Option(help="by-file, by-gap (nothing was logged for --gap) or by-topic (--episode-topic).")
+    ] = None,
+    gap: Annotated[float | None, typer.Option(help="Seconds, for by-gap; default 5.", min=0.0)] = None,
+    episode_topic: Annotated[str | None, typer.Option(help="For by-topic: an episode is while it is not 0.")] = None,
+    time: Annotated[str | None, typer.Option(help="Where times come from: auto, stamp, log or publish.")] = None,
+    rate: Rate = None,
+    msg_path: MessagePath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Many recordings into one cache, at native rates. Only what changed is read again; interrupted work goes on."""
+    from robocache import _build
+
+    if episodes not in (None, "by-file", "by-gap", "by-topic"):
+        raise typer.BadParameter(f"{episodes!r} is not by-file, by-gap or by-topic", param_hint="--episodes")
+    found = _build.build(
+        paths,
+        output,
+        recipe=recipe,
+        by=None if episodes is None else episodes.removeprefix("by-"),
+        gap=gap,
+        topic=episode_topic,
+        open_options={"time": time, "rate": rate, "msg_path": None if msg_path is None else list(map(str, msg_path))},
+        show=not as_json,
+    )
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        _build.tell(found)
+        _report.paragraph(f"Next: robocache verify {output}, or robocache export {output} --rate 50 -o DIR")
+    for sentence in _build.failures(found):
+        print(f"robocache build: {sentence}", file=sys.stderr)
+    if _build.failures(found):
+        raise typer.Exit(1)
+
+
+@application.command()
+@told
+def export(
+    cache: Annotated[str, typer.Argument(help="A cache, or a recording.")],
+    rate: Annotated[float, typer.Option(help="Hertz, of the timeline.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A new directory.")],
+    format: Annotated[str, typer.Option(help="lerobot (v3.0), safetensors or mcap.")] = "lerobot",
+    streams: Annotated[
+        list[str] | None, typer.Option(help="Only these; may be repeated, or separated by commas.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Align every episode at a rate, and write a LeRobot data set, safetensors or MCAP."""
+    from robocache import _build, _export
+
+    names = [name for given in streams for name in given.split(",") if name] if streams else None
+    place = Path(cache)
+    opened: rc.Cache | rc.Recording = rc.Cache(cache) if is_cache(place) else rc.open(cache)
+    total, done = len(opened.episodes), 0
+    with _build.progress("exporting", not as_json) as heard:
+
+        def each(frames: int) -> None:
+            nonlocal done
+            done += 1
+            heard(str(output), done / max(total, 1))
+
+        found = _export.export(opened.episodes, output, rate=rate, format=format, streams=names, done=each)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    for note in found["notes"]:
+        _report.paragraph(f"Note: {note}")
+    _report.paragraph(f"Wrote {found['path']}: {format}, {found['episodes']} episodes, {found['frames']:,} frames.")
+
+
+@application.command()
+@told
+def verify(
+    cache: Annotated[Path, typer.Argument(help="A cache.")],
+    repair: Annotated[bool, typer.Option("--repair", help="Put right what can be.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check all of a cache: checksums, counts, offsets, order; say what is wrong where. Exit code 3: something is."""
+    report = rc.verify_cache(cache, repair=repair)
+    if as_json:
+        problems = [problem._asdict() for problem in report.problems]
+        print(json.dumps(report._asdict() | {"ok": report.ok, "problems": problems}, indent=2))
+    else:
+        rows = [[problem.file, problem.sentence, problem.repair] for problem in report.problems]
+        if rows:
+            _report.table("Wrong", ("file", "what", "was done" if report.repaired else "--repair would"), rows)
+        size = f"{report.bytes / 2**20:,.1f} MiB"
+        good = f"{report.episodes} episodes in {report.shards} shards, {report.tensors} tensors, {size}"
+        _report.paragraph(f"{cache}: {'all is well' if not rows else 'good are'}: {good}.")
+    if not report.ok:
         raise typer.Exit(WRONG)
 
 

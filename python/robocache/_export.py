@@ -13,27 +13,19 @@ import shutil
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from robocache import _pictures
 from robocache._align import Aligned, Stream, Timeline, align
 from robocache._core import FileError
+from robocache._lerobot import Frames
 from robocache._lerobot_write import Feature, LeRobotWriter
-from robocache._recording import Array, StreamInfo, missing
+from robocache._recording import Array, missing
 from robocache._sync import REGULAR
 
 FORMATS = ("lerobot", "safetensors", "mcap")
-
-
-class Streamed(Protocol):
-    """A stream of a cache or of a recording."""
-
-    @property
-    def info(self) -> StreamInfo: ...
-    @property
-    def samples(self) -> Sequence[Any] | None: ...
 
 
 class Taken(NamedTuple):
@@ -59,8 +51,15 @@ def timeline_of(streams: Mapping[str, Stream[Any]], rate: float) -> Timeline:
 
 
 def take(episodes: Sequence[Any], rate: float, names: Sequence[str] | None, notes: list[str]) -> Iterator[Taken]:
+    common: list[str] = []
+    if names is None and len(episodes):
+        every = dict.fromkeys(name for episode in episodes for name in episode.streams)
+        common = [name for name in every if all(name in episode.streams for episode in episodes)]
+        for name in every:
+            if name not in common:
+                note(notes, f'stream "{name}" is left out: not every episode has it')
     for number, episode in enumerate(episodes):
-        chosen = list(episode.streams) if names is None else list(names)
+        chosen = common if names is None else list(names)
         for name in chosen:
             if name not in episode.streams:
                 raise ValueError(missing(f"episode {episode.name}: there is no stream", name, episode.streams))
@@ -141,12 +140,10 @@ def frames_of(taken: Taken, name: str) -> Iterator[Array]:
     """The image at each target; what is held is unpacked once."""
     stream, last = taken.streams[name], (-1, np.zeros(0))
     if is_video(stream):
-        wanted = seen(taken, name)
+        wanted, frames = seen(taken, name), Frames(stream.info, np.asarray(stream.values))
         for first in range(0, len(wanted), 64):  # in pieces, so that a video is read forward
             some = wanted[first : first + 64]
-            images = dict(
-                zip(range(some.min(), some.max() + 1), stream.samples[some.min() : some.max() + 1], strict=True)
-            )
+            images = dict(zip(range(some.min(), some.max() + 1), frames[some.min() : some.max() + 1], strict=True))
             yield from (images[k] for k in some)
         return
     metadata = stream.info.metadata
@@ -190,12 +187,12 @@ def to_lerobot(episodes: Iterator[Taken], target: Path, rate: float, notes: list
     whole = True
     with LeRobotWriter(target, fps=rate, features=features) as writer:
         for taken in chain(first, episodes):
-            values = {key: numbers(taken, name) for name, key in plain}
+            columns = {key: numbers(taken, name) for name, key in plain}
             for name, key in plain:
-                values[f"{key}.valid"] = np.asarray(taken.aligned[name].valid)[:, None]
-                whole &= bool(values[f"{key}.valid"].all())
+                columns[f"{key}.valid"] = np.asarray(taken.aligned[name].valid)[:, None]
+                whole &= bool(columns[f"{key}.valid"].all())
             videos = {key: cropped(frames_of(taken, name), features[key].shape) for name, key in pictures}
-            writer.add(values, taken.task or "no task", videos)
+            writer.add(columns, taken.task or "no task", videos)
             yield len(taken.times)
     if not whole:
         note(notes, "some values are not real, and repeat the nearest sample: mask them by <feature>.valid")

@@ -56,7 +56,8 @@ class LeRobotWriter:
         self.tasks: dict[str, int] = {}
         self.episodes: list[dict[str, Any]] = []
         self.frames = 0
-        self.file, self.writer, self.written = 0, None, 0
+        self.file, self.written = 0, 0
+        self.writer: Any = None
         self.codecs: dict[str, tuple[str, str]] = {}
 
     def __enter__(self) -> LeRobotWriter:

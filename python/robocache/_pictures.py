@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +73,7 @@ def unpacked(where: str, data: bytes, metadata: Mapping[str, str]) -> Array:
         raise need("av", "video", f"{where}: unpacking an image") from None
     try:
         with av.open(io.BytesIO(data)) as container:
-            frame = next(container.decode(video=0))
+            frame: Any = next(container.decode(video=0))  # type: ignore[union-attr, unused-ignore]
             if frame.format.name.startswith("gray16"):
                 return frame.to_ndarray().astype(np.uint16)
             return frame.to_ndarray(format="rgb24")

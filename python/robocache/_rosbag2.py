@@ -461,7 +461,7 @@ class SqliteBag(DecodedBag):
             self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(4 * file.stat().st_size + (1 << 20), 1 << 30))
             self.database.execute("PRAGMA trusted_schema = OFF")
             tables = dict(self.database.execute("SELECT name, type FROM sqlite_master").fetchall())
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: of SQLite's own words about a damaged schema
             raise FileError(f"{file}: cannot be read as SQLite: {error}") from None
         if any(tables.get(name) != "table" for name in ("topics", "messages")):
             there = ", ".join(sorted(name for name, kind in tables.items() if kind == "table")[:6]) or "none"
@@ -486,7 +486,7 @@ class SqliteBag(DecodedBag):
             cursor = self.database.execute(query, values)
             while rows := cursor.fetchmany(ROWS):
                 yield from rows
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             raise FileError(f"{self.path}: a damaged SQLite file: {error}") from None
 
     def parts(self) -> Sequence[Part]:
