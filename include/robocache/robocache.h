@@ -5,6 +5,7 @@
 #include <robocache/array.h>
 #include <robocache/attention.h>
 #include <robocache/bytes.h>
+#include <robocache/cache.h>
 #include <robocache/clouds.h>
 #include <robocache/context.h>
 #include <robocache/error.h>

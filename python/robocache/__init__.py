@@ -31,6 +31,7 @@ from robocache._align import Aligned, Fused, Stream, Timeline, align, fuse, resa
 from robocache._attention import Mask, attention, describe_attention
 from robocache._attention_patch import attention_patch, register_transformers
 from robocache._backends import backends
+from robocache._cache import Cache, CacheAligned, CacheReport, CacheWriter, verify_cache
 from robocache._clouds import Cloud, read_cloud, read_depth
 from robocache._core import (
     CudaError,
@@ -66,6 +67,10 @@ for _public in (
     Timeline,
     Aligned,
     Fused,
+    Cache,
+    CacheAligned,
+    CacheReport,
+    CacheWriter,
     Cloud,
     Grid,
     Voxels,
@@ -86,6 +91,10 @@ del _public
 
 __all__ = [
     "Aligned",
+    "Cache",
+    "CacheAligned",
+    "CacheReport",
+    "CacheWriter",
     "Cloud",
     "CudaError",
     "Downsampled",
@@ -123,6 +132,7 @@ __all__ = [
     "simd_targets",
     "sync_report",
     "synchronize",
+    "verify_cache",
     "voxel_downsample",
     "voxelize",
     "voxelize_depth",

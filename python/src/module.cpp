@@ -11,6 +11,7 @@
 
 #include "align.h"
 #include "attention.h"
+#include "cache.h"
 #include "clouds.h"
 #include "errors.h"
 #include "exported.h"
@@ -64,6 +65,7 @@ NB_MODULE(_core, m) {
   bind_clouds(m);
   bind_mcap(m);
   bind_messages(m);
+  bind_cache(m);
   bind_options(m);
   m.def("backends", &list_backends,
         "(name, available, description) of each backend; never fails where there is no GPU.");
