@@ -157,7 +157,7 @@ void Scan::chunk(const Head& head, Span body) {
     source_.warn("its chunk at byte ", head.offset, " ", damage.what(), "; what follows in it is left out");
   }
   std::ranges::sort(chunk_channels_);
-  chunk_channels_.erase(std::ranges::unique(chunk_channels_).begin(), chunk_channels_.end());
+  chunk_channels_.erase(std::unique(chunk_channels_.begin(), chunk_channels_.end()), chunk_channels_.end());
   into_.chunks.push_back(std::move(index));
   indexes_follow_ = true;
 }
