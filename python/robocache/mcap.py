@@ -211,8 +211,8 @@ def messages(
 ) -> Iterator[Message]:
     """The messages of a file in log-time order, equal times in file order.
 
-    topics: a name or several; None is all, and one that the file does not have is a ValueError. start, end: log times in
-    [start, end), nanoseconds where they are integers, seconds where they are floats. Only chunks that may have such
+    topics: a name or several; None is all, and one that the file does not have is a ValueError. start, end: log times
+    in [start, end), nanoseconds where they are integers, seconds where they are floats. Only chunks that may have such
     messages are read. Memory is bounded whatever the file's size and order.
     """
     return Reader(path)._messages(topics, start, end, True)
@@ -335,10 +335,8 @@ class Writer:
         self._engine.declare_channel(id, schema or 0, topic, message_encoding, dict(metadata or {}))
         return id
 
-    def write(
-        self, channel: int, data: Any, log_time: int, publish_time: int | None = None, sequence: int = 0
-    ) -> None:
-        """A message: bytes (any buffer) on a channel. Times are nanoseconds; publish_time is log_time where it is None."""
+    def write(self, channel: int, data: Any, log_time: int, publish_time: int | None = None, sequence: int = 0) -> None:
+        """A message: bytes (any buffer) on a channel. Times are nanoseconds; publish_time=None is log_time."""
         self._engine.write(channel, data, log_time, log_time if publish_time is None else publish_time, sequence)
 
     def attach(
