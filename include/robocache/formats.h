@@ -26,7 +26,8 @@
 //   tf2_msgs/TFMessage  a stream "<topic>/<child>" for each child frame; metadata: parent
 // Messages that are compressed by themselves (rosbag2 can) are unpacked. A char is unsigned, as rosidl has it.
 // JSON: numbers and bools by path, in the order in which they first appear, as float64; null, and what is not there: NaN.
-// Arrays up to 1024 elements; up to 4096 channels. header.stamp as in ROS.
+// A message is a sample from the first on that has a number. Up to 1024 elements of an array, and up to 4096 channels, are
+// kept. header.stamp as in ROS.
 // metadata["time"] says what the times are: "stamp", "log", "publish", or "varies"; "frame_id": the header's.
 //
 // Schemas and messages may be hostile: every step is checked, a type that holds itself or is nested deeper than 32 is
@@ -49,8 +50,7 @@
 namespace robocache {
 
 // Where a sample's time comes from: its header's stamp, or when it was logged, or published. automatic: the stamp where
-// it is there and not zero, else the log time.
-// Where a topic has no header.stamp, stamp is refused.
+// it is there and not zero, else the log time. Where messages have no header.stamp, `stamp` is refused (JSON: log time).
 enum class TimeSource : std::uint8_t { automatic, stamp, log, publish };
 
 struct StreamInfo {

@@ -83,6 +83,14 @@ std::int32_t Builder::refer(std::string_view name) {
   return type;
 }
 
+void Builder::define(Structure structure) {
+  // What rosidl puts into a structure that has no members: it is the byte that an empty message has anyway.
+  const bool is_empty =
+      structure.members.size() == 1 && structure.members[0].name == "structure_needs_at_least_one_member";
+  if (is_empty) structure.members.clear();
+  definition_.structures.push_back(std::move(structure));
+}
+
 std::int32_t Builder::find(const Names& names, std::string_view name) {
   const auto found =
       std::ranges::lower_bound(names, name, {}, [](const auto& entry) -> std::string_view { return entry.first; });

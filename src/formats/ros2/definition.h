@@ -61,7 +61,7 @@ class Builder {
   void enter(std::string scope) { scopes_.push_back(std::move(scope)); }
   // A type of that name, in the scope or what is around it, the nearest. It may be defined later.
   std::int32_t refer(std::string_view name);
-  void define(Structure structure) { definition_.structures.push_back(std::move(structure)); }
+  void define(Structure structure);
   void alias(std::string name, std::int32_t type) { aliases_.emplace_back(std::move(name), type); }
   Definition finish(std::string_view root);
 

@@ -33,13 +33,14 @@ class JointState : public Known {
       }
     }
     if (!is_placed_ || counts != counts_) place(cursor, counts);
+    if (stream_.row_bytes() == 0) return;  // no joint yet: there is no stream
     std::byte* const row = stream_.rows(1, cursor.size());
     if (!fills_) {
       constexpr double nan = std::numeric_limits<double>::quiet_NaN();
       for (std::size_t k = 0; k < stream_.row_bytes(); k += 8) std::memcpy(row + k, &nan, 8);
     }
     for (std::size_t f = 0; f < 3; ++f) write(values[f], counts[f], columns_[f], row, cursor.swapped());
-    stream_.note(0, "frame_id", header.frame);
+    if (!header.frame.empty()) stream_.note(0, "frame_id", header.frame);
     added_ += stream_.commit(clock, header.stamp);
   }
 

@@ -67,7 +67,7 @@ class Image : public Known {
     const std::uint32_t size = cursor.count(0, 1);
     const char* const data = cursor.numbers(1, size);
     if (size > 0) std::memcpy(stream_.rows(size, cursor.size()), data, size);
-    stream_.note(0, "frame_id", header.frame);
+    if (!header.frame.empty()) stream_.note(0, "frame_id", header.frame);
     if (is_compressed_) {
       stream_.note(1, "format", format);
     } else {

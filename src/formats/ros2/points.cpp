@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "formats/ros2/known.h"
-#include "formats/ros2/numbers.h"
 
 namespace robocache::ros2 {
 namespace {
@@ -25,7 +24,62 @@ struct PointField {
   DType dtype = DType::f32;
   std::uint32_t offset = 0;
   std::uint32_t count = 1;
-  Convert convert = nullptr;
+};
+
+// `count` numbers that follow each other in each of `points` points.
+using Move = void (*)(const char* from, std::size_t step, std::byte* to, std::size_t row, std::size_t points,
+                      std::size_t count, bool swapped);
+
+template <std::size_t bytes>
+void move_bytes(const char* from, std::size_t step, std::byte* to, std::size_t row, std::size_t points) {
+  for (std::size_t k = 0; k < points; ++k) std::memcpy(to + k * row, from + k * step, bytes);
+}
+
+template <class From, class To>
+void move(const char* from, std::size_t step, std::byte* to, std::size_t row, std::size_t points, std::size_t count,
+          bool swapped) {
+  if (std::is_same_v<From, To> && !swapped) {
+    if (count == 1) return move_bytes<sizeof(To)>(from, step, to, row, points);
+    if (count == 2) return move_bytes<2 * sizeof(To)>(from, step, to, row, points);
+    if (count == 3) return move_bytes<3 * sizeof(To)>(from, step, to, row, points);
+    if (count == 4) return move_bytes<4 * sizeof(To)>(from, step, to, row, points);
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const char* const first = from + i * sizeof(From);
+    std::byte* const out = to + i * sizeof(To);
+    if (swapped && sizeof(From) > 1) {
+      for (std::size_t k = 0; k < points; ++k) {
+        const To value = static_cast<To>(clouds::load<From>(first + k * step, true));
+        std::memcpy(out + k * row, &value, sizeof(To));
+      }
+    } else {
+      for (std::size_t k = 0; k < points; ++k) {
+        const To value = static_cast<To>(clouds::load<From>(first + k * step));
+        std::memcpy(out + k * row, &value, sizeof(To));
+      }
+    }
+  }
+}
+
+// By PointField's number, into float32 and into float64. What float32 does not hold is never moved into it.
+constexpr std::array<Move, 8> moves_to_float{move<std::int8_t, float>,
+                                             move<std::uint8_t, float>,
+                                             move<std::int16_t, float>,
+                                             move<std::uint16_t, float>,
+                                             nullptr,
+                                             nullptr,
+                                             move<float, float>,
+                                             nullptr};
+constexpr std::array<Move, 8> moves_to_double{
+    move<std::int8_t, double>,  move<std::uint8_t, double>,  move<std::int16_t, double>, move<std::uint16_t, double>,
+    move<std::int32_t, double>, move<std::uint32_t, double>, move<float, double>,        move<double, double>};
+
+// Fields of one dtype that lie without a gap, as one.
+struct Run {
+  Move move = nullptr;
+  std::uint32_t offset = 0;
+  std::uint32_t out = 0;  // a byte of the row
+  std::uint32_t count = 0;
 };
 
 class PointCloud : public Known {
@@ -57,7 +111,7 @@ class PointCloud : public Known {
              rows + std::uint64_t{line} * width * stream_->row_bytes());
       }
     }
-    stream_->note(0, "frame_id", header.frame);
+    if (!header.frame.empty()) stream_->note(0, "frame_id", header.frame);
     stream_->note(1, "height", height);
     stream_->note(2, "width", width);
     stream_->note(3, "is_dense", is_dense ? 1 : 0);
@@ -117,7 +171,7 @@ class PointCloud : public Known {
   }
 
   // The first message says what the channels are.
-  void start(const Cursor& cursor, std::vector<PointField>& fields, std::vector<std::string> names) {
+  void start(const Cursor& cursor, const std::vector<PointField>& fields, std::vector<std::string> names) {
     const bool exact = std::ranges::all_of(fields, is_exact_in_float, &PointField::dtype);
     if (!stream_) {
       const auto count = static_cast<std::int64_t>(names.size());
@@ -134,14 +188,22 @@ class PointCloud : public Known {
     }
     const DType to = stream_->info().dtype;
     if (to == DType::f32 && !exact) cursor.fail("has fields that float32 does not hold; those before it had none");
-    runs_ = to == DType::f32;
-    std::uint32_t next = 0;
-    for (PointField& field : fields) {
-      field.convert = converter(field.dtype, to);
-      runs_ &= field.dtype == DType::f32 && field.offset == next;
-      next += 4 * field.count;
+    runs_.clear();
+    std::uint32_t out = 0;
+    const PointField* last = nullptr;
+    for (const PointField& field : fields) {
+      const auto number = static_cast<std::size_t>(std::ranges::find(dtypes, field.dtype) - dtypes.begin());
+      if (last != nullptr && last->dtype == field.dtype &&
+          field.offset == last->offset + last->count * static_cast<std::uint32_t>(size_of(last->dtype))) {
+        runs_.back().count += field.count;
+      } else {
+        runs_.push_back(
+            {(to == DType::f32 ? moves_to_float : moves_to_double)[number], field.offset, out, field.count});
+      }
+      out += field.count * static_cast<std::uint32_t>(size_of(to));
+      last = &field;
     }
-    run_ = next;
+    is_plain_ = runs_.size() == 1 && runs_[0].offset == 0 && last->dtype == to;
   }
 
   static std::uint64_t check_size(const Cursor& cursor, std::uint64_t height, std::uint64_t width,
@@ -161,20 +223,15 @@ class PointCloud : public Known {
 
   void copy(const char* from, std::uint64_t count, std::size_t step, bool swapped, std::byte* to) const {
     const std::size_t row = stream_->row_bytes();
-    if (runs_ && !swapped) {
-      if (step == run_) {
-        std::memcpy(to, from, count * step);
-        return;
-      }
-      for (std::uint64_t k = 0; k < count; ++k) std::memcpy(to + k * row, from + k * step, run_);
+    if (is_plain_ && !swapped && step == row) {
+      std::memcpy(to, from, count * step);
       return;
     }
-    const auto size = static_cast<std::size_t>(size_of(stream_->info().dtype));
-    for (std::uint64_t k = 0; k < count; ++k) {
-      std::byte* out = to + k * row;
-      for (const PointField& field : fields_) {
-        field.convert(from + k * step + field.offset, out, field.count, swapped);
-        out += field.count * size;
+    constexpr std::uint64_t block = 256;  // so that a point's fields are read from the nearest cache
+    for (std::uint64_t k = 0; k < count; k += block) {
+      const std::size_t points = std::min(block, count - k);
+      for (const Run& run : runs_) {
+        run.move(from + k * step + run.offset, step, to + k * row + run.out, row, points, run.count, swapped);
       }
     }
   }
@@ -183,8 +240,9 @@ class PointCloud : public Known {
   std::optional<messages::Stream> stream_{};
   std::vector<PointField> fields_{};
   std::vector<char> block_{};  // the fields of the last message, as they lie in it
-  std::size_t run_ = 0;        // bytes of a point's fields, where they are float32 without gaps
-  bool swapped_ = false, runs_ = false;
+  std::vector<Run> runs_{};
+  bool swapped_ = false;
+  bool is_plain_ = false;  // the fields lie as the channels do, without gaps
 };
 
 }  // namespace

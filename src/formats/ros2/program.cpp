@@ -333,7 +333,7 @@ Program::Header Program::run(Cursor& cursor, std::span<messages::Stream> to, std
     switch (step.code) {
       case Code::copy: {
         const char* const from = cursor.numbers(step.size, step.count);
-        if (step.convert != nullptr) step.convert(from, row + step.out, step.count, swapped);
+        step.convert(from, row + step.out, step.count, swapped);
         break;
       }
       case Code::skip:

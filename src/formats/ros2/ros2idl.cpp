@@ -166,10 +166,6 @@ class Parser {
       } while (words_.accept(","));
       words_.expect(";");
     }
-    // What rosidl puts into a structure that has none: it is the byte that an empty message has anyway.
-    if (structure.members.size() == 1 && structure.members[0].name == "structure_needs_at_least_one_member") {
-      structure.members.clear();
-    }
     builder_.define(std::move(structure));
   }
 
