@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Buffer
 from typing import Any, NamedTuple, Protocol
 
 from robocache._core import FileError
@@ -16,7 +15,7 @@ class Readable(Protocol):
     def read(self, count: int, /) -> bytes: ...
 
 
-Source = str | os.PathLike[str] | Buffer | Readable
+Source = str | os.PathLike[str] | bytes | bytearray | memoryview | Readable
 
 
 class FileObject:

@@ -14,6 +14,7 @@
 #include "clouds.h"
 #include "errors.h"
 #include "exported.h"
+#include "mcap.h"
 #include "messages.h"
 #include "options.h"
 #include "robocache_commit.h"
@@ -61,6 +62,7 @@ NB_MODULE(_core, m) {
   bind_tsdf(m);
   bind_attention(m);
   bind_clouds(m);
+  bind_mcap(m);
   bind_messages(m);
   bind_options(m);
   m.def("backends", &list_backends,

@@ -1,5 +1,5 @@
-"""Schemas with messages, as tests/fuzz/messages_fuzz.cpp reads them: small valid ones, and malformed ones that once were
-of interest or may be. Standard library only."""
+"""Schemas with messages, as tests/fuzz/messages_fuzz.cpp reads them: small valid ones, and malformed ones. Standard
+library only."""
 
 import struct
 
@@ -31,9 +31,8 @@ def valid() -> dict[str, dict[str, bytes]]:
     found: dict[str, dict[str, bytes]] = {"ros2": {}, "json": {}}
     every = "".join(f"{word} {word}_\n{word}[3] {word}_array\n{word}[] {word}_list\n" for word in NUMBERS)
     found["ros2"]["numbers"] = schema("p/msg/T", every, CDR + bytes(400), BIG + bytes(400), SECOND + bytes(400))
-    nested = (
-        "int32 A=3\nstring<=5 s 'x'\nwstring w\nQ q\nQ[2] qs\nQ[] ql\n===\nMSG: p/Q\nuint8 n\nstring[] t\nfloat32[<=2] v"
-    )
+    nested = "int32 A=3\nstring<=5 s 'x'\nwstring w\nQ q\nQ[2] qs\nQ[] ql\n"
+    nested += "===\nMSG: p/Q\nuint8 n\nstring[] t\nfloat32[<=2] v"
     found["ros2"]["nested"] = schema("p/msg/T", nested, CDR + bytes(80), CDR + struct.pack("<I", 1) + bytes(80))
     imu = "std_msgs/Header header\ngeometry_msgs/Quaternion orientation\nfloat64[9] orientation_covariance\n"
     imu += "geometry_msgs/Vector3 angular_velocity" + HEADER + VECTOR + QUATERNION
@@ -56,18 +55,16 @@ def valid() -> dict[str, dict[str, bytes]]:
     pixels = CDR + STAMP + struct.pack("<II", 2, 2) + text(b"mono8") + struct.pack("<B3xII", 0, 2, 4) + bytes(4)
     found["ros2"]["image"] = schema("sensor_msgs/msg/Image", image + HEADER, pixels)
     packed = "std_msgs/Header header\nstring format\nuint8[] data" + HEADER
-    write(
-        "ros2",
-        "jpeg",
-        schema("sensor_msgs/msg/CompressedImage", packed, CDR + STAMP + text(b"jpeg") + struct.pack("<I", 0)),
-    )
+    jpeg = CDR + STAMP + text(b"jpeg") + struct.pack("<I", 0)
+    found["ros2"]["jpeg"] = schema("sensor_msgs/msg/CompressedImage", packed, jpeg)
     tree = "geometry_msgs/TransformStamped[] transforms\n===\nMSG: geometry_msgs/TransformStamped\nstd_msgs/Header header\n"
     tree += "string child_frame_id\ngeometry_msgs/Transform transform\n===\nMSG: geometry_msgs/Transform\n"
     tree += "geometry_msgs/Vector3 translation\ngeometry_msgs/Quaternion rotation" + VECTOR + QUATERNION + HEADER
     transform = CDR + struct.pack("<I", 1) + STAMP + text(b"base") + bytes(64)
     found["ros2"]["tree"] = schema("tf2_msgs/msg/TFMessage", tree, transform, transform)
     idl = """module p { module msg { typedef double d9[9]; const long N = 2; @verbatim(language="x", text="y")
-struct T { d9 m; @default(value=1) sequence<Q, 3> q[N]; string<5> s; unsigned long long u; Level l; }; struct Q { octet o; };
+struct T { d9 m; @default(value=1) sequence<Q, 3> q[N]; string<5> s; unsigned long long u; Level l; };
+struct Q { octet o; };
 enum Level { A, B }; }; };"""
     found["ros2"]["idl"] = schema("p/msg/T", idl, CDR + bytes(200), kind=1)
     objects = [

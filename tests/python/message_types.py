@@ -1,4 +1,4 @@
-"""Messages of any ROS 2 type, made at random with rosbags, and what their streams must be: an oracle in plain Python."""
+"""Messages of any ROS 2 type, made at random with rosbags, and what their streams must be, in plain Python."""
 
 from __future__ import annotations
 

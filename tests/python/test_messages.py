@@ -87,7 +87,8 @@ def test_truncated_anywhere(name: str) -> None:
     decoder = decoder_of(name)
     for size in range(len(content)):
         broken, sentence = decoder.add([(content[:size], 0, 0)])
-        assert broken == 1 and sentence.startswith('"/t": a message '), (size, sentence)
+        assert broken == 1, size
+        assert sentence.startswith('"/t": a message '), (size, sentence)
     assert decoder.add([(content, 1, 1)]) == (0, None)
     check(STORE, name, [message], pieces(decoder), "/t")
 
@@ -107,7 +108,7 @@ def test_lengths_that_lie() -> None:
 
 
 def test_random_schemas() -> None:
-    """hypothesis: nested types, all numbers, bounded and fixed arrays, strings between them; mcap-ros2-support agrees."""
+    """Nested types, all numbers, bounded and fixed arrays, strings between them; mcap-ros2-support agrees."""
     hypothesis = pytest.importorskip("hypothesis")
     from hypothesis import strategies as st
     from rosbags.typesys import get_types_from_msg
@@ -242,7 +243,7 @@ def test_automatic_time_that_varies() -> None:
 
 
 def test_no_stamp_to_take() -> None:
-    with pytest.raises(FileError, match='"/t": messages of geometry_msgs/msg/Point have no header.stamp'):
+    with pytest.raises(FileError, match=r'"/t": messages of geometry_msgs/msg/Point have no header\.stamp'):
         decoder_of("geometry_msgs/msg/Point", time="stamp")
     with pytest.raises(ValueError, match='time is "now"'):
         decoder_of("geometry_msgs/msg/Point", time="now")
@@ -818,7 +819,8 @@ def test_broken_json() -> None:
     good = b'{"a": 1, "b": [2, 3]}'
     for size in range(len(good)):
         broken, sentence = decoder.add([(good[:size], 0, 0)])
-        assert broken == 1 and sentence.startswith('"/j": a message is no JSON after byte '), (size, sentence)
+        assert broken == 1, size
+        assert sentence.startswith('"/j": a message is no JSON after byte '), (size, sentence)
     assert decoder.add([(b'{"z": 1, "a": 1e999}', 0, 0)])[1] == (
         '"/j": a message is no JSON after byte 19: a number is past the range of float64'
     )
@@ -1020,5 +1022,3 @@ def test_pieces_are_bounded(tmp_path: Path) -> None:
     sizes = [piece[1].nbytes for piece in recording_of(path).pieces()]
     assert sum(sizes) == 200 * 300_000
     assert max(sizes) <= (2 << 20) + 300_000
-    totals = np.cumsum(sizes)
-    assert totals[0] <= 40 << 20

@@ -91,8 +91,9 @@ bool is_complete(const Contents& contents) {
   const Declarations& declared = contents.declared;
   if (contents.statistics) {
     const Statistics& counts = *contents.statistics;
-    if (counts.chunk_count != contents.chunks.size() || counts.channel_count != declared.channels.size() ||
-        counts.schema_count != declared.schemas.size()) {
+    // libmcap counts only the channels that have messages.
+    if (counts.chunk_count != contents.chunks.size() || counts.channel_count > declared.channels.size() ||
+        counts.schema_count > declared.schemas.size()) {
       return false;
     }
     if (counts.message_count > 0 && contents.chunks.empty()) return false;

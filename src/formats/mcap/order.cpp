@@ -64,11 +64,12 @@ void Ordering::choose_pieces() {
   };
   for (const ChunkIndex& chunk : contents_.chunks) {
     if (!in_range(chunk.message_start_time, chunk.message_end_time) || !may_have_wanted(chunk)) continue;
-    pieces_.push_back({chunk.chunk_start_offset, chunk.chunk_length, chunk.message_start_time, true});
+    pieces_.push_back(
+        {chunk.chunk_start_offset, chunk.chunk_length, chunk.message_start_time, chunk.message_end_time, true});
   }
   for (const LooseMessages& loose : contents_.loose) {
     if (!in_range(loose.message_start_time, loose.message_end_time)) continue;
-    pieces_.push_back({loose.offset, loose.length, loose.message_start_time, false});
+    pieces_.push_back({loose.offset, loose.length, loose.message_start_time, loose.message_end_time, false});
   }
   const bool by_time = selection_.order == Order::log_time;
   std::ranges::sort(pieces_, {},
@@ -149,7 +150,7 @@ std::unique_ptr<Run> Ordering::take_in(const Piece& piece, const Entry* from) {
     read(piece, *run);
     find_entries(piece, *run);
   } catch (const Damage& damage) {
-    source_.warn("its chunk at byte ", piece.offset, " ", damage.what(), "; it is left out");
+    source_.warn(chunk_text(piece.offset, piece.start, piece.end), " ", damage.what(), "; it is left out");
     run->entries.clear();
   }
   if (from != nullptr) {

@@ -10,7 +10,8 @@ namespace robocache::mcap {
 struct Piece {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
-  std::uint64_t start = 0;  // of its messages' log times, as the file says
+  std::uint64_t start = 0;  // of its messages' log times, as the file says: the first
+  std::uint64_t end = 0;    // and the last
   bool is_chunk = false;
 };
 
@@ -19,7 +20,8 @@ struct Entry {
   std::uint64_t time = 0;
   std::uint64_t place = 0;  // in the piece: what orders equal times
   std::uint64_t at = 0;     // in the run's bytes
-  auto operator<=>(const Entry&) const = default;
+  auto operator<=>(const Entry& other) const { return std::pair(time, place) <=> std::pair(other.time, other.place); }
+  bool operator==(const Entry& other) const { return time == other.time && place == other.place; }
 };
 
 // A piece that is due, and of its messages those that are held, in order.

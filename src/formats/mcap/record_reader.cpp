@@ -84,7 +84,7 @@ struct RecordReader::State {
         one = first_record(records);
       } catch (const Damage& damage) {
         records = {};
-        source.warn(chunk_text(head.offset, start, end), " ", damage.what(), "; what follows in it is left out");
+        source.warn("its chunk at byte ", head.offset, " ", damage.what(), "; what follows in it is left out");
         return nullptr;
       }
       records = records.subspan(one.size());

@@ -154,11 +154,10 @@ void Scan::chunk(const Head& head, Span body) {
       }
     });
   } catch (const Damage& damage) {
-    source_.warn(chunk_text(head.offset, chunk.message_start_time, chunk.message_end_time), " ", damage.what(),
-                 "; what follows in it is left out");
+    source_.warn("its chunk at byte ", head.offset, " ", damage.what(), "; what follows in it is left out");
   }
   std::ranges::sort(chunk_channels_);
-  chunk_channels_.erase(std::ranges::unique(chunk_channels_).begin(), chunk_channels_.end());
+  chunk_channels_.erase(std::unique(chunk_channels_.begin(), chunk_channels_.end()), chunk_channels_.end());
   into_.chunks.push_back(std::move(index));
   indexes_follow_ = true;
 }
