@@ -150,8 +150,10 @@ class McapRecording {
   McapRecording& operator=(McapRecording&&) noexcept;
 
   Summary summary() const;
-  // Of all topics, or of these; throws Error(value) where there is no such topic.
-  McapBatches batches(std::optional<std::vector<std::string>> topics = {});
+  // Of all topics, or of these; throws Error(value) where there is no such topic. Log times in [start, end): only chunks
+  // that may have such messages are read.
+  McapBatches batches(std::optional<std::vector<std::string>> topics = {}, std::uint64_t start = 0,
+                      std::optional<std::uint64_t> end = {});
 
  private:
   friend class McapBatches;

@@ -121,7 +121,12 @@ class McapSource(Source):
         topics = None
         if streams is not None:
             topics = [topic for topic in self.topics if any(name in streams for name in self._streams(topic))]
-        for piece in self.engine.pieces(topics):
+        if start is not None or end is not None:
+            first, last = max(start or 0, 0), None if end is None else max(end, 0)
+            pieces = self.engine.pieces(topics, first, last)
+        else:
+            pieces = self.engine.pieces(topics)
+        for piece in pieces:
             batch = clipped(batch_of(piece), start, end)
             if batch is not None and (streams is None or batch.stream in streams):
                 yield batch

@@ -22,7 +22,9 @@
 //     .summary() -> dict:  "topics": list[tuple[topic, type, message_encoding, schema_encoding, count | None]],
 //                          "messages": int | None, "start": int | None, "end": int | None (log times, ns),
 //                          "warnings": list[str]
-//     .pieces(topics: list[str] | None = None) -> Iterator[Piece]      one pass, bounded memory; pieces of 1 to 4 MiB
+//     .pieces(topics: list[str] | None = None, start: int = 0, end: int | None = None) -> Iterator[Piece]
+//                                                           one pass, bounded memory; pieces of 1 to 4 MiB; log times
+//                                                           in [start, end), by the index where there is one
 //     .problems: list[tuple[topic, count, sentence]]        after a pass: topics that are skipped (count: 0) and broken
 //                                                           messages (how many, the first one's sentence)
 #include "messages.h"
@@ -201,12 +203,14 @@ void bind_messages(nb::module_& m) {
       .def("summary", &summary_of, nb::sig("def summary(self) -> dict[str, typing.Any]"))
       .def(
           "pieces",
-          [](nb::handle self, std::optional<std::vector<std::string>> topics) {
+          [](nb::handle self, std::optional<std::vector<std::string>> topics, std::uint64_t start,
+             std::optional<std::uint64_t> end) {
             auto* const recording = nb::cast<Recording*>(self);
             recording->problems.clear();
-            return new Pieces{nb::borrow(self), recording, recording->recording.batches(std::move(topics))};
+            return new Pieces{nb::borrow(self), recording, recording->recording.batches(std::move(topics), start, end)};
           },
-          nb::arg("topics").none() = nb::none(), nb::rv_policy::take_ownership)
+          nb::arg("topics").none() = nb::none(), nb::arg("start") = 0, nb::arg("end").none() = nb::none(),
+          nb::rv_policy::take_ownership)
       .def_prop_ro(
           "problems",
           [](const Recording& recording) {

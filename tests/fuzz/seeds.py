@@ -72,8 +72,15 @@ for name, level in (("stored", 0), ("deflated", 9)):
 # MCAP
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "python"))
 import mcap_files  # noqa: E402
+import message_files  # noqa: E402
 
 for name, content in mcap_files.valid().items():
     write("mcap", name, content)
 for name, (content, _, _) in mcap_files.malformed().items():
     write("mcap", name, content)
+
+# Schemas and messages
+for kind in (message_files.valid(), message_files.malformed()):
+    for target, files in kind.items():
+        for name, content in files.items():
+            write(target, name, content)

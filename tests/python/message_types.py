@@ -1,4 +1,4 @@
-"""Messages of any ROS 2 type, made at random with rosbags, and what their streams must be: an oracle in plain Python."""
+"""Messages of any ROS 2 type, made at random with rosbags, and what their streams must be, in plain Python."""
 
 from __future__ import annotations
 
@@ -169,7 +169,8 @@ def check(store: Any, name: str, messages: list[Any], decoded: list[Piece], topi
         if dtype.kind in "iu":  # not through float64
             rows = np.array([[int(leaf.value) for leaf in each.dense] for each in all_expected], dtype=dtype)
         assert same(piece.values, rows), (piece.values, rows)
-        assert piece.lengths is None and not piece.ragged
+        assert piece.lengths is None
+        assert not piece.ragged
         assert piece.shape == (len(dense),)
     for path in all_expected[0].ragged:
         rows_of = [each.ragged[path] for each in all_expected]
@@ -179,7 +180,8 @@ def check(store: Any, name: str, messages: list[Any], decoded: list[Piece], topi
         piece = found[f"{topic}/{path}"]
         streams.add(piece.name)
         dtype = common_dtype(flat[0])
-        assert piece.ragged and piece.lengths is not None
+        assert piece.ragged
+        assert piece.lengths is not None
         assert piece.lengths.tolist() == [len(rows) for rows in rows_of]
         scalar = piece.shape == ()
         assert piece.channels == (() if scalar else tuple(leaf.path for leaf in flat[0]))

@@ -157,8 +157,9 @@ McapRecording::~McapRecording() = default;
 McapRecording::McapRecording(McapRecording&&) noexcept = default;
 McapRecording& McapRecording::operator=(McapRecording&&) noexcept = default;
 
-McapBatches McapRecording::batches(std::optional<std::vector<std::string>> topics) {
-  mcap::Messages messages = state_->reader.messages({.topics = std::move(topics)});
+McapBatches McapRecording::batches(std::optional<std::vector<std::string>> topics, std::uint64_t start,
+                                   std::optional<std::uint64_t> end) {
+  mcap::Messages messages = state_->reader.messages({.topics = std::move(topics), .start = start, .end = end});
   return McapBatches(std::make_unique<McapBatches::State>(*state_, std::move(messages)));
 }
 
