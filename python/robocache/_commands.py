@@ -80,15 +80,20 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 @application.command()
+@told
 def demo(
+    file: Annotated[str | None, typer.Argument(help="A recording of your own, instead of the simulated one.")] = None,
     output: Annotated[Path, typer.Option(help="The folder for demo.png and scene.png.", file_okay=False)] = Path(),
     rate: Annotated[float, typer.Option(help="Rate of the timeline, hertz.", min=1.0, max=1000.0)] = 50.0,
     as_json: AsJson = False,
 ) -> None:
-    """A simulated arm, aligned, beside what people do by hand, and its table, voxelized: tables and figures."""
-    from robocache import _demo
+    """From a log to tensors: a simulated arm, beside what people do by hand, or a recording of yours."""
+    from robocache import _demo, _demo_file
 
-    _demo.main(output, rate, as_json)
+    if file is not None:
+        _demo_file.main(file, rate, as_json)
+    else:
+        _demo.main(output, rate, as_json)
 
 
 Time = Annotated[str, typer.Option(help="Where times come from: auto, stamp, log or publish.")]

@@ -23,7 +23,7 @@ from robocache._core import FileError
 from robocache._lerobot import Frames
 from robocache._lerobot_write import Feature, LeRobotWriter
 from robocache._recording import Array, missing
-from robocache._sync import REGULAR
+from robocache._sync import is_regular
 
 FORMATS = ("lerobot", "safetensors", "mcap")
 
@@ -39,14 +39,14 @@ class Taken(NamedTuple):
     streams: Mapping[str, Any]
 
 
-def is_regular(times: Array) -> bool:
+def runs(times: Array) -> bool:
+    """All the time, not only on change."""
     steps = np.diff(times)
-    steps = steps[steps > 0]
-    return len(steps) > 1 and bool((np.abs(steps - np.median(steps)) <= 0.5 * np.median(steps)).mean() >= REGULAR)
+    return is_regular(steps[steps > 0])
 
 
 def timeline_of(streams: Mapping[str, Stream[Any]], rate: float) -> Timeline:
-    regular = {name: stream for name, stream in streams.items() if is_regular(np.asarray(stream.times))}
+    regular = {name: stream for name, stream in streams.items() if runs(np.asarray(stream.times))}
     return Timeline.over(regular or dict(streams), rate=rate)
 
 

@@ -19,7 +19,8 @@ from robocache._recording import Batch, Recording, StreamInfo
 Stamps = NDArray[np.int64]
 GAP = 3.0  # periods: a longer step is a gap
 LOST = 1.5  # periods: a longer step has lost samples
-REGULAR = 0.6  # the share of steps within half a period of the median that makes a stream regular
+REGULAR = 0.6  # the share of steps within half a period of the median that makes a stream regular,
+REGULAR_FEW = 0.9  # and of fewer than 20 steps, which may agree by chance
 DRIFT_BINS = 64
 DRIFT_SPAN = 2.0  # seconds: a shorter recording tells no drift
 DRIFT_PPM = 100.0  # more than crystals differ by
@@ -129,8 +130,8 @@ def stamp_row(stream: StreamReport) -> list[str]:
         offset = f"{stream.offset_ms:.3g} ms, p99 {stream.offset_spread_ms:+.3g} ms"
     drift = "-" if stream.drift_ppm is None else f"{stream.drift_ppm:+.0f} ppm"
     still = stream.constant_channels
-    more = f" and {len(still) - 3} more" if still and len(still) > 3 else ""
-    constant = "-" if still is None else ", ".join(still[:3]) + more
+    more = f" and {len(still) - 1} more" if still and len(still) > 2 else ""
+    constant = "-" if still is None else ", ".join(still[: 1 if more else 2]) + more
     backward = "-" if stream.backward is None else str(stream.backward)
     return [stream.name, stream.source, str(stream.duplicates), backward, offset, drift, constant or "none"]
 
@@ -185,7 +186,8 @@ def sync_report(recording: Recording, *, full: bool = True, gap: float | None = 
 
     Of a stream, with steps between neighbouring times of an episode, sorted:
     rate_hz, period_ms      the median step that is not 0; None where the stream is irregular: fewer than 60 % of its
-                            steps are within half a period of it, as when a sample is written on change
+                            steps (90 % of fewer than 20) are within half a period of it, as when a sample is written
+                            on change
     jitter_ms_p50, _p99     of |step - period|, over steps under 1.5 periods
     gaps, longest_gap_s     steps over gap_threshold_ms
     lost                    the sum of rint(step / period) - 1 over steps from 1.5 periods on
@@ -256,8 +258,7 @@ def measure(
     steps = np.concatenate([none, *(np.diff(t) for t in times.values())])
     moving = steps[steps > 0]
     period = float(np.median(moving)) if len(moving) else 0.0
-    near = np.abs(moving - period) <= 0.5 * period
-    regular = len(moving) > 1 and bool(near.mean() >= REGULAR)
+    regular = is_regular(moving)
     small = np.abs(moving - period)[moving < LOST * period] * 1e-6
     threshold = (gap * 1e9 if gap is not None else GAP * period) if regular or gap is not None else None
     wide = moving[moving > threshold] if threshold is not None else moving[:0]
@@ -301,6 +302,14 @@ def measure(
             found.drift_ppm = drift(stamps, delay)
     judge(found, total * 1e-9, 0 if watch.low is None else len(watch.low))
     return found
+
+
+def is_regular(steps: Stamps) -> bool:
+    """Of the steps of a stream that are not 0."""
+    if len(steps) < 2:
+        return False
+    period = np.median(steps)
+    return bool((np.abs(steps - period) <= 0.5 * period).mean() >= (REGULAR if len(steps) >= 20 else REGULAR_FEW))
 
 
 def chosen(recording: Recording, told: str | None, stamps: Stamps, arrivals: Stamps, full: bool) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 os.environ["HF_HUB_OFFLINE"] = "1"
 logging.disable(logging.WARNING)  # that torchcodec finds no FFmpeg, and PyAV serves
 
-import numpy as np
-from lerobot.datasets.lerobot_dataset import LeRobotDataset
+import numpy as np  # noqa: E402
+from lerobot.datasets.lerobot_dataset import LeRobotDataset  # noqa: E402
 
 
 def opened(root: Path) -> Any:
