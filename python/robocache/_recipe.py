@@ -448,7 +448,14 @@ def written_method(info: StreamInfo) -> str:
     if isinstance(method, str):
         return f"method = {json.dumps(method)}"
     if method and not isinstance(method, Mapping) and info.channels:
-        pairs = [(info.channels[k], name) for name, begin, end in method for k in range(begin, end)]
-        table = ", ".join(f"{json.dumps(channel)} = {json.dumps(name)}" for channel, name in pairs)
+        by_channel = {info.channels[k]: name for name, begin, end in method for k in range(begin, end)}
+        pairs: dict[str, str] = {}
+        for channel, name in by_channel.items():
+            stem = channel.rpartition(".")[0]
+            alike = {by_channel[other] for other in by_channel if other.startswith(f"{stem}.")}
+            pairs[f"{stem}.*" if stem and alike == {name} else channel] = name
+        table = ", ".join(
+            f"{json.dumps(pattern, ensure_ascii=False)} = {json.dumps(name)}" for pattern, name in pairs.items()
+        )
         return f"method = {{ {table} }}"
     return '# method = "linear"  # or cubic, nearest, hold, slerp, angle' if not info.ragged else '# method = "hold"'
