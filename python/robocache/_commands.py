@@ -104,7 +104,7 @@ Rate = Annotated[float | None, typer.Option(help="HDF5 without times: samples pe
 @application.command()
 @told
 def info(
-    path: Annotated[str, typer.Argument(help="MCAP, a rosbag2 or LeRobot directory, .db3, HDF5.")],
+    path: Annotated[str, typer.Argument(help="MCAP, a rosbag2 or LeRobot directory, .db3, HDF5, a cache.")],
     full: Annotated[bool, typer.Option("--full", help="Read every message, also where the file has an index.")] = False,
     as_json: AsJson = False,
     write_recipe: Annotated[Path | None, typer.Option(help="Write a first recipe there, to edit.")] = None,
@@ -181,8 +181,7 @@ def export(
     from robocache import _build, _export
 
     names = [name for given in streams for name in given.split(",") if name] if streams else None
-    place = Path(cache)
-    opened: rc.Cache | rc.Recording = rc.Cache(cache) if is_cache(place) else rc.open(cache)
+    opened: rc.Cache | rc.Recording = rc.Cache(cache) if is_cache(Path(cache)) else rc.open(cache)
     total, done = len(opened.episodes), 0
     with _build.progress("exporting", not as_json) as heard:
 

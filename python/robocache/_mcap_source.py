@@ -58,10 +58,11 @@ def streams_of(
 class McapSource(Source):
     format = "MCAP"
 
-    def __init__(self, path: str, time: str) -> None:
-        self.path, self.time, self.notes = path, time, []
-        self.files = () if "://" in path else (Path(path),)
-        self.engine = _core.McapRecording(*source_of(path, "open"), time)
+    def __init__(self, path: Any, time: str) -> None:
+        source, self.path = source_of(path, "open")
+        self.given, self.time, self.notes = path, time, []
+        self.files = (Path(self.path),) if isinstance(source, bytes) else ()
+        self.engine = _core.McapRecording(source, self.path, time)
         summary = self.engine.summary()
         self.note(summary["warnings"])
         self.topics = {topic: Content(topic, kind, count) for topic, kind, _, _, count in summary["topics"]}
@@ -87,7 +88,7 @@ class McapSource(Source):
         if topic not in self._inside:
             kind, count = self.topics[topic].type, self.topics[topic].samples
             self._inside[topic] = {}
-            if kind in MANY or "://" in self.path:
+            if kind in MANY:
                 samples: dict[str, int] = {}
                 for piece in self.engine.pieces([topic]):
                     samples[piece[0][0]] = samples.get(piece[0][0], 0) + len(piece[2])
@@ -103,7 +104,7 @@ class McapSource(Source):
         most = FIRST_JSON if self.encodings[topic] == "json" else 1
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the engine's own are in `notes`
-            found = list(itertools.islice(Reader(self.path).messages([topic]), most))
+            found = list(itertools.islice(Reader(self.given).messages([topic]), most))
         if not found:
             return []
         schema = found[0].schema
@@ -140,7 +141,7 @@ class McapSource(Source):
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the engine's own are in `notes`
-            reader = Reader(self.path)
+            reader = Reader(self.given)
         if not reader.is_indexed:
             return None
         topics = {number: channel.topic for number, channel in reader.channels.items()}

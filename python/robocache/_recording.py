@@ -470,7 +470,7 @@ OTHERS = {  # what people try; a sentence helps more than "unknown"
 
 
 def open(
-    path: str | os.PathLike[str],
+    path: Any,
     time: str = "auto",
     *,
     rate: float | None = None,
@@ -484,7 +484,8 @@ def open(
         rc.align(recording.streams.select("/odom", "/joint_states"), timeline)
 
     path      an MCAP file; a rosbag2 directory or its .db3 file; a LeRobot data set (v3.0, v2.1); an HDF5 file
-              (robomimic, ALOHA, or any with `mapping`). What fsspec opens ("s3://...") serves for MCAP.
+              (robomimic, ALOHA, or any with `mapping`); a cache. For MCAP also an address that fsspec opens
+              ("s3://..."), a file object, or bytes.
     time      where a sample's time comes from: "stamp" (its header), "log" (when it was written), "publish", or "auto":
               the stamp where there is one that is not zero, else the log time.
     rate      HDF5 without times: samples per second, instead of the layout's usual one.
@@ -495,10 +496,10 @@ def open(
     """
     if time not in TIMES:
         raise ValueError(f'open: time is {time!r}; expected "auto", "stamp", "log" or "publish"')
-    if "://" in str(path):
+    if not isinstance(path, (str, os.PathLike)) or "://" in str(path):
         from robocache._mcap_source import McapSource
 
-        return Recording(McapSource(str(path), time))
+        return Recording(McapSource(path, time))
     place = Path(path)
     kind = sniff(place)
     source: Source
@@ -516,7 +517,9 @@ def open(
 
         source = LeRobotSource(place, time)
     elif kind == "cache":
-        raise FileError(f"{place}: this is a RoboCache cache; open it with rc.Cache")
+        from robocache._cache_source import CachedSource
+
+        source = CachedSource(place)
     else:
         from robocache._hdf5 import Hdf5Source
 

@@ -68,6 +68,32 @@ def test_memory_through_fsspec(tmp_path):
         rc.open("memory://robocache/none.mcap")
 
 
+def test_bytes_and_file_objects(tmp_path):
+    write(tmp_path / "a.mcap", {"/fast": 100})
+    content = (tmp_path / "a.mcap").read_bytes()
+    assert len(rc.open(content).streams["/fast"]) == 200
+    with (tmp_path / "a.mcap").open("rb") as file:
+        recording = rc.open(file)
+        assert len(recording.streams["/fast"]) == 200
+        assert recording.quick() is not None
+    with pytest.raises(rc.FileError, match="in memory"):
+        rc.open(b"nothing of the kind")
+    with pytest.raises(TypeError, match="open: path is 3"):
+        rc.open(3)
+
+
+def test_a_cache_is_a_recording_too(tmp_path):
+    write(tmp_path / "a.mcap", {"/fast": 100, "/slow": 10})
+    recording = rc.open(tmp_path / "a.mcap")
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        writer.add(recording)
+    again = rc.open(tmp_path / "cache")
+    assert again.format == "cache"
+    np.testing.assert_array_equal(again.streams["/fast"].values, recording.streams["/fast"].values)
+    np.testing.assert_array_equal(again.streams["/fast"].times, recording.streams["/fast"].times)
+    assert rc.sync_report(again).streams["/slow"].rate_hz == pytest.approx(10)
+
+
 def test_a_truncated_file_is_read_as_far_as_it_goes(tmp_path):
     write(tmp_path / "a.mcap", {"/fast": 100}, chunk_size=500)
     whole = (tmp_path / "a.mcap").read_bytes()
