@@ -359,19 +359,25 @@ void bind_mcap(nb::module_& m) {
       .def("take", &Messages::take, nb::arg("count"), nb::sig("def take(self, count: int) -> list[typing.Any]"));
   nb::class_<Writer>(m, "McapWriter")
       .def(nb::init<const nb::object&, const std::string&, const nb::dict&>(), nb::arg("to"), nb::arg("name"),
-           nb::arg("options"))
+           nb::arg("options"),
+           nb::sig("def __init__(self, to: object, name: str, options: dict[str, typing.Any]) -> None"))
       .def("add_schema", &Writer::add_schema, nb::arg("name"), nb::arg("encoding"), nb::arg("data"))
       .def("add_channel", &Writer::add_channel, nb::arg("topic"), nb::arg("message_encoding"), nb::arg("schema_id"),
-           nb::arg("metadata"))
+           nb::arg("metadata"),
+           nb::sig("def add_channel(self, topic: str, message_encoding: str, schema_id: int, "
+                   "metadata: dict[str, str]) -> int"))
       .def("declare_schema", &Writer::declare_schema, nb::arg("id"), nb::arg("name"), nb::arg("encoding"),
            nb::arg("data"))
       .def("declare_channel", &Writer::declare_channel, nb::arg("id"), nb::arg("schema_id"), nb::arg("topic"),
-           nb::arg("message_encoding"), nb::arg("metadata"))
+           nb::arg("message_encoding"), nb::arg("metadata"),
+           nb::sig("def declare_channel(self, id: int, schema_id: int, topic: str, message_encoding: str, "
+                   "metadata: dict[str, str]) -> None"))
       .def("write", &Writer::write, nb::arg("channel_id"), nb::arg("data"), nb::arg("log_time"),
            nb::arg("publish_time"), nb::arg("sequence"))
       .def("attach", &Writer::attach, nb::arg("name"), nb::arg("media_type"), nb::arg("data"), nb::arg("log_time"),
            nb::arg("create_time"))
-      .def("add_metadata", &Writer::add_metadata, nb::arg("name"), nb::arg("metadata"))
+      .def("add_metadata", &Writer::add_metadata, nb::arg("name"), nb::arg("metadata"),
+           nb::sig("def add_metadata(self, name: str, metadata: dict[str, str]) -> None"))
       .def("flush", &Writer::flush)
       .def("finish", &Writer::finish)
       .def("statistics", &Writer::statistics, nb::sig("def statistics(self) -> dict[str, typing.Any]"));
