@@ -159,6 +159,7 @@ class CacheWriter {
   void close();   // discards an episode that is open, commits, and lets go of the lock
 
   std::int64_t committed_episodes() const noexcept;
+  std::int64_t waiting_episodes() const noexcept;  // whole, and not committed yet
   bool has_episode(std::string_view name) const;  // that has no source; committed, or whole
 
  private:

@@ -130,7 +130,7 @@ class CacheWriter:
         self, streams: Mapping[str, Stream[Any]], name: str | None, task: str | None, replace: bool
     ) -> int:
         if name is None:
-            count = self._writer.committed_episodes()
+            count = self._writer.committed_episodes() + self._writer.waiting_episodes()
             while self._writer.has_episode(f"episode-{count}"):
                 count += 1
             name = f"episode-{count}"

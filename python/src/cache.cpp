@@ -206,7 +206,8 @@ void bind_cache(nb::module_& m) {
       .def("commit", &CacheWriter::commit, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &CacheWriter::close, nb::call_guard<nb::gil_scoped_release>())
       .def("has_episode", &CacheWriter::has_episode)
-      .def("committed_episodes", &CacheWriter::committed_episodes);
+      .def("committed_episodes", &CacheWriter::committed_episodes)
+      .def("waiting_episodes", &CacheWriter::waiting_episodes);
 
   nb::class_<Cache>(m, "Cache", "robocache.Cache is made of it.")
       .def(

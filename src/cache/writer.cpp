@@ -176,6 +176,10 @@ std::int64_t CacheWriter::committed_episodes() const noexcept {
   return static_cast<std::int64_t>(state_->manifest.episodes.size());
 }
 
+std::int64_t CacheWriter::waiting_episodes() const noexcept {
+  return static_cast<std::int64_t>(state_->episodes.size());
+}
+
 // ---- Sources
 
 // The entry that has this version of it; -1 where none has.
