@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from robocache import _report
+from robocache import _build, _report
+from robocache._core import FileError
 from robocache._recipe import first_recipe
 from robocache._recording import Recording
 from robocache._sync import SyncReport, sync_report
@@ -14,8 +15,12 @@ from robocache._sync import SyncReport, sync_report
 MOST_EPISODES = 12  # rows of their table
 
 
-def gather(recording: Recording, full: bool, gap: float | None = None) -> tuple[dict[str, Any], SyncReport]:
-    report = sync_report(recording, full=full, gap=gap)
+def gather(recording: Recording, full: bool, gap: float | None, show: bool) -> tuple[dict[str, Any], SyncReport]:
+    with _build.progress("reading", show) as told:
+        name = Path(recording.path).name
+        report = sync_report(
+            recording, full=full, gap=gap, progress=lambda b: told(name, _build.share_of(recording, b))
+        )
     episodes = [
         {"name": episode.name, "task": episode.task, "start": episode._part.start, "end": episode._part.end}
         for episode in recording.episodes
@@ -43,12 +48,15 @@ def show(recording: Recording, report: SyncReport) -> None:
 
 def write_recipe(recording: Recording, path: Path) -> None:
     text = first_recipe(recording)
-    with path.open("x", encoding="utf-8") as file:  # what a person edited is not overwritten
-        file.write(text)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise FileError(f"{path}: is there already, and may have been edited; it is not overwritten") from None
 
 
 def main(recording: Recording, *, full: bool, as_json: bool, recipe: Path | None, gap: float | None) -> SyncReport:
-    found, report = gather(recording, full, gap)
+    found, report = gather(recording, full, gap, not as_json)
     if recipe is not None:
         write_recipe(recording, recipe)
     if as_json:

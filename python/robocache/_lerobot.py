@@ -61,6 +61,8 @@ def fill(where: Path, template: str, **numbers: Any) -> Path:
         if name not in numbers:
             known = ", ".join(numbers)
             raise FileError(f'{where}/meta/info.json: the path "{template}" asks for "{name}"; known: {known}')
+        if width and not isinstance(numbers[name], int):
+            raise FileError(f"{where}/meta: {name} of an episode is {numbers[name]!r:.40}; expected a number")
         return f"{numbers[name]:0{int(width)}d}" if width else str(numbers[name])
 
     relative = PurePosixPath(FIELD.sub(put, template))
@@ -240,7 +242,7 @@ class LeRobotSource(Source):
         only = None if episode is None else int(self.rows[episode]["episode_index"])
         for path in dict.fromkeys(files):
             for table in self._tables(path, wanted, only):
-                rows = np.asarray(table["episode_index"])
+                rows = self._column(path, table, "episode_index", "iu")
                 bounds = [0, *(np.flatnonzero(np.diff(rows)) + 1).tolist(), len(rows)]
                 for first, last in itertools.pairwise(bounds):  # the episodes in this piece
                     number = int(rows[first]) if last > first else None
@@ -250,6 +252,15 @@ class LeRobotSource(Source):
                         kept = clipped(batch, start, end)
                         if kept is not None:
                             yield kept
+
+    def _column(self, path: Path, table: Any, name: str, kinds: str) -> Array:
+        column = table[name]
+        values = np.asarray(column)
+        if values.dtype.kind not in kinds or column.null_count:
+            raise FileError(
+                f"{path}: the column {name} holds {column.type} with {column.null_count} nulls; not numbers"
+            )
+        return values
 
     def _tables(self, path: Path, wanted: Sequence[str], only: int | None) -> Iterator[Any]:
         """A file's rows in pieces; of one episode, row groups that cannot hold it are left out."""
@@ -276,8 +287,8 @@ class LeRobotSource(Source):
             raise FileError(f"{path}: cannot be read as Parquet: {error}") from None
 
     def _piece(self, k: int, table: Any, wanted: Sequence[str]) -> Iterator[Batch]:
-        frames = np.asarray(table["frame_index"]).astype(np.int64)
-        stamps = np.asarray(table["timestamp"]).astype(np.float64)
+        frames = self._column(self._data_file(k), table, "frame_index", "iu").astype(np.int64)
+        stamps = self._column(self._data_file(k), table, "timestamp", "f").astype(np.float64)
         times = self._times(k, frames, stamps)
         for name in wanted:
             info, lengths = self._infos[name], None

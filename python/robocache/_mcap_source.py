@@ -68,6 +68,7 @@ class McapSource(Source):
         self.topics = {topic: Content(topic, kind, count) for topic, kind, _, _, count in summary["topics"]}
         self.encodings = {topic: encoding for topic, _, encoding, _, _ in summary["topics"]}
         self.start, self.end = summary["start"], summary["end"]
+        self._opened: Any = None
         self._inside: dict[str, dict[str, Content]] = {}  # the streams of a topic, where they are known
 
     def note(self, sentences: Sequence[str]) -> None:
@@ -98,13 +99,21 @@ class McapSource(Source):
                     self._inside[topic][name] = Content(name, kind, count)
         return self._inside[topic]
 
-    def _first(self, topic: str) -> list[str]:
-        from robocache.mcap import Reader
+    def _reader(self) -> Any:
+        """For what the engine's recording has no words for: single messages, the index."""
+        if self._opened is None:
+            from robocache.mcap import Reader
 
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the engine's own are in `notes`
+                self._opened = Reader(self.given)
+        return self._opened
+
+    def _first(self, topic: str) -> list[str]:
         most = FIRST_JSON if self.encodings[topic] == "json" else 1
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the engine's own are in `notes`
-            found = list(itertools.islice(Reader(self.given).messages([topic]), most))
+            found = list(itertools.islice(self._reader().messages([topic]), most))
         if not found:
             return []
         schema = found[0].schema
@@ -137,11 +146,7 @@ class McapSource(Source):
 
     def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
         """From the message indexes behind each chunk: no chunk is unpacked."""
-        from robocache.mcap import Reader
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the engine's own are in `notes`
-            reader = Reader(self.given)
+        reader = self._reader()
         if not reader.is_indexed:
             return None
         topics = {number: channel.topic for number, channel in reader.channels.items()}

@@ -34,7 +34,10 @@ def open_rosbag2(place: Path, time: str, msg_path: Sequence[Path]) -> Source:
         return BagSource(place, [place], {}, time, msg_path)
     found = load_metadata(place / "metadata.yaml")
     files = []
-    for name in found.get("relative_file_paths") or []:
+    named = found.get("relative_file_paths") or []
+    if not isinstance(named, list):
+        raise FileError(f"{place}/metadata.yaml: relative_file_paths is {named!r:.40}; expected a list")
+    for name in named:
         relative = PurePosixPath(str(name))
         if relative.is_absolute() or ".." in relative.parts:
             raise FileError(f'{place}/metadata.yaml: the file "{name}" lies outside the bag')

@@ -6,7 +6,7 @@ One pass; what is kept is 16 bytes a sample (its time and its arrival) and two n
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -174,7 +174,13 @@ class Watch:
         return [names[k] for k in still]
 
 
-def sync_report(recording: Recording, *, full: bool = True, gap: float | None = None) -> SyncReport:
+def sync_report(
+    recording: Recording,
+    *,
+    full: bool = True,
+    gap: float | None = None,
+    progress: Callable[[Batch], None] | None = None,
+) -> SyncReport:
     """The timing of a recording, stream by stream: the numbers behind `robocache info`, printable and as a dict.
 
         report = rc.sync_report(rc.open("run.mcap"))
@@ -183,6 +189,7 @@ def sync_report(recording: Recording, *, full: bool = True, gap: float | None = 
     full   False: by the file's index alone where it has one: no message is read, so that all is by log times, and what
            needs stamps or values is None.
     gap    seconds: a longer step is a gap, instead of 3 median periods.
+    progress   called with each batch that was read.
 
     Of a stream, with steps between neighbouring times of an episode, sorted:
     rate_hz, period_ms      the median step that is not 0; None where the stream is irregular: fewer than 60 % of its
@@ -214,6 +221,8 @@ def sync_report(recording: Recording, *, full: bool = True, gap: float | None = 
             if batch.stream not in watches:
                 watches[batch.stream] = Watch(batch.info)
             watches[batch.stream].add(batch)
+            if progress is not None:
+                progress(batch)
     spans = episode_spans(watches)
     duration = sum(end - start for start, end in spans.values()) * 1e-9
     streams = {name: measure(watch, spans, recording, quick is None, gap) for name, watch in watches.items()}

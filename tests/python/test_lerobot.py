@@ -94,6 +94,19 @@ def test_what_is_wrong_in_its_data_gets_a_sentence(tmp_path):
         rc.open(tmp_path / "set")
 
 
+def test_columns_of_a_wrong_kind_get_a_sentence(tmp_path):
+    import pyarrow as pa
+
+    write_lerobot(tmp_path / "set")
+    path = tmp_path / "set/data/chunk-000/file-001.parquet"
+    table = pq.read_table(path)
+    for name, column in (("frame_index", pa.array(["x"] * 9)), ("timestamp", pa.array([None] * 9, pa.float32()))):
+        place = table.schema.get_field_index(name)
+        pq.write_table(table.set_column(place, name, column), path)
+        with pytest.raises(rc.FileError, match=rf"file-001\.parquet: the column {name} holds"):
+            _ = rc.open(tmp_path / "set").episodes[2].streams["action"]
+
+
 def test_log_times_are_refused(tmp_path):
     write_lerobot(tmp_path / "set")
     with pytest.raises(ValueError, match="one time for each sample"):

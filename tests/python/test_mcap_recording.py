@@ -1,5 +1,6 @@
 """MCAP files through rc.open: streams of each topic, time sources, the index alone, other places than files."""
 
+import io
 import json
 
 import numpy as np
@@ -80,6 +81,27 @@ def test_bytes_and_file_objects(tmp_path):
         rc.open(b"nothing of the kind")
     with pytest.raises(TypeError, match="open: path is 3"):
         rc.open(3)
+
+
+def test_the_index_is_all_that_is_read(tmp_path):
+    """info without --full: the summary and the message indexes, of a file that is mostly messages."""
+
+    class Counted(io.BytesIO):
+        count = 0
+
+        def read(self, size=-1):
+            data = super().read(size)
+            Counted.count += len(data)
+            return data
+
+    with mcap.Writer(tmp_path / "a.mcap", None, chunk_size=1 << 18) as writer:
+        channel = writer.add_channel("/a", "json", writer.add_schema("a", "jsonschema", "{}"))
+        for k in range(2000):
+            writer.write(channel, json.dumps({"x": k, "text": "x" * 10_000}).encode(), log_time=k * 10_000_000)
+    content = (tmp_path / "a.mcap").read_bytes()
+    report = rc.sync_report(rc.open(Counted(content)), full=False)
+    assert report.streams["/a"].samples == 2000
+    assert Counted.count < len(content) / 20
 
 
 def test_a_cache_is_a_recording_too(tmp_path):
