@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from robocache import _core
 from robocache._cache import Cache, cut
 from robocache._recording import Array, Batch, Content, Part, Source, StreamInfo, clipped
 
@@ -38,8 +39,9 @@ class CachedSource(Source):
                 if streams is not None and name not in streams:
                     continue
                 stream = found[name]
+                late = _core.nanoseconds("latency", stream.latency)
                 for batch in cut(number, stream):
-                    kept = clipped(batch._replace(times=batch.times - stream.latency), start, end)
+                    kept = clipped(batch._replace(times=batch.times - late), start, end)
                     if kept is not None:
                         yield kept
 

@@ -117,7 +117,9 @@ class McapSource(Source):
         if not found:
             return []
         schema = found[0].schema
-        about = ("", "", b"") if schema is None else (schema.name, schema.encoding, schema.data)
+        about: tuple[str, str, bytes] = ("", "", b"")
+        if schema is not None:
+            about = (schema.name, schema.encoding, schema.data)
         some = [(message.data, message.log_time, message.publish_time) for message in found]
         return streams_of(self, topic, *about, self.encodings[topic], some)
 
