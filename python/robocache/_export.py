@@ -2,7 +2,8 @@
 
 Of each episode the timeline spans what its regular streams share (one that is written on change bounds nothing); values
 are aligned as the streams say. Where a value is not real (outside a stream's samples), it is the nearest one, and a
-feature `<name>.valid` tells.
+feature tells: `valid.<name>` in a LeRobot data set, whose policies take every feature that begins with "observation" or
+"action" as their own, else `<name>.valid`.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def to_lerobot(episodes: Iterator[Taken], target: Path, rate: float, notes: list
             values = numbers(first, name)
             features[key] = Feature(str(values.dtype), values.shape[1:] or (1,), flat_names(stream))
             plain.append((name, key))
-            features[f"{key}.valid"] = Feature("bool", (1,))
+            features[f"valid.{key}"] = Feature("bool", (1,))
     if not plain:
         raise ValueError(f"{target}: nothing to export: a LeRobot data set needs a stream of numbers")
     whole = True
@@ -189,13 +190,13 @@ def to_lerobot(episodes: Iterator[Taken], target: Path, rate: float, notes: list
         for taken in chain(first, episodes):
             columns = {key: numbers(taken, name) for name, key in plain}
             for name, key in plain:
-                columns[f"{key}.valid"] = np.asarray(taken.aligned[name].valid)[:, None]
-                whole &= bool(columns[f"{key}.valid"].all())
+                columns[f"valid.{key}"] = np.asarray(taken.aligned[name].valid)[:, None]
+                whole &= bool(columns[f"valid.{key}"].all())
             videos = {key: cropped(frames_of(taken, name), features[key].shape) for name, key in pictures}
             writer.add(columns, taken.task or "no task", videos)
             yield len(taken.times)
     if not whole:
-        note(notes, "some values are not real, and repeat the nearest sample: mask them by <feature>.valid")
+        note(notes, "some values are not real, and repeat the nearest sample: mask them by valid.<feature>")
 
 
 def chain(first: Taken, others: Iterator[Taken]) -> Iterator[Taken]:

@@ -251,7 +251,8 @@ def grown(batch: Batch, before: StreamInfo | None) -> Batch:
     if before is None or before.ragged or before.channels == batch.info.channels or batch.values.ndim != 2:
         return batch
     channels = (*before.channels, *(name for name in batch.info.channels if name not in before.channels))
-    dtype = batch.info.dtype if len(channels) == len(batch.info.channels) else np.dtype(np.float64)
+    whole = len(channels) == len(batch.info.channels) or batch.info.dtype.kind == "f"
+    dtype = batch.info.dtype if whole else np.dtype(np.float64)  # NaN where a sample has none
     info = batch.info._replace(channels=channels, shape=(len(channels),), dtype=dtype)
     if before.channels != channels[: len(batch.info.channels)] and not isinstance(info.method, str):
         info = info._replace(method=before.method)

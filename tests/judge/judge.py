@@ -14,6 +14,7 @@ logging.disable(logging.WARNING)  # that torchcodec finds no FFmpeg, and PyAV se
 
 import numpy as np  # noqa: E402
 from lerobot.datasets.lerobot_dataset import LeRobotDataset  # noqa: E402
+from lerobot.utils.feature_utils import dataset_to_policy_features  # noqa: E402
 
 
 def opened(root: Path) -> Any:
@@ -37,7 +38,8 @@ def judge_made(folder: Path) -> None:
             got, wanted = np.asarray(item[name]), truth[f"{episode}/{name}"][step]
             assert got.dtype == wanted.dtype or name == "action", (name, got.dtype)
             np.testing.assert_array_equal(got.astype(np.float32), wanted.astype(np.float32), err_msg=name)
-        assert bool(item["observation.state.valid"])
+        assert bool(item["valid.observation.state"])
+    assert set(dataset_to_policy_features(data.meta.features)) == {"observation.state", "action", "observation.grid"}
     windows = LeRobotDataset("judge/set", root=folder / "made", delta_timestamps={"action": [0, 0.02, 0.04]})
     assert windows[3]["action"].shape == (3, 2)
     whole = np.concatenate([truth[f"{k}/observation.state"] for k in (0, 1)])

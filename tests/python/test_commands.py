@@ -162,12 +162,12 @@ def test_export_lerobot_opens_again(cached, tmp_path):
     recording = rc.open(tmp_path / "out")
     assert recording.format == "LeRobot v3.0"
     streams = recording.streams
-    assert list(streams) == ["fast", "fast.valid", "slow", "slow.valid"]
+    assert list(streams) == ["fast", "valid.fast", "slow", "valid.slow"]
     source = rc.Cache(cached).episodes[0].streams
     truth = rc.align(dict(source), rc.Timeline.over(dict(source), rate=50))
     np.testing.assert_array_equal(streams["fast"].values, truth["/fast"].values)
     np.testing.assert_array_equal(streams["slow"].values, truth["/slow"].values)
-    assert streams["fast.valid"].values.all()
+    assert streams["valid.fast"].values.all()
     again = robocache("export", cached, "--rate", 50, "-o", tmp_path / "out")
     assert again.exit_code == 1
     assert "is there already" in again.stderr

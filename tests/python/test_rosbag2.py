@@ -5,12 +5,14 @@ import sqlite3
 
 import numpy as np
 import pytest
-from recordings import shared
+from recordings import batch, made, shared
 
 import robocache as rc
 
 rosbags = pytest.importorskip("rosbags.rosbag2", reason="rosbags is not installed")
 from rosbags.typesys import Stores, get_typestore  # noqa: E402
+
+from robocache._rosbag2 import grown  # noqa: E402
 
 STORE = get_typestore(Stores.LATEST)
 SECOND = 1_000_000_000
@@ -224,3 +226,15 @@ def test_shared_files_as_a_bag(tmp_path):
     assert counts == {name: sum(part[name].samples for part in parts if name in part) for name in counts}
     assert len(counts) == 8
     assert list(recording.streams) == []  # they hold text
+
+
+def test_files_of_a_bag_may_have_other_channels():
+    """A joint that appears in the second file only, in another order: the first file's channels stay in front."""
+    first = batch("/joints", [[1.0, 2.0]], [0], channels=["a", "b"])
+    second = grown(batch("/joints", [[5.0, 6.0]], [1], channels=["c", "a"]), first.info)
+    assert second.info.channels == ("a", "b", "c")
+    np.testing.assert_array_equal(second.values, [[6, np.nan, 5]])
+    third = grown(batch("/joints", [[7.0, 8.0]], [2], channels=["a", "b"]), second.info)
+    np.testing.assert_array_equal(third.values, [[7, 8, np.nan]])
+    stream = made(first, second, third).streams["/joints"]
+    np.testing.assert_array_equal(stream.values, [[1, 2, np.nan], [6, np.nan, 5], [7, 8, np.nan]])
