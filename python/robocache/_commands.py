@@ -83,7 +83,7 @@ def doctor(as_json: AsJson = False) -> None:
 @told
 def demo(
     file: Annotated[str | None, typer.Argument(help="A recording of your own, instead of the simulated one.")] = None,
-    output: Annotated[Path, typer.Option(help="The folder for demo.png and scene.png.", file_okay=False)] = Path(),
+    output: Annotated[Path, typer.Option(help="The folder for the figures.", file_okay=False)] = Path(),
     rate: Annotated[float, typer.Option(help="Rate of the timeline, hertz.", min=1.0, max=1000.0)] = 50.0,
     as_json: AsJson = False,
 ) -> None:
@@ -91,7 +91,7 @@ def demo(
     from robocache import _demo, _demo_file
 
     if file is not None:
-        _demo_file.main(file, rate, as_json)
+        _demo_file.main(file, output, rate, as_json)
     else:
         _demo.main(output, rate, as_json)
 

@@ -16,12 +16,13 @@ from robocache import _build, _pictures, _report
 from robocache._demo_arm import Array
 from robocache._demo_stages import Stopwatch, tell_stages
 from robocache._export import timeline_of
+from robocache._sync import SyncReport
 
 MOST_FRAMES = 64  # depth images or clouds that are voxelized
 CELLS = 128  # along the longest side of the grid
 
 
-def main(path: str, rate: float, as_json: bool) -> None:
+def main(path: str, output: Path, rate: float, as_json: bool) -> None:
     watch = Stopwatch()
     with tempfile.TemporaryDirectory(prefix="robocache-demo-") as folder:
         with watch.stage("info") as row:
@@ -36,13 +37,15 @@ def main(path: str, rate: float, as_json: bool) -> None:
             with rc.CacheWriter(Path(folder) / "cache") as writer:
                 _build.add(writer, recording, "", state, 0, 1, told)
             row |= {key: state[key] for key in ("samples", "bytes")}
-        said = tensors(rc.Cache(Path(folder) / "cache"), rate, watch)
+        said, figure = tensors(rc.Cache(Path(folder) / "cache"), rate, watch, sync, output)
     if as_json:
-        print(json.dumps({"path": path, "stages": watch.rows, "sync": sync.as_dict(), "notes": said}, indent=2))
+        found = {"path": path, "stages": watch.rows, "sync": sync.as_dict(), "notes": said, "figures": figure}
+        print(json.dumps(found, indent=2))
         return
     tell_stages(watch.rows)
     for sentence in said:
         _report.paragraph(sentence)
+    _report.paragraph(f"Figure: {figure[0]}" if figure else "No figure: pip install '.[demo]' brings matplotlib.")
     name = shlex.quote(path)
     _report.paragraph(
         f"Next: robocache info {name} --write-recipe recipe.toml; edit it; robocache build {name} -o cache --recipe "
@@ -50,13 +53,16 @@ def main(path: str, rate: float, as_json: bool) -> None:
     )
 
 
-def tensors(cache: rc.Cache, rate: float, watch: Stopwatch) -> list[str]:
-    """The longest episode, aligned; its depth images or clouds, voxelized. What could not be done, in sentences."""
+def tensors(
+    cache: rc.Cache, rate: float, watch: Stopwatch, sync: SyncReport, output: Path
+) -> tuple[list[str], list[str]]:
+    """The longest episode, aligned; its depth images or clouds, voxelized. What is to be said, and the figure."""
     if not len(cache.episodes):
-        return ["There are no samples to align."]
+        return ["There are no samples to align."], []
     episode = max(cache.episodes, key=lambda each: each.duration)
     streams = {name: stream for name, stream in episode.streams.items() if len(stream.times)}
-    said = []
+    said: list[str] = []
+    figure: list[str] = []
     if streams:
         timeline = timeline_of(streams, rate)
         some = dict(list(streams.items())[:64])
@@ -66,15 +72,37 @@ def tensors(cache: rc.Cache, rate: float, watch: Stopwatch) -> list[str]:
             row |= {"streams": len(some), "targets": len(timeline), "values": values}
         valid = np.mean([np.asarray(one.valid).mean() for one in aligned.values()]) if len(timeline) else 1.0
         said.append(f"Aligned at {rate:g} Hz: of {len(timeline):,} targets, {100 * valid:.1f} % are valid in the mean.")
+        title = f"{Path(cache.sources[0].path).name}, {episode.name}: samples, and the age of values at {rate:g} Hz"
+        figure = draw(output, title, some, aligned, np.asarray(timeline.times), sync)
+    return [*said, *voxelized(streams, watch)], figure
+
+
+def draw(
+    output: Path, title: str, streams: Mapping[str, Any], aligned: Mapping[str, Any], at: Array, sync: SyncReport
+) -> list[str]:
+    try:
+        from robocache import _demo_file_figure
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.split(".")[0] not in ("matplotlib", "PIL"):
+            raise
+        return []
+    path = output / "recording.png"
+    times = {name: np.asarray(stream.times) for name, stream in streams.items()}
+    ages = {name: np.asarray(one.age) for name, one in aligned.items()}
+    _demo_file_figure.draw(path, title, times, ages, at, sync)
+    return [str(path)]
+
+
+def voxelized(streams: Mapping[str, Any], watch: Stopwatch) -> list[str]:
     seen = next((name for name in streams if is_depth(streams[name]) or is_cloud(streams[name])), None)
     if seen is None:
-        return [*said, "No depth images and no clouds: nothing to voxelize."]
+        return ["No depth images and no clouds: nothing to voxelize."]
     if is_cloud(streams[seen]):
-        return [*said, voxelize_clouds(seen, streams[seen], watch)]
+        return [voxelize_clouds(seen, streams[seen], watch)]
     intrinsics = camera_of(seen, streams)
     if intrinsics is None:
-        return [*said, f"{seen} holds depth images; without a camera_info beside it they cannot be voxelized."]
-    return [*said, voxelize_depth(seen, streams[seen], intrinsics, watch)]
+        return [f"{seen} holds depth images; without a camera_info beside it they cannot be voxelized."]
+    return [voxelize_depth(seen, streams[seen], intrinsics, watch)]
 
 
 def is_depth(stream: Any) -> bool:

@@ -29,6 +29,7 @@ NEEDED = {  # what the types below hold
     "geometry_msgs/Quaternion": "float64 x\nfloat64 y\nfloat64 z\nfloat64 w\n",
     "geometry_msgs/Vector3": "float64 x\nfloat64 y\nfloat64 z\n",
     "geometry_msgs/Point": "float64 x\nfloat64 y\nfloat64 z\n",
+    "sensor_msgs/RegionOfInterest": "uint32 x_offset\nuint32 y_offset\nuint32 height\nuint32 width\nbool do_rectify\n",
     "geometry_msgs/Pose": "geometry_msgs/Point position\ngeometry_msgs/Quaternion orientation\n",
 }
 TYPES = {
@@ -39,6 +40,9 @@ TYPES = {
     "geometry_msgs/msg/PoseStamped": HEADER + "geometry_msgs/Pose pose\n",
     "sensor_msgs/msg/Image": HEADER + "uint32 height\nuint32 width\nstring encoding\nuint8 is_bigendian\nuint32 step\n"
     "uint8[] data\n",
+    "sensor_msgs/msg/CameraInfo": HEADER + "uint32 height\nuint32 width\nstring distortion_model\nfloat64[] d\n"
+    "float64[9] k\nfloat64[9] r\nfloat64[12] p\nuint32 binning_x\nuint32 binning_y\n"
+    "sensor_msgs/RegionOfInterest roi\n",
     "demo_msgs/msg/Features": HEADER + "float32[16] features\n",
     "demo_msgs/msg/Angle": HEADER + "float32 angle\n",
     "demo_msgs/msg/Gripper": HEADER + "uint8 open\n",
@@ -98,6 +102,14 @@ def image(stamp: int, frame: Array) -> Cdr:
     return message.numbers("I", [2 * width]).sequence("B", np.ascontiguousarray(frame).view(np.uint8))
 
 
+def camera_info(stamp: int, intrinsics: Array) -> Cdr:
+    fx, fy, cx, cy = intrinsics
+    message = Cdr(stamp, "depth").numbers("I", DEPTH_SIZE).text("plumb_bob").sequence("d", [])
+    message.numbers("d", [fx, 0, cx, 0, fy, cy, 0, 0, 1]).numbers("d", np.eye(3))
+    message.numbers("d", [fx, 0, cx, 0, 0, fy, cy, 0, 0, 0, 1, 0]).numbers("I", np.zeros(6))
+    return message.numbers("B", [0])
+
+
 @dataclass(frozen=True)
 class Topic:
     name: str
@@ -113,6 +125,7 @@ TOPICS = {
     "wrist": Topic("/wrist/angle", "demo_msgs/msg/Angle", lambda at, row: Cdr(at, "wrist").numbers("f", row)),
     "gripper": Topic("/gripper", "demo_msgs/msg/Gripper", lambda at, row: Cdr(at, "hand").numbers("B", row)),
     "depth": Topic("/depth/image", "sensor_msgs/msg/Image", image),
+    "info": Topic("/depth/camera_info", "sensor_msgs/msg/CameraInfo", camera_info),
 }
 
 RECIPE = """\
@@ -176,6 +189,7 @@ def simulate(sensors: Mapping[str, Sensor]) -> list[tuple[int, str, bytes]]:
     for at, frame in depth_frames():
         stamp, arrival = nanoseconds(np.array([at, at + 0.03])).tolist()
         messages.append((arrival, "depth", bytes(image(stamp, frame).data)))
+        messages.append((arrival, "info", bytes(camera_info(stamp, np.array(DEPTH_INTRINSICS)).data)))
     return sorted(messages, key=lambda message: message[0])
 
 

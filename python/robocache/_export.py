@@ -26,6 +26,7 @@ from robocache._lerobot_write import Feature, LeRobotWriter
 from robocache._recording import Array, missing
 from robocache._sync import is_regular
 
+KEPT = 0.9  # of an episode: less on the timeline is told
 FORMATS = ("lerobot", "safetensors", "mcap")
 
 
@@ -51,6 +52,20 @@ def timeline_of(streams: Mapping[str, Stream[Any]], rate: float) -> Timeline:
     return Timeline.over(regular or dict(streams), rate=rate)
 
 
+def warn_of_cuts(episode: str, streams: Mapping[str, Stream[Any]], line: Timeline, notes: list[str]) -> None:
+    """A sensor that died cuts the timeline of all."""
+    times = {name: np.asarray(stream.times) for name, stream in streams.items() if runs(np.asarray(stream.times))}
+    if not times:
+        return
+    whole = max(int(t[-1]) for t in times.values()) - min(int(t[0]) for t in times.values())
+    if (len(line) - 1) * 1e9 / line.rate > KEPT * whole:
+        return
+    late, early = max(times, key=lambda name: times[name][0]), min(times, key=lambda name: times[name][-1])
+    share = 100 * (len(line) - 1) * 1e9 / line.rate / whole
+    cut = f'"{late}" begins last and "{early}" ends first' if late != early else f'"{late}" is the shortest'
+    note(notes, f"of episode {episode}, {share:.0f} % are exported: {cut}; --streams leaves one out")
+
+
 def take(episodes: Sequence[Any], rate: float, names: Sequence[str] | None, notes: list[str]) -> Iterator[Taken]:
     common: list[str] = []
     if names is None and len(episodes):
@@ -74,6 +89,7 @@ def take(episodes: Sequence[Any], rate: float, names: Sequence[str] | None, note
         if not len(timeline):
             note(notes, f"episode {episode.name} is left out: its streams share no time")
             continue
+        warn_of_cuts(episode.name, streams, timeline, notes)
         aligned: dict[str, Aligned[Any]] = {}
         items = list(streams.items())
         for first in range(0, len(items), 64):  # what one call takes

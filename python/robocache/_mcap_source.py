@@ -49,7 +49,7 @@ def streams_of(
         decoder = _core.Decoder(kind, encoding, text, message_encoding, topic, source.time)
         decoder.add(messages)
     except FileError as error:
-        note = f"{topic}: left out: {error}"
+        note = str(error)
         source.notes += [] if note in source.notes else [note]
         return []
     return [piece[0][0] for piece in decoder.take()]

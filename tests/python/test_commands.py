@@ -173,6 +173,19 @@ def test_export_lerobot_opens_again(cached, tmp_path):
     assert "is there already" in again.stderr
 
 
+def test_a_sensor_that_died_is_told(tmp_path):
+    t = np.arange(1000) * 10_000_000
+    alive, dead = rc.Stream(np.sin(t * 1e-9)[:, None], t), rc.Stream(np.cos(t[:300] * 1e-9)[:, None], t[:300])
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        writer.add({"alive": alive, "dead": dead}, name="x")
+    export = ("export", tmp_path / "cache", "--rate", 50, "--format", "safetensors", "--json")
+    found = json.loads(answer(*export, "-o", tmp_path / "out"))
+    assert found["notes"] == [
+        'of episode x, 30 % are exported: "alive" begins last and "dead" ends first; --streams leaves one out'
+    ]
+    assert json.loads(answer(*export, "-o", tmp_path / "whole", "--streams", "alive"))["notes"] == []
+
+
 def test_export_safetensors_opens_with_safetensors(cached, tmp_path):
     numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
     answer("export", cached, "--rate", 20, "-o", tmp_path / "out", "--format", "safetensors", "--streams", "/fast")

@@ -217,16 +217,21 @@ def test_the_recording_is_as_ros_writes_it(outcome, tmp_path):
     pose = seen["/tracker/pose"][3].pose.orientation
     assert [pose.x, pose.y, pose.z, pose.w] == outcome.sensors["pose"].values[3, 3:].tolist()
     assert seen["/depth/image"][0].encoding == "16UC1"
+    assert seen["/depth/camera_info"][0].k[4] == _demo_log.DEPTH_INTRINSICS[1]
     assert len(seen["/depth/image"][0].data) == 2 * np.prod(_demo_log.DEPTH_SIZE)
 
 
 def test_a_recording_of_one_s_own(outcome, tmp_path):
     pytest.importorskip("typer", reason="Typer is not installed")
     _demo_log.write(tmp_path / "mine.mcap", _demo_log.simulate({"joints": outcome.sensors["joints"]}))
-    answer = subprocess.run(command(str(tmp_path / "mine.mcap")), capture_output=True, text=True, timeout=60)
+    mine = (str(tmp_path / "mine.mcap"), "--output", str(tmp_path / "new"))
+    answer = subprocess.run(command(*mine), capture_output=True, text=True, timeout=60)
     assert answer.returncode == 0, answer.stderr
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    assert (tmp_path / "new" / "recording.png").read_bytes().startswith(b"\x89PNG")
     for word in ("Sync report", "/joint_states", "From log to tensors", "align", "Next: robocache info", "--recipe"):
         assert word in answer.stdout
+    assert "40 depth images in cells of" in answer.stdout
     answer = subprocess.run(command(str(tmp_path / "none.mcap")), capture_output=True, text=True, timeout=60)
     assert answer.returncode == 1
     assert "No such file" in answer.stderr
