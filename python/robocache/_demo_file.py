@@ -140,9 +140,7 @@ def voxelize_clouds(name: str, stream: Any, watch: Stopwatch) -> str:
     with watch.stage("voxelize") as row:
         voxels = rc.voxelize(points, grid, offsets=offsets, layout="sparse")
         row |= {"frames": len(clouds), "pixels": len(points)}
-    return (
-        f"{name}: {len(clouds)} clouds in cells of {100 * grid.voxel_size:.2g} cm; {len(voxels.counts):,} have points."
-    )
+    return f"{name}: {len(clouds)} clouds in cells of {100 * grid.voxel_size[0]:.2g} cm; {len(voxels.counts):,} have points."
 
 
 def voxelize_depth(name: str, stream: Any, intrinsics: tuple[float, ...], watch: Stopwatch) -> str:
@@ -156,5 +154,5 @@ def voxelize_depth(name: str, stream: Any, intrinsics: tuple[float, ...], watch:
     with watch.stage("voxelize") as row:
         voxels = rc.voxelize_depth(frames, intrinsics, grid, layout="sparse")  # type: ignore[arg-type, unused-ignore]
         row |= {"frames": len(frames), "pixels": frames.size}
-    size = 100 * grid.voxel_size
+    size = 100 * grid.voxel_size[0]
     return f"{name}: {len(frames)} depth images in cells of {size:.2g} cm; {len(voxels.counts):,} cells have points."

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import robocache as rc
-from robocache import _demo, _demo_arm, _demo_log, _demo_scene, _demo_stages, _demo_voxels
+from robocache import _demo, _demo_arm, _demo_file, _demo_log, _demo_scene, _demo_stages, _demo_voxels
 
 
 @pytest.fixture(scope="module")
@@ -235,6 +235,18 @@ def test_a_recording_of_one_s_own(outcome, tmp_path):
     answer = subprocess.run(command(str(tmp_path / "none.mcap")), capture_output=True, text=True, timeout=60)
     assert answer.returncode == 1
     assert "No such file" in answer.stderr
+
+
+def test_clouds_of_one_s_own(tmp_path):
+    random = np.random.default_rng(0)
+    clouds = [random.normal(size=(500 + k, 3)).astype(np.float32) for k in range(20)]
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        stream = rc.Stream(clouds, np.arange(20) * 100_000_000, channels=["x", "y", "z"])
+        writer.add({"/lidar": stream}, name="a")
+    watch = _demo_stages.Stopwatch()
+    (said,) = _demo_file.voxelized(dict(rc.Cache(tmp_path / "cache").episodes[0].streams), watch)
+    assert said.startswith("/lidar: 20 clouds in cells of")
+    assert watch.rows["voxelize"]["pixels"] == sum(map(len, clouds))
 
 
 def command(*arguments: str) -> list[str]:
