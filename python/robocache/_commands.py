@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Callable
@@ -54,6 +55,9 @@ def told(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
     def run(*given: Parameters.args, **named: Parameters.kwargs) -> None:
         try:
             command(*given, **named)
+        except BrokenPipeError:  # of `| head`, which has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
         except (OSError, ValueError, KeyError, ModuleNotFoundError) as error:
             if isinstance(error, KeyError) and not isinstance(error, NoStream):
                 raise

@@ -140,7 +140,8 @@ def voxelize_clouds(name: str, stream: Any, watch: Stopwatch) -> str:
     with watch.stage("voxelize") as row:
         voxels = rc.voxelize(points, grid, offsets=offsets, layout="sparse")
         row |= {"frames": len(clouds), "pixels": len(points)}
-    return f"{name}: {len(clouds)} clouds in cells of {100 * grid.voxel_size[0]:.2g} cm; {len(voxels.counts):,} have points."
+    size = 100 * grid.voxel_size[0]
+    return f"{name}: {len(clouds)} clouds in cells of {size:.2g} cm; {len(voxels.counts):,} cells have points."
 
 
 def voxelize_depth(name: str, stream: Any, intrinsics: tuple[float, ...], watch: Stopwatch) -> str:

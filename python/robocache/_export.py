@@ -71,14 +71,22 @@ def take(episodes: Sequence[Any], rate: float, names: Sequence[str] | None, note
     if names is None and len(episodes):
         every = dict.fromkeys(name for episode in episodes for name in episode.streams)
         common = [name for name in every if all(name in episode.streams for episode in episodes)]
+        if not common:
+            raise ValueError(f"no stream is in every episode; name some with --streams: {', '.join(every)}")
         for name in every:
             if name not in common:
                 note(notes, f'stream "{name}" is left out: not every episode has it')
+    if names is not None:
+        every = dict.fromkeys(name for episode in episodes for name in episode.streams)
+        for name in names:
+            if name not in every:
+                raise ValueError(missing("there is no stream", name, every))
     for number, episode in enumerate(episodes):
         chosen = common if names is None else list(names)
-        for name in chosen:
-            if name not in episode.streams:
-                raise ValueError(missing(f"episode {episode.name}: there is no stream", name, episode.streams))
+        lacking = [name for name in chosen if name not in episode.streams]
+        if lacking:
+            note(notes, f'episode {episode.name} is left out: it has no stream "{lacking[0]}"')
+            continue
         streams = {name: episode.streams[name] for name in chosen}
         for name in [name for name, stream in streams.items() if not len(stream.times)]:
             note(notes, f'stream "{name}" has no samples in episode {episode.name}')

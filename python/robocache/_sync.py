@@ -324,14 +324,14 @@ def is_regular(steps: Stamps) -> bool:
 
 def chosen(recording: Recording, told: str | None, stamps: Stamps, arrivals: Stamps, full: bool) -> str:
     """What a stream's times are: as the decoder says, else by whether they are the arrivals."""
+    if full and told is not None:  # by the decoder
+        return "mixed" if told == "varies" else told
     if not recording.format.startswith(("MCAP", "rosbag2")):
         return "file"
     if not full or recording.time == "log":
         return "log"
     if recording.time == "publish":
         return "publish"
-    if told is not None:  # by the decoder
-        return "mixed" if told == "varies" else told
     same = stamps == arrivals
     if same.all():
         return "log"

@@ -173,6 +173,22 @@ def test_export_lerobot_opens_again(cached, tmp_path):
     assert "is there already" in again.stderr
 
 
+def test_episodes_that_lack_a_stream(tmp_path):
+    t = np.arange(100) * 10_000_000
+    one, other = (rc.Stream(np.sin(t * 1e-9 + k)[:, None], t) for k in range(2))
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        writer.add({"a": one, "b": other}, name="x")
+        writer.add({"b": other}, name="y")
+        writer.add({"c": other}, name="z")
+    export = ("export", tmp_path / "cache", "--rate", 50, "--format", "safetensors", "--json")
+    result = robocache(*export, "-o", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "no stream is in every episode; name some with --streams: a, b, c" in result.stderr
+    found = json.loads(answer(*export, "-o", tmp_path / "out", "--streams", "b"))
+    assert found["episodes"] == 2
+    assert found["notes"] == ['episode z is left out: it has no stream "b"']
+
+
 def test_a_sensor_that_died_is_told(tmp_path):
     t = np.arange(1000) * 10_000_000
     alive, dead = rc.Stream(np.sin(t * 1e-9)[:, None], t), rc.Stream(np.cos(t[:300] * 1e-9)[:, None], t[:300])
