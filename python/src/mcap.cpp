@@ -90,20 +90,30 @@ auto without_gil(const Make& make) {
   return make();
 }
 
+constexpr std::size_t most_bytes = 1 << 20;  // of data that a batch has before its last
+
+template <class T>
+void add_size(const T& record, std::size_t& bytes) {
+  mcap::each_field(record, [&](const char*, const auto& field) {
+    if constexpr (requires { field.size(); }) bytes += field.size();
+  });
+}
+
 class Records {
  public:
   Records(nb::handle source, std::string name, bool unpack) : reader_(bytes_from(source, std::move(name)), unpack) {}
 
-  // (type, fields) of the next records; none: that was all.
+  // (type, fields) of the next records, few where they are large; none: that was all.
   nb::list take(std::size_t count) {
     const Turn turn(taken_);
     nb::list batch;
-    for (std::size_t k = 0; k < count; ++k) {
+    std::size_t bytes = 0;
+    for (std::size_t k = 0; k < count && bytes < most_bytes; ++k) {
       const mcap::Record* const record = without_gil([&] { return reader_.next(); });
       if (record == nullptr) break;
       const auto op = static_cast<mcap::Op>(record->index() + 1);
-      batch.append(
-          nb::make_tuple(mcap::name_of(op).data(), std::visit([](const auto& r) { return fields_of(r); }, *record)));
+      const auto fields = std::visit([&](const auto& r) { return add_size(r, bytes), fields_of(r); }, *record);
+      batch.append(nb::make_tuple(mcap::name_of(op).data(), fields));
     }
     return batch;
   }
@@ -205,7 +215,6 @@ class Messages {
 
   // The next messages: at most `count`, and few where they are large. None: that was all.
   nb::list take(std::size_t count) {
-    constexpr std::size_t most_bytes = 1 << 20;
     const Turn turn(reader_.taken());
     nb::list batch;
     std::size_t bytes = 0;
