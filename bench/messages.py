@@ -93,9 +93,9 @@ class MessageCase(Row):
 
     @property
     def batch(self) -> int:
-        """About 2 MiB of messages, as a recording is read."""
+        """About 256 KiB of messages: what malloc hands out again without the kernel's help."""
         size = self.points * self.layout[1] if self.layout else 200
-        return max(1, (2 << 20) // size)
+        return max(1, (256 << 10) // size)
 
     def other_call(self, who: str, recorded: Recorded) -> Call:
         decode = self._decoder(recorded)
