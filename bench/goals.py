@@ -64,6 +64,7 @@ CPU_FACTORS: dict[tuple[str, str], dict[str, float]] = {
             "lidar_ascii.pcd, 1/4",
         )
     },
+    **{("mcap.messages", f"100K of 320 bytes, {kind}"): {"mcap": 10} for kind in ("zstd", "lz4", "zstd, out of order")},
 }
 
 

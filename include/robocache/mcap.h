@@ -3,7 +3,7 @@
 //
 //   mcap::Reader reader(open_bytes("drive.mcap"));
 //   reader.channels(), reader.schemas(), reader.statistics();                  // from the summary; no message is read
-//   mcap::Messages messages = reader.messages({.topics = {{"/imu"}}, .start = t0, .end = t1});
+//   mcap::Messages messages = reader.messages({.topics = std::vector<std::string>{"/imu"}, .start = t0, .end = t1});
 //   while (const mcap::Message* message = messages.next()) {
 //     const mcap::Channel& channel = reader.channels().at(message->channel_id);
 //     message->data;                                                           // valid until the next next()
@@ -23,7 +23,7 @@
 //   damaged chunk     (its CRC, its compression, its size) is left out; the warning says which one, and its messages' times
 //   damaged records   in a chunk: those before the damage are read
 //   damaged summary   the file is scanned, as one without a summary is
-//   unknown channel   messages on a channel that is never declared are left out and counted
+//   unknown channel   messages on a channel that nothing declares are left out
 // A file may be hostile: sizes are checked before memory is taken, nothing is unpacked past `max_chunk`, a chunk inside a
 // chunk is refused, and an index may point anywhere. Any number of Readers run beside each other; one is for one thread.
 #pragma once
@@ -162,7 +162,7 @@ struct ReadOptions {
   std::int64_t max_chunk = 0;
   // Unpacked chunks that Messages holds at once; the chunk that is being unpacked comes on top.
   std::int64_t buffer = std::int64_t{64} << 20;
-  // Also CRCs; without, reading is faster, and damage may pass unseen.
+  // Of chunks, attachments and the summary; a RecordReader's also of the data section. They cost next to nothing.
   bool check_crc = true;
 };
 

@@ -160,8 +160,8 @@ class Reader:
     def messages(
         self,
         topics: str | Iterable[str] | None = None,
-        start: float | None = None,
-        end: float | None = None,
+        start: int | float | None = None,
+        end: int | float | None = None,
         *,
         in_order: bool = True,
     ) -> Iterator[Message]:
@@ -169,7 +169,7 @@ class Reader:
         return self._messages(topics, start, end, in_order)
 
     def _messages(
-        self, topics: str | Iterable[str] | None, start: float | None, end: float | None, in_order: bool
+        self, topics: str | Iterable[str] | None, start: int | float | None, end: int | float | None, in_order: bool
     ) -> Iterator[Message]:
         names = [topics] if isinstance(topics, str) else None if topics is None else list(topics)
         first, last = _time("start", start), _time("end", end)
@@ -187,7 +187,7 @@ def _each(chosen: _core.McapMessages, warner: _Warner) -> Iterator[Message]:
     warner.tell(2)
 
 
-def _time(name: str, given: float | None) -> int | None:
+def _time(name: str, given: int | float | None) -> int | None:
     """Integers are nanoseconds, floats are seconds. Nothing is before zero."""
     if given is None:
         return None
@@ -206,8 +206,8 @@ def _time(name: str, given: float | None) -> int | None:
 def messages(
     path: Source,
     topics: str | Iterable[str] | None = None,
-    start: float | None = None,
-    end: float | None = None,
+    start: int | float | None = None,
+    end: int | float | None = None,
 ) -> Iterator[Message]:
     """The messages of a file in log-time order, equal times in file order.
 

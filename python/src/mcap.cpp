@@ -90,20 +90,30 @@ auto without_gil(const Make& make) {
   return make();
 }
 
+constexpr std::size_t most_bytes = 1 << 20;  // of data that a batch has before its last
+
+template <class T>
+void add_size(const T& record, std::size_t& bytes) {
+  mcap::each_field(record, [&](const char*, const auto& field) {
+    if constexpr (requires { field.size(); }) bytes += field.size();
+  });
+}
+
 class Records {
  public:
   Records(nb::handle source, std::string name, bool unpack) : reader_(bytes_from(source, std::move(name)), unpack) {}
 
-  // (type, fields) of the next records; none: that was all.
+  // (type, fields) of the next records, few where they are large; none: that was all.
   nb::list take(std::size_t count) {
     const Turn turn(taken_);
     nb::list batch;
-    for (std::size_t k = 0; k < count; ++k) {
+    std::size_t bytes = 0;
+    for (std::size_t k = 0; k < count && bytes < most_bytes; ++k) {
       const mcap::Record* const record = without_gil([&] { return reader_.next(); });
       if (record == nullptr) break;
       const auto op = static_cast<mcap::Op>(record->index() + 1);
-      batch.append(
-          nb::make_tuple(mcap::name_of(op).data(), std::visit([](const auto& r) { return fields_of(r); }, *record)));
+      const auto fields = std::visit([&](const auto& r) { return add_size(r, bytes), fields_of(r); }, *record);
+      batch.append(nb::make_tuple(mcap::name_of(op).data(), fields));
     }
     return batch;
   }
@@ -205,7 +215,6 @@ class Messages {
 
   // The next messages: at most `count`, and few where they are large. None: that was all.
   nb::list take(std::size_t count) {
-    constexpr std::size_t most_bytes = 1 << 20;
     const Turn turn(reader_.taken());
     nb::list batch;
     std::size_t bytes = 0;
@@ -359,19 +368,25 @@ void bind_mcap(nb::module_& m) {
       .def("take", &Messages::take, nb::arg("count"), nb::sig("def take(self, count: int) -> list[typing.Any]"));
   nb::class_<Writer>(m, "McapWriter")
       .def(nb::init<const nb::object&, const std::string&, const nb::dict&>(), nb::arg("to"), nb::arg("name"),
-           nb::arg("options"))
+           nb::arg("options"),
+           nb::sig("def __init__(self, to: object, name: str, options: dict[str, typing.Any]) -> None"))
       .def("add_schema", &Writer::add_schema, nb::arg("name"), nb::arg("encoding"), nb::arg("data"))
       .def("add_channel", &Writer::add_channel, nb::arg("topic"), nb::arg("message_encoding"), nb::arg("schema_id"),
-           nb::arg("metadata"))
+           nb::arg("metadata"),
+           nb::sig("def add_channel(self, topic: str, message_encoding: str, schema_id: int, "
+                   "metadata: dict[str, str]) -> int"))
       .def("declare_schema", &Writer::declare_schema, nb::arg("id"), nb::arg("name"), nb::arg("encoding"),
            nb::arg("data"))
       .def("declare_channel", &Writer::declare_channel, nb::arg("id"), nb::arg("schema_id"), nb::arg("topic"),
-           nb::arg("message_encoding"), nb::arg("metadata"))
+           nb::arg("message_encoding"), nb::arg("metadata"),
+           nb::sig("def declare_channel(self, id: int, schema_id: int, topic: str, message_encoding: str, "
+                   "metadata: dict[str, str]) -> None"))
       .def("write", &Writer::write, nb::arg("channel_id"), nb::arg("data"), nb::arg("log_time"),
            nb::arg("publish_time"), nb::arg("sequence"))
       .def("attach", &Writer::attach, nb::arg("name"), nb::arg("media_type"), nb::arg("data"), nb::arg("log_time"),
            nb::arg("create_time"))
-      .def("add_metadata", &Writer::add_metadata, nb::arg("name"), nb::arg("metadata"))
+      .def("add_metadata", &Writer::add_metadata, nb::arg("name"), nb::arg("metadata"),
+           nb::sig("def add_metadata(self, name: str, metadata: dict[str, str]) -> None"))
       .def("flush", &Writer::flush)
       .def("finish", &Writer::finish)
       .def("statistics", &Writer::statistics, nb::sig("def statistics(self) -> dict[str, typing.Any]"));

@@ -44,7 +44,7 @@ std::string near_topics(const std::map<std::uint16_t, Channel>& channels, std::s
 }  // namespace
 
 Ordering::Ordering(Source& source, Contents& contents, const Selection& selection)
-    : source_(source), contents_(contents), selection_(selection), wanted_(1 << 16) {
+    : source_(source), contents_(contents), selection_(selection) {
   if (selection_.topics) {
     for (const std::string& topic : *selection_.topics) {
       const auto& channels = contents_.declared.channels;
@@ -77,6 +77,7 @@ void Ordering::choose_pieces() {
 }
 
 bool Ordering::is_wanted(std::uint16_t channel) {
+  if (channel >= wanted_.size()) wanted_.resize(channel + std::size_t{1});
   Wanted& wanted = wanted_[channel];
   if (wanted == Wanted::unknown || wanted == Wanted::undeclared) {
     const auto found = contents_.declared.channels.find(channel);

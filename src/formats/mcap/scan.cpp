@@ -192,6 +192,7 @@ void Scan::loose_message(const Head& head, std::uint64_t log_time) {
 void Scan::count(std::uint16_t channel, std::uint64_t log_time) {
   extend(start_, end_, log_time, messages_ == 0);
   ++messages_;
+  if (channel >= counts_.size()) counts_.resize(channel + std::size_t{1});
   ++counts_[channel];
 }
 

@@ -31,7 +31,7 @@ class Scan {
   bool indexes_follow_ = false;  // the record before was a chunk, or one of its message indexes
   std::vector<std::uint16_t> chunk_channels_;
   std::uint64_t messages_ = 0, start_ = 0, end_ = 0;
-  std::vector<std::uint64_t> counts_ = std::vector<std::uint64_t>(1 << 16);
+  std::vector<std::uint64_t> counts_;  // of messages, by channel
 };
 
 }  // namespace robocache::mcap
