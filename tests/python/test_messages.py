@@ -689,9 +689,9 @@ def test_refused_schemas() -> None:
     deep = "A0 a" + "".join(f"{cut}p/A{k}\nA{k + 1} a" for k in range(60)) + f"{cut}p/A60\nuint8 x"
     assert "nested deeper than 32" in refused(deep)
     wide = "A0 a" + "".join(f"{cut}p/A{k}\nA{k + 1} a\nA{k + 1} b" for k in range(28)) + f"{cut}p/A28\nstring x"
-    assert "has more than 262144 fields" in refused(wide)
+    assert "has more than 131072 fields" in refused(wide)
     assert 'field "x": the type has more than 65536 numbers' in refused("float32[4294967295] x")
-    assert "more than 262144 fields" in refused(f"string x\nA[4294967295] y{cut}p/A\nstring s")
+    assert "more than 131072 fields" in refused(f"string x\nA[4294967295] y{cut}p/A\nstring s")
     assert refused("Missing m") == '"/t": type "Missing" is not defined'
     assert refused("other/Missing m") == '"/t": type "other/Missing" is not defined'
     assert refused("uint8") == '"/t": line 1 of the schema: "uint8" is neither a field nor a constant'

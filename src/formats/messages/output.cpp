@@ -45,7 +45,7 @@ void Buffer::grow(std::size_t bytes) {
 }
 
 std::unique_ptr<std::byte[]> Buffer::release() {
-  start_ = std::min(capacity_, largest_start);
+  start_ = std::min(size_ + size_ / 8, largest_start);
   size_ = capacity_ = 0;
   return data_ ? std::move(data_) : std::make_unique<std::byte[]>(1);
 }

@@ -24,6 +24,8 @@ struct Channels {
   bool scalar = false;  // rows of a sequence of numbers
 };
 
+std::string element_of(const std::string& path, std::uint32_t k) { return path + "[" + std::to_string(k) + "]"; }
+
 class Compiler {
  public:
   Compiler(const Definition& definition, std::string_view type, std::string_view topic)
@@ -126,7 +128,7 @@ class Compiler {
   void emit_member(const Structure& of, const Member& member, const std::string& path, std::uint32_t stream) {
     const bool is_covariance = std::ranges::find(covariances, std::pair<std::string_view, std::string_view>(
                                                                   of.name, member.name)) != std::end(covariances);
-    std::string inner = path.empty() ? member.name : concat(path, ".", member.name);
+    const std::string inner = path.empty() ? member.name : path + "." + member.name;
     if (inner.size() > max_names) throw Error(ErrorKind::file, concat("the names of its fields are too long"));
     emit_type(member.type, inner, is_covariance || is_header(member.type) ? no_stream : stream);
   }
@@ -168,7 +170,7 @@ class Compiler {
     if (element.kind == Kind::number) return emit_numbers(element.dtype, type.count, path, stream, true);
     emit({.code = Code::collection});
     for (std::uint32_t k = 0; k < type.count; ++k) {
-      emit_type(type.of, stream == no_stream ? path : concat(path, "[", k, "]"), stream);
+      emit_type(type.of, stream == no_stream ? path : element_of(path, k), stream);
     }
   }
 
@@ -241,7 +243,7 @@ class Compiler {
                   concat("field ", quote(path), ": the type has more than ", max_channels, " numbers"));
     }
     for (std::uint32_t k = 0; k < count; ++k) {
-      to.names.push_back(is_array ? concat(path, "[", k, "]") : path);
+      to.names.push_back(is_array ? element_of(path, k) : path);
       count_names(to.names.back());
     }
     to.methods.insert(to.methods.end(), count, is_float(dtype) ? Method::linear : Method::hold);

@@ -15,7 +15,7 @@ namespace robocache::ros2 {
 
 // At most, of one message type; beyond it the schema is refused.
 inline constexpr std::size_t max_channels = 1 << 16;
-inline constexpr std::size_t max_steps = 1 << 18;
+inline constexpr std::size_t max_steps = 1 << 17;
 inline constexpr std::size_t max_names = std::size_t{16} << 20;  // bytes of all channels' names
 
 inline constexpr std::uint32_t no_stream = 0xffffffff;
