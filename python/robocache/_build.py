@@ -103,7 +103,8 @@ def build(
                 if writer.knows(recording, how):
                     row["state"] = "unchanged"
                 else:
-                    add(writer, split(recording, by, gap, topic), how, row, number, len(places), told)
+                    episodes = cooked.apply(split(recording, by, gap, topic))  # what marks them need not be taken
+                    add(writer, episodes, how, row, number, len(places), told)
                 row["notes"] = recording.notes
             except (FileError, ValueError, KeyError, ModuleNotFoundError) as error:
                 row |= {"state": "failed", "error": str(error)}

@@ -90,7 +90,7 @@ class Recipe:
     episodes: dict[str, Any] = field(default_factory=dict)
 
     def open(self, path: str | os.PathLike[str]) -> Recording:
-        """The recording, with the recipe applied."""
+        """The recording, as [source] says; `apply` does the rest."""
         options = dict(self.source)
         if "msg_path" in options:
             folders = options["msg_path"]
@@ -101,7 +101,7 @@ class Recipe:
             for key in ("times", "rate"):
                 if getattr(wanted, key) is not None:
                     mapped[wanted.topic][key] = getattr(wanted, key)
-        return self.apply(open(path, **options, mapping=mapped or None))
+        return open(path, **options, mapping=mapped or None)
 
     def apply(self, recording: Recording) -> Recording:
         if not self.streams and self.task is None:

@@ -130,6 +130,23 @@ def test_episodes_by_gap(tmp_path):
     assert cache.episodes[1].streams["/a"].values[0].tolist() == [2000]
 
 
+def test_episodes_by_a_topic_that_is_not_taken(tmp_path):
+    with mcap.Writer(tmp_path / "long.mcap") as writer:
+        data = writer.add_channel("/a", "json", writer.add_schema("a", "jsonschema", "{}"))
+        marks = writer.add_channel("/on", "json", writer.add_schema("on", "jsonschema", "{}"))
+        for k in range(100):
+            if k in (20, 50, 80):
+                writer.write(marks, json.dumps({"on": k != 50}).encode(), log_time=k * 10_000_000)
+            writer.write(data, json.dumps({"x": k}).encode(), log_time=k * 10_000_000)
+    (tmp_path / "recipe.toml").write_text(
+        '[streams."/a"]\nname = "action"\n[episodes]\nby = "topic"\ntopic = "/on"\n[task]\nname = "go"\n'
+    )
+    answer("build", tmp_path / "long.mcap", "-o", tmp_path / "cache", "--recipe", tmp_path / "recipe.toml")
+    cache = rc.Cache(tmp_path / "cache")
+    assert set(cache.streams) == {"action"}
+    assert [(len(e.streams["action"].times), e.task) for e in cache.episodes] == [(30, "go"), (20, "go")]
+
+
 def test_verify_says_what_is_wrong(tmp_path):
     write(tmp_path / "a.mcap", {"/fast": 100})
     answer("build", tmp_path / "a.mcap", "-o", tmp_path / "cache")

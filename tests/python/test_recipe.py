@@ -116,7 +116,8 @@ def test_the_first_recipe_takes_everything_as_it_is(tmp_path):
 
 def test_a_recipe_opens_data_sets(tmp_path):
     write_lerobot(tmp_path / "set")
-    cooked = recipe(tmp_path, '[streams.action]\nchannels = ["right"]\n[task]\nname="all"').open(tmp_path / "set")
+    wanted = recipe(tmp_path, '[streams.action]\nchannels = ["right"]\n[task]\nname="all"')
+    cooked = wanted.apply(wanted.open(tmp_path / "set"))
     assert [episode.task for episode in cooked.episodes] == ["all"] * 3
     assert cooked.episodes[0].streams["action"].values.shape == (7, 1)
 
@@ -125,7 +126,8 @@ def test_a_recipe_maps_hdf5(tmp_path):
     h5py = pytest.importorskip("h5py", reason="h5py is not installed")
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["q"], file["clock"] = np.ones((4, 2)), np.arange(4) * MS
-    cooked = recipe(tmp_path, '[streams."/q"]\ntimes = "/clock"\nname = "state"').open(tmp_path / "x.h5")
+    wanted = recipe(tmp_path, '[streams."/q"]\ntimes = "/clock"\nname = "state"')
+    cooked = wanted.apply(wanted.open(tmp_path / "x.h5"))
     assert cooked.streams["state"].times.tolist() == [0, MS, 2 * MS, 3 * MS]
 
 
