@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -25,6 +26,7 @@ from robocache._recording import BATCH_BYTES, Array, Batch, Content, Part, Sourc
 
 TOLERANCE = 1e-4  # seconds: what LeRobot itself accepts between a timestamp and its frame
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index")
+LARGEST_SAMPLE = 1 << 31  # values
 NESTED = ("list", "fixed_size_list", "large_list", "extension")
 METADATA_LIMIT = 256 << 20  # bytes of a JSON file
 FIELD = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
@@ -109,6 +111,16 @@ class LeRobotSource(Source):
             raise FileError(f"{path}/meta/info.json: no fps or no features as LeRobot writes them: {error!r}") from None
         if not 0 < self.fps < 1e6:
             raise FileError(f"{path}/meta/info.json: fps is {self.fps}; expected a positive number")
+        try:
+            self._understand()
+        except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
+            raise FileError(f"{path}/meta: not as LeRobot writes it: {error!r:.200}") from None
+
+    def _understand(self) -> None:
+        path = self.root
+        for name, feature in self.features.items():
+            if min(feature["shape"], default=0) < 0 or math.prod(feature["shape"]) > LARGEST_SAMPLE:
+                raise ValueError(f'the shape of feature "{name}"')
         self.videos = [name for name, feature in self.features.items() if feature["dtype"] == "video"]
         self.tasks = self._tasks()
         self.rows = self._episodes()
@@ -117,6 +129,15 @@ class LeRobotSource(Source):
         meta = sorted((path / "meta").rglob("*.json*")) + sorted((path / "meta").rglob("*.parquet"))
         video = [self._video_file(name, k) for name in self.videos for k in range(len(self.rows))]
         self.files = tuple(dict.fromkeys([*meta, *data, *video]))
+        self._parts = [
+            Part(
+                f"episode-{int(row['episode_index'])}",
+                "; ".join(map(str, row.get("tasks") or [])) or None,
+                0,
+                int(np.rint(max(row["length"] - 1, 0) * 1e9 / self.fps)),
+            )
+            for row in self.rows
+        ]
 
     # ---- What it holds
 
@@ -213,15 +234,7 @@ class LeRobotSource(Source):
         return StreamInfo(name, f"lerobot/{kind}", dtype, shape, channels, method, False, {})
 
     def parts(self) -> Sequence[Part]:
-        return [
-            Part(
-                f"episode-{row['episode_index']}",
-                "; ".join(map(str, row.get("tasks") or [])) or None,
-                0,
-                int(np.rint(max(row["length"] - 1, 0) * 1e9 / self.fps)),
-            )
-            for row in self.rows
-        ]
+        return self._parts
 
     def contents(self, episode: int) -> Mapping[str, Content]:
         length = int(self.rows[episode]["length"])

@@ -156,3 +156,19 @@ def write_lerobot(
     }
     pq.write_table(pa.table(rows), root / "meta/episodes/chunk-000/file-000.parquet")
     pq.write_table(pa.table({"task_index": [0, 1], "task": ["push", "pull"]}), root / "meta/tasks.parquet")
+
+
+# ---- Metadata that lies
+
+LIES = (None, -1, 3.5, "x", "../..", [], {}, [1], 10**30, True)
+
+
+def lies(content: Any) -> Iterator[Any]:
+    """The content with one thing in it, at any depth, replaced by something else."""
+    yield from LIES
+    keys = content if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ()
+    for key in keys:
+        for lie in lies(content[key]):
+            changed = content.copy()
+            changed[key] = lie
+            yield changed

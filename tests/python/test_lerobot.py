@@ -1,10 +1,11 @@
 """LeRobot data sets: every feature a stream, exact times, tasks, videos by reference."""
 
+import contextlib
 import json
 
 import numpy as np
 import pytest
-from recordings import shared, write_lerobot
+from recordings import lies, shared, write_lerobot
 
 import robocache as rc
 
@@ -105,6 +106,21 @@ def test_columns_of_a_wrong_kind_get_a_sentence(tmp_path):
         pq.write_table(table.set_column(place, name, column), path)
         with pytest.raises(rc.FileError, match=rf"file-001\.parquet: the column {name} holds"):
             _ = rc.open(tmp_path / "set").episodes[2].streams["action"]
+
+
+@pytest.mark.parametrize(
+    ("version", "name"), [("v3.0", "info.json"), ("v2.1", "info.json"), ("v2.1", "episodes.jsonl")]
+)
+def test_metadata_that_lies_is_told_or_harmless(tmp_path, version, name):
+    write_lerobot(tmp_path / "set", version)
+    path = tmp_path / "set" / "meta" / name
+    first, *others = path.read_text().splitlines() if name.endswith("jsonl") else [path.read_text()]
+    for lie in lies(json.loads(first)):
+        path.write_text("\n".join([json.dumps(lie), *others]))
+        with contextlib.suppress(rc.FileError):
+            recording = rc.open(tmp_path / "set")
+            repr(recording)
+            dict(recording.episodes[0].streams.items())
 
 
 def test_log_times_are_refused(tmp_path):

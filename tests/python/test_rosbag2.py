@@ -1,11 +1,12 @@
 """rosbag2: directories, split files, both stores, both compressions, definitions from everywhere."""
 
 import contextlib
+import json
 import sqlite3
 
 import numpy as np
 import pytest
-from recordings import batch, made, shared
+from recordings import batch, lies, made, shared
 
 import robocache as rc
 
@@ -238,3 +239,16 @@ def test_files_of_a_bag_may_have_other_channels():
     np.testing.assert_array_equal(third.values, [[7, 8, np.nan]])
     stream = made(first, second, third).streams["/joints"]
     np.testing.assert_array_equal(stream.values, [[1, 2, np.nan], [6, np.nan, 5], [7, 8, np.nan]])
+
+
+def test_metadata_that_lies_is_told_or_harmless(tmp_path):
+    from robocache._rosbag2 import read_yaml
+
+    path = write(tmp_path / "bag", count=3)
+    content = read_yaml((path / "metadata.yaml").read_text())
+    for lie in lies(content):
+        (path / "metadata.yaml").write_text(json.dumps(lie))  # JSON is YAML
+        with contextlib.suppress(rc.FileError):
+            recording = rc.open(path)
+            repr(recording)
+            dict(recording.streams.items())
