@@ -17,6 +17,7 @@ from bench import peers
 from bench.attention import ATTENTION_CASES, ActionCase, AttentionCase
 from bench.goals import GOALS, Row
 from bench.logs import LOG_CASES, McapCase
+from bench.messages import MESSAGE_CASES, MessageCase
 from bench.sparse import SPARSE_CASES, DownsampleCase, SparseCase
 from bench.timing import Call
 from bench.tsdf import TSDF_CASES, TsdfCase
@@ -328,7 +329,9 @@ METHODS = (
     ),
 )
 
-AnyCase = Case | VoxelCase | SparseCase | DownsampleCase | TsdfCase | AttentionCase | ActionCase | McapCase
+AnyCase = (
+    Case | VoxelCase | SparseCase | DownsampleCase | TsdfCase | AttentionCase | ActionCase | McapCase | MessageCase
+)
 CASES: tuple[AnyCase, ...] = (
     *WITH_GOALS,
     *SCALE,
@@ -338,6 +341,7 @@ CASES: tuple[AnyCase, ...] = (
     *TSDF_CASES,
     *ATTENTION_CASES,
     *LOG_CASES,
+    *MESSAGE_CASES,
 )
 
 

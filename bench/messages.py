@@ -172,8 +172,9 @@ CLOUD = "sensor_msgs/msg/PointCloud2"
 MESSAGE_CASES = (
     MessageCase("10K Imu", "sensor_msgs/msg/Imu", 10_000),
     MessageCase("10K JointState, 7 joints", "sensor_msgs/msg/JointState", 10_000),
-    MessageCase("1000 PointCloud2, 1K points of 4 floats", CLOUD, 1000, PLAIN, 1000),
+    # 200 of 1K are about a chunk of a recording, in the cache when it has been unpacked; of 30K both wait for memory.
+    MessageCase("200 PointCloud2, 1K points of 4 floats", CLOUD, 200, PLAIN, 1000),
     MessageCase("100 PointCloud2, 30K points of 4 floats", CLOUD, 100, PLAIN, 30_000),
-    MessageCase("1000 PointCloud2, 1K points of a Velodyne", CLOUD, 1000, VELODYNE, 1000),
+    MessageCase("200 PointCloud2, 1K points of a Velodyne", CLOUD, 200, VELODYNE, 1000),
     MessageCase("100 PointCloud2, 30K points of a Velodyne", CLOUD, 100, VELODYNE, 30_000),
 )
