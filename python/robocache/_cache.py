@@ -24,8 +24,8 @@ from robocache._recording import (
     Batch,
     NoStream,
     Packed,
-    Recording,
     RecordedStream,
+    Recording,
     StreamInfo,
     missing,
 )
@@ -47,11 +47,11 @@ class CacheWriter:
             w.add(rc.open("run.mcap"))
 
     path         the directory. One writer at a time; readers may read meanwhile.
-    group_bytes  whole episodes are committed when so much is waiting, by commit(), and at the end of the `with` block (also
-                 where an exception ends it). What is committed survives a crash, a full disk, a kill -9.
+    group_bytes  whole episodes are committed when so much is waiting, by commit(), and at the end of the `with` block
+                 (also where an exception ends it). What is committed survives a crash, a full disk, a kill -9.
 
-    Memory stays under 64 MiB whatever is added. A full disk, a file that cannot be written: FileError with its name, and
-    what was committed before is kept; commit() may be tried again.
+    Memory stays under 64 MiB whatever is added. A full disk, a file that cannot be written: FileError with its name,
+    and what was committed before is kept; commit() may be tried again.
     """
 
     def __init__(self, path: Path, *, group_bytes: int = GROUP_BYTES) -> None:
@@ -73,20 +73,21 @@ class CacheWriter:
         """Adds an episode of your own, or all episodes of a recording; returns how many were added.
 
         episode    {name: rc.Stream}: values [N, ...] (NumPy, torch on the CPU) or, where samples vary in length, a list
-                   of arrays; times, arrivals, method, channels, latency as in rc.Stream. Or a recording: `path`, `files`,
-                   `episodes` and `batches()`, as rc.open gives it; episodes come one after the other.
+                   of arrays; times, arrivals, method, channels, latency as in rc.Stream (what else a Stream says is for
+                   the call that aligns). Or a recording: `path`, `files`, `episodes` and `batches()`, as rc.open gives
+                   it; the batches of an episode come before those of the next. Or a cache.
         name       default: "episode-<n>"; of a recording with several episodes, theirs.
         task       what was to be done; of a recording, for episodes that name none.
         replace    an episode of this name, if there is one, goes; else a name that is taken is a ValueError.
         streams    of a recording: only these.
         options    of a recording: how it was read, in any words (the hash of a recipe). See `knows`.
-        latency    of a recording: by stream, how much later than the event a stamp is, clock offset included. It is kept
-                   with the episode, and taken off when it is aligned.
+        latency    of a recording: by stream, how much later than the event a stamp is, clock offset included. It is
+                   kept with the episode, and taken off when it is aligned.
         progress   of a recording: called with each batch that was written.
 
-        A recording whose files are unchanged and that was added with the same options is not read again; of one that was
-        added in part, because the build was interrupted, only the other episodes are added. One that has changed takes
-        the place of what was read before. Where adding fails, the episode is left out and the earlier ones stay.
+        A recording whose files are unchanged and that was added with the same options is not read again; of one that
+        was added in part, because the build was interrupted, only the other episodes are added. One that has changed
+        takes the place of what was read before. Where adding fails, the episode is left out and the earlier ones stay.
         """
         if isinstance(episode, Mapping):
             return self._add_streams(episode, name, task, replace)
@@ -458,7 +459,8 @@ class CacheAligned(dict[str, Aligned[Any]]):
     lengths   int64 [B]
     times     int64 [B, T]: nanoseconds
     episodes  the numbers of the episodes
-    samples   {stream: [B] sequences}, of streams whose samples vary in length: samples[name][b][aligned[name].values[b, t]]
+    samples   of streams whose samples vary in length, {stream: a sequence for each row}: what was seen at step t of
+              row b is samples[name][b][aligned[name].values[b, t]]
     """
 
     lengths: Any
@@ -540,8 +542,8 @@ class Cache:
         edge, causal, on_nan, backend   as in rc.align. Latencies that the cache has are taken off.
         device     None: NumPy arrays. "cpu", "cuda", ...: torch tensors there.
 
-        Episodes in one shard are read in place; else their samples are copied together. Of streams whose samples vary in
-        length (images, clouds) the number of the sample is aligned, and `samples` has them.
+        Episodes in one shard are read in place; else their samples are copied together. Of streams whose samples vary
+        in length (images, clouds) the number of the sample is aligned, and `samples` has them.
         """
         chosen = [self.episodes[k] for k in self._numbers(episodes)]
         if (rate is None) == (targets is None):
@@ -557,15 +559,15 @@ class Cache:
         result.samples = {}
         members: dict[str, Stream[Any]] = {}
         for name, info in zip(names, infos, strict=True):
-            members[name] = self._packed(name, info, chosen, move, result.samples).replace(
-                **said("method", method, name, {"method": "hold" if info.ragged else info.method}, names),
-                **said("max_gap", max_gap, name, {"max_gap": None}, names),
-            )
-        at: Any
+            changes = said("method", method, name, {"method": info.method}, names)
+            changes |= said("max_gap", max_gap, name, {"max_gap": None}, names)
+            if info.ragged:  # numbers of samples, between which there is nothing, and of which none is NaN
+                changes["method"] = "nearest" if changes["method"] == "nearest" else "hold"
+                changes["edge"] = "clamp" if edge == "nan" else edge
+            members[name] = self._packed(name, info, chosen, move, result.samples).replace(**changes)
+        at: Any = move(line) if isinstance(line, np.ndarray) else line
         if isinstance(line, Timeline):
             at = Timeline(move(line.start), rate=line.rate, count=line.count)
-        else:
-            at = move(line)
         for first in range(0, len(names), MOST_STREAMS):
             some = {name: members[name] for name in names[first : first + MOST_STREAMS]}
             result.update(align(some, at, edge=edge, causal=causal, on_nan=on_nan, backend=backend))
@@ -642,12 +644,12 @@ class Cache:
                 lengths.append(0)
                 seen.append(())
                 continue
-            stream = episode.streams[name]
-            parts.append(widen(stream.values, (1,) if info.ragged else info.shape))
-            times_of.append(stream.times - stream.latency)
-            arrivals_of.append(stream.arrivals)
-            lengths.append(len(stream.times))
-            seen.append(stream.samples if stream.samples is not None else ())
+            found = episode.streams[name]
+            parts.append(widen(found.values, (1,) if info.ragged else info.shape))
+            times_of.append(found.times - found.latency)
+            arrivals_of.append(found.arrivals)
+            lengths.append(len(found.times))
+            seen.append(found.samples if found.samples is not None else ())
         if info.ragged:
             samples[name] = seen
         dtype = np.dtype(np.int64) if info.ragged else info.dtype
@@ -707,10 +709,13 @@ def verify_cache(path: Path, *, repair: bool = False) -> CacheReport:
     """Reads all of a cache: checksums, counts, offsets, the order of times, missing files and leftovers.
 
     With `repair` what is wrong is put right as far as it can be: leftovers are removed; episodes in damaged shards are
-    dropped, all others kept, and the next build reads their sources again; a lost manifest is made anew from the shards.
+    dropped, all others kept, and the next build reads their sources again; a lost manifest is made anew from the
+    shards.
     """
-    problems, *rest = _core.verify_cache(os.fsencode(path), repair)
-    return CacheReport([CacheProblem(*problem) for problem in problems], *rest)
+    problems, *counts = _core.verify_cache(os.fsencode(path), repair)
+    repaired, shards, tensors, size, episodes, streams = counts
+    found = [CacheProblem(*problem) for problem in problems]
+    return CacheReport(found, bool(repaired), shards, tensors, size, episodes, streams)
 
 
 # ---- Small things

@@ -150,7 +150,7 @@ CachedStream Cache::read(std::int64_t episode, std::int64_t stream) const {
   const CachedEpisode& entry = episodes[static_cast<std::size_t>(episode)];
   const auto of = std::ranges::find(entry.streams, stream, &EpisodeStream::stream);
   if (of == entry.streams.end()) {
-    throw Error(ErrorKind::value, concat("Cache: episode ", quoted(entry.name), " has no stream ", stream));
+    throw Error(ErrorKind::value, concat("Cache: episode ", in_quotes(entry.name), " has no stream ", stream));
   }
   CachedStream all = read_group(entry.group, stream);
   const std::string name = state_->path.string();
@@ -159,7 +159,7 @@ CachedStream Cache::read(std::int64_t episode, std::int64_t stream) const {
       [&](const char* what) {  // data that were never checked: `offsets` and `inner` are in the mapped file
         const Shard& shard = state_->manifest.shards[state_->shards.at({entry.group, stream})];
         throw Error(ErrorKind::file,
-                    concat(shard_path(state_->path, shard).string(), ": ", what, " of episode ", quoted(entry.name),
+                    concat(shard_path(state_->path, shard).string(), ": ", what, " of episode ", in_quotes(entry.name),
                            " are damaged; `robocache verify --repair` keeps what is whole"));
       };
   if (begin < 0 || end < begin || end > all.times.shape[0] || end - begin != of->samples) fail("the offsets");

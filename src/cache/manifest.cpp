@@ -71,7 +71,7 @@ class Node {
   bool has(const char* key) const { return object().contains(key); }
   Node operator[](const char* key) const {
     const auto found = object().find(key);
-    if (found == object().end()) fail("lacks ", quoted(key));
+    if (found == object().end()) fail("lacks ", in_quotes(key));
     return {*found, *file_, way_.empty() ? key : concat(way_, ".", key)};
   }
   std::int64_t integer(std::int64_t least, std::int64_t most) const {
@@ -104,7 +104,8 @@ class Node {
   }
   template <class F>
   void each_member(const F& f) const {
-    for (const auto& [key, value] : object().items()) f(key, Node(value, *file_, concat(way_, "[", quoted(key), "]")));
+    for (const auto& [key, value] : object().items())
+      f(key, Node(value, *file_, concat(way_, "[", in_quotes(key), "]")));
   }
   std::size_t size() const { return json_->size(); }
 
@@ -146,7 +147,7 @@ DType parse_dtype(const Node& node) {
   for (const DTypeName& entry : dtype_names) {
     if (word == name_of(entry.dtype)) return entry.dtype;
   }
-  node.fail("is ", quoted(word), ", which is no dtype");
+  node.fail("is ", in_quotes(word), ", which is no dtype");
 }
 
 std::vector<std::int64_t> parse_shape(const Node& node, std::size_t most_rank) {
@@ -179,7 +180,7 @@ StreamInfo parse_stream(const Node& node) {
       if (k == 0) {
         const auto* const found = std::ranges::find(method_names, std::string_view(part.string()),
                                                     &std::pair<Method, std::string_view>::second);
-        if (found == method_names.end()) part.fail("is ", quoted(part.string()), ", which is no method");
+        if (found == method_names.end()) part.fail("is ", in_quotes(part.string()), ", which is no method");
         made.method = found->first;
       } else if (k < 3) {
         (k == 1 ? made.begin : made.end) = part.integer(0, channels);
@@ -213,7 +214,7 @@ struct Streams {
 std::int64_t stream_named(Manifest& manifest, Streams& streams, const std::string& name, const Node& node) {
   const auto found = streams.places.find(name);
   if (found != streams.places.end()) return found->second;
-  if (streams.are_all_described) node.fail("names the stream ", quoted(name), ", which is not among the streams");
+  if (streams.are_all_described) node.fail("names the stream ", in_quotes(name), ", which is not among the streams");
   manifest.streams.push_back({.name = name});
   return streams.places[name] = static_cast<std::int64_t>(manifest.streams.size()) - 1;
 }
@@ -221,7 +222,7 @@ std::int64_t stream_named(Manifest& manifest, Streams& streams, const std::strin
 Shard parse_shard(const Node& node, Manifest& manifest, Streams& streams) {
   Shard shard;
   shard.file = node["file"].string();
-  if (!is_shard_name(shard.file)) node["file"].fail("is ", quoted(shard.file), ", which is no name of a shard");
+  if (!is_shard_name(shard.file)) node["file"].fail("is ", in_quotes(shard.file), ", which is no name of a shard");
   shard.stream = stream_named(manifest, streams, node["stream"].string(), node["stream"]);
   shard.group = node["group"].integer(0, max_count);
   shard.bytes = node["bytes"].integer(0, max_time);
@@ -262,7 +263,8 @@ CachedEpisode parse_episode(const Node& node, Manifest& manifest, Streams& strea
     if (!node.has(key)) return;
     node[key].each_member([&](const std::string& name, const Node& value) {
       const auto entry = found.find(stream_named(manifest, streams, name, node[key]));
-      if (entry == found.end()) node[key].fail("names the stream ", quoted(name), ", which the episode does not have");
+      if (entry == found.end())
+        node[key].fail("names the stream ", in_quotes(name), ", which the episode does not have");
       entry->second.*member = value.integer(least, max_time);
     });
   };
@@ -274,7 +276,7 @@ CachedEpisode parse_episode(const Node& node, Manifest& manifest, Streams& strea
 
 void check_version(const Node& root) {
   if (root["format"].string() != format_name) {
-    root["format"].fail("is ", quoted(root["format"].string()), "; this is no manifest of a cache");
+    root["format"].fail("is ", in_quotes(root["format"].string()), "; this is no manifest of a cache");
   }
   const std::int64_t version = root["version"].integer(1, max_count);
   if (version > cache_version) {
@@ -289,7 +291,7 @@ void parse_content(const Node& root, Manifest& manifest, Streams& streams) {
     manifest.streams.push_back(parse_stream(node));
     const auto place = static_cast<std::int64_t>(manifest.streams.size()) - 1;
     if (!streams.places.emplace(manifest.streams.back().name, place).second) {
-      node["name"].fail("is ", quoted(manifest.streams.back().name), " a second time");
+      node["name"].fail("is ", in_quotes(manifest.streams.back().name), " a second time");
     }
   });
   root["sources"].each([&](const Node& node) { manifest.sources.push_back(parse_source(node)); });
@@ -451,7 +453,7 @@ std::string episode_text(const Manifest& manifest, const CachedEpisode& episode,
 
 // ---- Text
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   constexpr std::size_t longest = 80;
   std::string result = "\"";
   for (const char c : text.substr(0, longest)) {
@@ -516,25 +518,25 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
   std::set<std::string_view> files;
   for (const Shard& shard : manifest.shards) {
     if (!shards.emplace(std::pair(shard.group, shard.stream), &shard).second || !files.insert(shard.file).second) {
-      root["shards"].fail("has ", quoted(shard.file), ", or its stream in its group, twice");
+      root["shards"].fail("has ", in_quotes(shard.file), ", or its stream in its group, twice");
     }
-    if (shard.group >= manifest.next_group) root["next_group"].fail("is not over that of ", quoted(shard.file));
+    if (shard.group >= manifest.next_group) root["next_group"].fail("is not over that of ", in_quotes(shard.file));
   }
   std::set<std::pair<std::int64_t, std::int64_t>> rows;
   std::map<const Shard*, std::int64_t> samples;
   for (const CachedEpisode& episode : manifest.episodes) {
     const auto fail = [&](const auto&... parts) {
-      root["episodes"].fail("has ", quoted(episode.name), ", ", parts...);
+      root["episodes"].fail("has ", in_quotes(episode.name), ", ", parts...);
     };
     if (!rows.emplace(episode.group, episode.row).second) fail("whose row another one has too");
     for (const EpisodeStream& entry : episode.streams) {
       const auto shard = shards.find({episode.group, entry.stream});
       const std::string& stream = manifest.streams[static_cast<std::size_t>(entry.stream)].name;
-      if (shard == shards.end()) fail("but no shard with its stream ", quoted(stream));
-      if (episode.row >= shard->second->episodes) fail("which is not in the shard of its stream ", quoted(stream));
+      if (shard == shards.end()) fail("but no shard with its stream ", in_quotes(stream));
+      if (episode.row >= shard->second->episodes) fail("which is not in the shard of its stream ", in_quotes(stream));
       std::int64_t& sum = samples[shard->second];
       sum += entry.samples;
-      if (sum > shard->second->samples) fail("which has more samples of ", quoted(stream), " than the shard");
+      if (sum > shard->second->samples) fail("which has more samples of ", in_quotes(stream), " than the shard");
     }
     if (episode.end < episode.start) fail("which ends before it starts");
   }
@@ -597,7 +599,7 @@ ShardHeader parse_header(std::string_view text, std::int64_t data_bytes, const s
     tensor.name = key;
     const std::string& dtype = node["dtype"].string();
     const auto* const found = std::ranges::find(dtype_names, std::string_view(dtype), &DTypeName::safetensors);
-    if (found == dtype_names.end()) node["dtype"].fail("is ", quoted(dtype), ", which no tensor of a cache has");
+    if (found == dtype_names.end()) node["dtype"].fail("is ", in_quotes(dtype), ", which no tensor of a cache has");
     tensor.dtype = found->dtype;
     tensor.shape = parse_shape(node["shape"], max_rank);
     std::vector<std::int64_t> offsets;
@@ -612,7 +614,7 @@ ShardHeader parse_header(std::string_view text, std::int64_t data_bytes, const s
   std::ranges::sort(header.tensors, {}, [](const TensorEntry& t) { return std::pair(t.begin, t.end); });
   std::int64_t at = 0;
   for (const TensorEntry& tensor : header.tensors) {
-    if (tensor.begin != at) root.fail("leaves a gap, or an overlap, before the tensor ", quoted(tensor.name));
+    if (tensor.begin != at) root.fail("leaves a gap, or an overlap, before the tensor ", in_quotes(tensor.name));
     at = tensor.end;
   }
   if (at != data_bytes) root.fail("describes ", at, " bytes of tensors, but ", data_bytes, " follow it");

@@ -75,8 +75,8 @@ std::string write_header(std::span<const TensorEntry> tensors, std::string_view 
 Manifest parse_description(std::string_view text, const std::string& name);
 std::string write_description(const Manifest& group, const Shard& shard);
 
-// Text for sentences: short, printable.
-std::string quoted(std::string_view text);
+// Text for sentences: short, printable, in quotes. (Not `quoted`: of a std::string that would be the standard's.)
+std::string in_quotes(std::string_view text);
 // Bytes that are not UTF-8 become U+FFFD.
 std::string as_utf8(std::string_view text);
 

@@ -74,7 +74,7 @@ void check_header(const ShardHeader& header, const StreamInfo& stream, const Sha
   for (const TensorEntry& expected : lay_out(stream, shard)) {
     const TensorEntry* const found = header.find(expected.name);
     if (found == nullptr) {
-      throw Error(ErrorKind::file, concat(name, ": the tensor ", quoted(expected.name), " is missing"));
+      throw Error(ErrorKind::file, concat(name, ": the tensor ", in_quotes(expected.name), " is missing"));
     }
     if (found->dtype != expected.dtype || found->shape != expected.shape) {
       throw Error(ErrorKind::file,

@@ -146,7 +146,7 @@ class Verifier {
         entry.stream = manifest_.find_stream(name);
       }
       if (!is_whole) {
-        problem("shards", concat("episode ", quoted(episode.name), " of group ", episode.group, " lacks shards"),
+        problem("shards", concat("episode ", in_quotes(episode.name), " of group ", episode.group, " lacks shards"),
                 "left out of the new manifest");
         continue;
       }
@@ -232,9 +232,9 @@ class Verifier {
     for (const TensorEntry& tensor : header.tensors) {
       const auto expected = shard.hashes.find(tensor.name);
       if (expected == shard.hashes.end())
-        throw Error(ErrorKind::file, concat(name, ": ", quoted(tensor.name), " has no checksum"));
+        throw Error(ErrorKind::file, concat(name, ": ", in_quotes(tensor.name), " has no checksum"));
       if (hash_tensor(file, header, tensor) != expected->second) {
-        throw Error(ErrorKind::file, concat(name, ": the checksum of ", quoted(tensor.name), " is wrong: its ",
+        throw Error(ErrorKind::file, concat(name, ": the checksum of ", in_quotes(tensor.name), " is wrong: its ",
                                             tensor.end - tensor.begin, " bytes are not those that were written"));
       }
     }
@@ -290,12 +290,12 @@ class Verifier {
       const auto entry = std::ranges::find(episode->streams, shard.stream, &EpisodeStream::stream);
       const std::int64_t said = entry == episode->streams.end() ? 0 : entry->samples;
       if (row >= shard.episodes) {
-        if (entry != episode->streams.end()) fail("has no row ", row, " for episode ", quoted(episode->name));
+        if (entry != episode->streams.end()) fail("has no row ", row, " for episode ", in_quotes(episode->name));
         continue;
       }
       const std::int64_t count = offsets[static_cast<std::size_t>(row + 1)] - offsets[static_cast<std::size_t>(row)];
       if (count != said) {
-        fail("has ", count, " samples of episode ", quoted(episode->name), ", but the manifest says ", said);
+        fail("has ", count, " samples of episode ", in_quotes(episode->name), ", but the manifest says ", said);
       }
     }
     std::size_t row = 0;
@@ -322,7 +322,7 @@ class Verifier {
       }
       last = time;
       if (episode != nullptr && (time - latency < episode->start || time - latency > episode->end)) {
-        fail("times[", k, "] = ", time, " is outside of its episode ", quoted(episode->name));
+        fail("times[", k, "] = ", time, " is outside of its episode ", in_quotes(episode->name));
       }
     });
   }

@@ -137,7 +137,7 @@ void CacheWriter::State::open() {
       const std::string name = entry.path().filename().string();
       if (name != "shards" && name != "lock" && name != "manifest.json.tmp") {
         throw Error(ErrorKind::file,
-                    concat(path.string(), ": this is no cache, and not empty: it holds ", quoted(name)));
+                    concat(path.string(), ": this is no cache, and not empty: it holds ", in_quotes(name)));
       }
     }
   }
@@ -283,7 +283,7 @@ bool CacheWriter::has_episode(std::string_view name) const {
 void CacheWriter::begin_episode(const Episode& wanted) {
   State& state = *state_;
   if (!state.lock) refuse("CacheWriter: it is closed");
-  if (state.episode) refuse("CacheWriter: episode ", quoted(state.episode->name), " has not ended");
+  if (state.episode) refuse("CacheWriter: episode ", in_quotes(state.episode->name), " has not ended");
   if (state.must_commit) commit();
   CachedEpisode episode;
   episode.name = as_utf8(wanted.name);
@@ -299,7 +299,7 @@ void CacheWriter::begin_episode(const Episode& wanted) {
         const State::Row row{other.group, other.row};
         if (other.source >= 0 || other.name != episode.name || state.replaced.contains(row)) continue;
         if (!wanted.replaces) {
-          refuse("CacheWriter: there is an episode ", quoted(episode.name),
+          refuse("CacheWriter: there is an episode ", in_quotes(episode.name),
                  " already; give another name, or replace it");
         }
         state.replaces = row;
@@ -321,7 +321,7 @@ void CacheWriter::append(const StreamInfo& given, const TensorView& values, std:
   State& state = *state_;
   if (!state.episode) refuse("CacheWriter: no episode has begun");
   if (state.has_failed) refuse("CacheWriter: an earlier append failed; discard the episode");
-  const std::string where = concat("CacheWriter: stream ", quoted(given.name), ": ");
+  const std::string where = concat("CacheWriter: stream ", in_quotes(given.name), ": ");
   StreamInfo info = given;
   info.name = as_utf8(given.name);
   info.type = as_utf8(given.type);
@@ -395,7 +395,7 @@ std::vector<std::int64_t> CacheWriter::State::merge(const StreamInfo& info, std:
            std::ranges::any_of(manifest.shards, [&](const Shard& s) { return s.stream == stream; });
   };
   const auto disagree = [&](std::string_view why) {
-    refuse("CacheWriter: stream ", quoted(info.name), ": samples are ", sample_text(info),
+    refuse("CacheWriter: stream ", in_quotes(info.name), ": samples are ", sample_text(info),
            ", but the cache has them as ", sample_text(known), why, "; give it another name");
   };
   const bool is_plain =
@@ -626,7 +626,7 @@ void CacheWriter::State::commit() {
 void CacheWriter::commit() {
   if (!state_->lock) refuse("CacheWriter: it is closed");
   if (state_->episode)
-    refuse("CacheWriter: episode ", quoted(state_->episode->name), " has not ended; nothing is committed");
+    refuse("CacheWriter: episode ", in_quotes(state_->episode->name), " has not ended; nothing is committed");
   state_->commit();
 }
 

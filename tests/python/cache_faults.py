@@ -1,7 +1,7 @@
 """Builds that are killed or whose disk fails, run by test_cache_faults.py in a process of their own.
 
-cache_faults.py kill FOLDER COUNT    kill -9 at COUNT random moments of builds; then verify, look, go on
-cache_faults.py disk FOLDER ERRNO STICKY    one call of the file system after the other fails, until a build passes clean
+cache_faults.py kill FOLDER COUNT           kill -9 at COUNT random moments of builds; then verify, look, go on
+cache_faults.py disk FOLDER ERRNO STICKY    one call of the file system after the other fails, until a build passes
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ def check_problems(cache: Path) -> None:
 def kill(folder: Path, count: int) -> None:
     rng = random.Random(7)
     kills = finished = 0
-    duration = 0.02
+    begin = time.monotonic()
+    (folder / "0").write_text("0")
+    build(folder / "cache", [folder / "0"])
+    duration = 2 * (time.monotonic() - begin)  # of a build; then as measured
     run = 0
     while kills < count:
         run += 1

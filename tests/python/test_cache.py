@@ -18,7 +18,20 @@ import robocache as rc
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
-DTYPES = ["bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
+DTYPES = [
+    "bool",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+]
 
 
 def shards(path):
@@ -89,7 +102,9 @@ def test_torch_and_strides(tmp_path):
     values = torch.arange(60.0, requires_grad=True).reshape(3, 4, 5)
     times = torch.arange(5) * 1_000_000
     with rc.CacheWriter(tmp_path / "c") as writer:
-        writer.add({"t": rc.Stream(values.permute(2, 0, 1), times), "r": rc.Stream(np.arange(10.0)[::-2], np.arange(5.0))})
+        writer.add(
+            {"t": rc.Stream(values.permute(2, 0, 1), times), "r": rc.Stream(np.arange(10.0)[::-2], np.arange(5.0))}
+        )
     found = rc.Cache(tmp_path / "c").episodes[0]
     np.testing.assert_array_equal(found.streams["t"].values, values.detach().permute(2, 0, 1).numpy())
     np.testing.assert_array_equal(found.streams["r"].values, [9, 7, 5, 3, 1])
@@ -213,7 +228,9 @@ def test_methods_channels_latency(tmp_path):
     names = ["x", "y", "z", "q.x", "q.y", "q.z", "q.w"]
     method = [("linear", 0, 3), ("slerp", 3, 7)]
     with rc.CacheWriter(tmp_path / "c") as writer:
-        writer.add({"pose": rc.Stream(pose, times, method={"q.*": "slerp", "*": "linear"}, channels=names, latency=0.008)})
+        writer.add(
+            {"pose": rc.Stream(pose, times, method={"q.*": "slerp", "*": "linear"}, channels=names, latency=0.008)}
+        )
         writer.add({"pose": rc.Stream(pose, times, method=method, channels=names, latency=0.004)})
         writer.add({"hand": rc.Stream(np.zeros(3), np.arange(3) * 10**7, method="nearest")})
     cache = rc.Cache(tmp_path / "c")
@@ -394,6 +411,8 @@ def test_align_is_align_of_each_episode(tmp_path, group_bytes):
             for mine, other in zip(aligned[name], alone[name], strict=True):
                 np.testing.assert_array_equal(mine[row], other)
     assert not aligned["grip"].valid[2].any()
+    everything = cache.align(rate=70, streams=["joints", "cloud"], method="linear", edge="nan")
+    np.testing.assert_array_equal(everything["cloud"].index[0], aligned["cloud"].index[1])
     seen = aligned.samples["cloud"][0][aligned["cloud"].values[0, 5]]
     np.testing.assert_array_equal(seen, cache.episodes[3].streams["cloud"].samples[aligned["cloud"].index[0, 5]])
 
@@ -442,7 +461,9 @@ def test_align_sentences(tmp_path):
 def test_what_cannot_be_added(tmp_path):
     times = np.arange(4) * 1000
     with rc.CacheWriter(tmp_path / "c") as writer:
-        writer.add({"s": rc.Stream(np.zeros((4, 2)), times), "i": rc.Stream(np.zeros((4, 2), int), times, channels="ab")})
+        writer.add(
+            {"s": rc.Stream(np.zeros((4, 2)), times), "i": rc.Stream(np.zeros((4, 2), int), times, channels="ab")}
+        )
         for streams, kind, words in [
             ({"s": np.zeros(3)}, TypeError, "expected a robocache.Stream, not ndarray"),
             ({"s": rc.Stream(np.zeros((4, 3)), times)}, ValueError, r"\[3\], but the cache has them as float64 \[2\]"),
@@ -459,12 +480,16 @@ def test_what_cannot_be_added(tmp_path):
             ({"n": rc.Stream(np.zeros((4, 2)), times, channels=["a"])}, ValueError, "1 names for 2 channels"),
             ({"n": rc.Stream(np.zeros((2, 4)), times.reshape(2, 2))}, ValueError, "2 dimensions"),
             ({"n": rc.Stream(np.zeros(4), times, offsets=np.asarray([0, 4]))}, ValueError, "it has offsets"),
-            ({"n": rc.Stream([np.zeros(2), np.zeros((2, 2))], times[:2])}, ValueError, r"values\[1\] is float64 \[2, 2\]"),
+            (
+                {"n": rc.Stream([np.zeros(2), np.zeros((2, 2))], times[:2])},
+                ValueError,
+                r"values\[1\] is float64 \[2, 2\]",
+            ),
             ({"": rc.Stream(np.zeros(4), times)}, ValueError, "no name"),
         ]:
             with pytest.raises(kind, match=words):
                 writer.add(streams, name="bad")
-        with pytest.raises(TypeError, match="expected a dict of rc.Stream or a recording, not int"):
+        with pytest.raises(TypeError, match=r"expected a dict of rc.Stream or a recording, not int"):
             writer.add(3)
     assert len(rc.Cache(tmp_path / "c").episodes) == 1
 
@@ -488,10 +513,10 @@ def test_places_that_are_no_cache(tmp_path):
         rc.Cache(tmp_path / "none")
     with pytest.raises(rc.FileError, match="no such cache"):
         rc.verify_cache(tmp_path / "none")
-    with pytest.raises(rc.FileError, match="this is no cache: it has no manifest.json"):
+    with pytest.raises(rc.FileError, match=r"this is no cache: it has no manifest.json"):
         rc.Cache(tmp_path)
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(rc.FileError, match='no cache, and not empty: it holds "mine.txt"'):
+    with pytest.raises(rc.FileError, match=r'no cache, and not empty: it holds "mine.txt"'):
         rc.CacheWriter(tmp_path)
     with pytest.raises(rc.FileError, match=re.escape(str(tmp_path / "mine.txt"))):
         rc.CacheWriter(tmp_path / "mine.txt")
@@ -695,7 +720,7 @@ def test_a_cache_that_lies_is_refused_not_followed(tmp_path):
         size = struct.unpack("<Q", content[:8])[0]
         begin = json.loads(content[8 : 8 + size])[where]["data_offsets"][0] + 8 + size
         damage(file, begin + 8, struct.pack("<q", 2**40))
-        with pytest.raises(rc.FileError, match="offsets of episode .* are damaged"):
+        with pytest.raises(rc.FileError, match=r"offsets of episode .* are damaged"):
             rc.Cache(path).episodes[0].streams[name]
         assert "checksum" in str(rc.verify_cache(path).problems)
 
