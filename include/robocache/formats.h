@@ -92,8 +92,9 @@ class Decoder {
   // Throws Error(file) where the message is not what its schema says; nothing of it is kept.
   void add(std::span<const std::byte> message, std::int64_t log_time, std::int64_t publish_time);
 
-  std::int64_t bytes() const noexcept;  // that take() would hand out
-  std::vector<StreamBatch> take();      // what was added since the last time, in the order of first appearance
+  std::int64_t bytes() const noexcept;      // that take() would hand out
+  std::int64_t footprint() const noexcept;  // about what it holds besides: the schema, the names it has seen
+  std::vector<StreamBatch> take();          // what was added since the last time, in the order of first appearance
 
  private:
   struct State;
@@ -129,7 +130,8 @@ class McapBatches {
   McapBatches& operator=(McapBatches&&) noexcept;
 
   // None: that was all. About 2 MiB each, or one message; at the end what is left of each stream. What is held besides a
-  // batch: 32 MiB of values, and what mcap::Messages holds.
+  // batch: 32 MiB of values, decoders of at most 4 times the file and 128 MiB (topics beyond that are left out and told),
+  // and what mcap::Messages holds.
   std::optional<StreamBatch> next();
   const std::vector<Problem>& problems() const noexcept;  // so far
 

@@ -1003,6 +1003,44 @@ def test_memory_and_objects_serve_too(written: Path) -> None:
         assert [piece[0] for piece in _core.McapRecording(source, "it").pieces()] == expected
 
 
+def test_what_reading_raises_goes_through(written: Path) -> None:
+    content = written.read_bytes()
+
+    class Reader:
+        size = len(content)
+        left = 30
+
+        def read(self, offset: int, count: int) -> bytes:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError("the network is gone")
+            return content[offset : offset + count]
+
+    reader = Reader()
+    recording = _core.McapRecording(reader, "it")
+    reader.left = 0
+    with pytest.raises(OSError, match="the network is gone"):
+        list(recording.pieces())
+
+
+def test_many_topics_that_take_much(tmp_path: Path) -> None:
+    """A small file whose schemas unfold: what is decoded stays bounded, and what is left out is told."""
+    writer_of = pytest.importorskip("mcap.writer")
+    path = tmp_path / "hostile.mcap"
+    with path.open("wb") as file:
+        writer = writer_of.Writer(file)
+        writer.start()
+        schema = writer.register_schema("p/msg/T", "ros2msg", b"float32 x\nstring[60000] y")
+        for k in range(100):
+            writer.add_message(writer.register_channel(f"/t{k}", "cdr", schema), k, b"\0\1\0\0" + bytes(240_004), k)
+        writer.finish()
+    recording = recording_of(path)
+    found = [piece[0][0] for piece in recording.pieces()]
+    told = [topic for topic, _, sentence in recording.problems if "bytes to decode" in sentence]
+    assert len(found) == 100
+    assert 10 < len(told) < 100
+
+
 def test_pieces_are_bounded(tmp_path: Path) -> None:
     writer_of = pytest.importorskip("mcap.writer")
     path = tmp_path / "large.mcap"

@@ -65,6 +65,10 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
     }
   }
   std::int64_t bytes() const override { return added_; }
+  std::int64_t footprint() const override {
+    constexpr std::int64_t each = 2 * (sizeof(Node) + sizeof(std::string) + 64);  // here and in the index
+    return std::ssize(nodes_) * each + stream_.footprint();
+  }
   void take(std::vector<StreamBatch>& to) override {
     stream_.take(to);
     added_ = 0;

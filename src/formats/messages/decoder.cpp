@@ -53,6 +53,8 @@ void Decoder::add(std::span<const std::byte> message, std::int64_t log_time, std
 
 std::int64_t Decoder::bytes() const noexcept { return state_->messages->bytes(); }
 
+std::int64_t Decoder::footprint() const noexcept { return state_->messages->footprint(); }
+
 std::vector<StreamBatch> Decoder::take() {
   std::vector<StreamBatch> batches;
   state_->messages->take(batches);

@@ -129,6 +129,11 @@ void Stream::change(Note& note, std::string_view value) {
   shared_ = nullptr;
 }
 
+std::int64_t Stream::footprint() const {
+  constexpr std::size_t each = 2 * (sizeof(std::string) + 32);  // a channel's name, here and as it is handed out
+  return static_cast<std::int64_t>(sizeof(Stream) + 1024 + each * info_.channels.size());
+}
+
 void Stream::seal() {
   if (times_.empty()) return;
   if (!shared_) shared_ = std::make_shared<const StreamInfo>(info_);

@@ -51,6 +51,7 @@ class Stream {
   explicit Stream(StreamInfo info);
 
   const StreamInfo& info() const { return info_; }
+  std::int64_t footprint() const;  // about what it holds besides samples, in bytes
   std::size_t row_bytes() const { return row_bytes_; }
 
   // Room for so many rows of the sample that is being added; they are there until discard(). Of a message of
@@ -98,6 +99,7 @@ class Messages {
   // Throws where the message is broken, and then nothing of it is kept.
   virtual void add(std::span<const std::byte> message, const Clock& clock) = 0;
   virtual std::int64_t bytes() const = 0;  // that take() would hand out
+  virtual std::int64_t footprint() const = 0;
   virtual void take(std::vector<StreamBatch>& to) = 0;
 };
 

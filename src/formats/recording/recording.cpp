@@ -27,9 +27,11 @@ std::int64_t time_of(std::uint64_t time) {
 struct McapRecording::State {
   std::string name;
   TimeSource time;
+  std::int64_t most;  // bytes that decoders may take, all together: 4 times the file and 128 MiB
   mcap::Reader reader;
 
-  State(Bytes bytes, TimeSource source) : name(bytes.name), time(source), reader(std::move(bytes)) {}
+  State(Bytes bytes, TimeSource source)
+      : name(bytes.name), time(source), most(4 * bytes.size + (std::int64_t{128} << 20)), reader(std::move(bytes)) {}
 };
 
 struct McapBatches::State {
@@ -39,18 +41,20 @@ struct McapBatches::State {
     const mcap::Schema* schema = nullptr;
     std::string encoding;  // of its messages
     std::optional<Decoder> decoder{};
-    std::int64_t bytes = 0;   // in the decoder
-    std::size_t problem = 0;  // of its broken messages; 0: none yet, else 1 more than its place
+    std::int64_t bytes = 0;      // in the decoder
+    std::int64_t footprint = 0;  // of the decoder
+    std::size_t problem = 0;     // of its broken messages; 0: none yet, else 1 more than its place
   };
 
   McapRecording::State& recording;
   mcap::Messages messages;
   std::deque<Source> sources{};
+  std::map<std::string, std::vector<Source*>> by_topic{};
   std::vector<Source*> of_channel{};                           // by id; nullptr: not seen yet
   std::map<std::string, const Source*, std::less<>> owners{};  // of streams
   std::deque<StreamBatch> ready{};
   std::vector<Problem> problems{};
-  std::int64_t held = 0;
+  std::int64_t held = 0, footprints = 0;
   bool is_over = false;
 
   State(McapRecording::State& of, mcap::Messages selected) : recording(of), messages(std::move(selected)) {}
@@ -72,9 +76,13 @@ struct McapBatches::State {
               (source.schema->name == schema->name && source.schema->encoding == schema->encoding &&
                source.schema->data == schema->data));
     };
-    if (const auto found = std::ranges::find_if(sources, same); found != sources.end()) return *found;
-    const bool is_second = std::ranges::find(sources, channel.topic, &Source::topic) != sources.end();
+    std::vector<Source*>& of_topic = by_topic[channel.topic];
+    for (Source* const known : of_topic) {
+      if (same(*known)) return *known;
+    }
+    const bool is_second = !of_topic.empty();
     Source& source = sources.emplace_back();
+    of_topic.push_back(&source);
     source.topic = channel.topic;
     source.schema = schema;
     source.encoding = channel.message_encoding;
@@ -104,13 +112,31 @@ struct McapBatches::State {
       ++problems[source.problem - 1].messages;
       return;
     }
+    const std::int64_t footprint = source.decoder->footprint();
+    footprints += footprint - std::exchange(source.footprint, footprint);
+    if (footprints > recording.most) return drop(source);
     const std::int64_t bytes = source.decoder->bytes();
     held += bytes - std::exchange(source.bytes, bytes);
     if (bytes >= batch_bytes) {
       take(source);
     } else if (held >= held_bytes) {
-      take(*std::ranges::max_element(sources, {}, &Source::bytes));
+      // Of those that hold half of the average or more, which is half of all at least.
+      const std::int64_t least = held / (2 * std::ssize(sources));
+      for (Source& large : sources) {
+        if (large.bytes > 0 && large.bytes >= least) take(large);
+      }
     }
+  }
+
+  // A file may have many topics that each need much to be decoded.
+  void drop(Source& source) {
+    take(source);
+    source.decoder.reset();
+    footprints -= std::exchange(source.footprint, 0);
+    problems.push_back(
+        {source.topic, 0,
+         concat(recording.name, ": ", quote(source.topic), ": is left out from here on: all topics together ",
+                "take more than ", recording.most, " bytes to decode")});
   }
 
   void take(Source& source) {

@@ -45,6 +45,7 @@ class JointState : public Known {
   }
 
   void discard() override { stream_.discard(); }
+  std::int64_t footprint() const override { return 3 * stream_.footprint() + std::ssize(block_); }
   void take(std::vector<StreamBatch>& to) override {
     stream_.take(to);
     added_ = 0;

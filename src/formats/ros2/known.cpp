@@ -80,6 +80,7 @@ class Image : public Known {
     added_ += stream_.commit(clock, header.stamp);
   }
   void discard() override { stream_.discard(); }
+  std::int64_t footprint() const override { return stream_.footprint(); }
   void take(std::vector<StreamBatch>& to) override {
     stream_.take(to);
     added_ = 0;

@@ -17,6 +17,7 @@ class Known {
   virtual void add(Cursor& cursor, const messages::Clock& clock) = 0;
   virtual void discard() {}
   virtual void take(std::vector<StreamBatch>& to) = 0;
+  virtual std::int64_t footprint() const = 0;
   std::int64_t bytes() const { return added_; }
 
  protected:

@@ -121,6 +121,9 @@ class PointCloud : public Known {
   void discard() override {
     if (stream_) stream_->discard();
   }
+  std::int64_t footprint() const override {
+    return std::ssize(block_) + (stream_ ? stream_->footprint() : std::int64_t{sizeof(*this)});
+  }
   void take(std::vector<StreamBatch>& to) override {
     if (stream_) stream_->take(to);
     added_ = 0;

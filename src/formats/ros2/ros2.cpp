@@ -18,6 +18,20 @@ constexpr unsigned char zstd_magic[] = {0x28, 0xb5, 0x2f, 0xfd};
 
 class Unpacker {
  public:
+  // While a message is used; then memory that few messages need is given back.
+  class Use {
+   public:
+    explicit Use(Unpacker& unpacker) : unpacker_(unpacker) {}
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    ~Use() {
+      if (unpacker_.room_.size() > most_kept) unpacker_.room_ = {};
+    }
+
+   private:
+    Unpacker& unpacker_;
+  };
+
   std::span<const std::byte> unpack(std::span<const std::byte> message) {
     if (message.size() < 4 || std::memcmp(message.data(), zstd_magic, 4) != 0) return message;
     const unsigned long long size = ZSTD_getFrameContentSize(message.data(), message.size());
@@ -35,7 +49,10 @@ class Unpacker {
     return {room_.data(), got};
   }
 
+  std::int64_t footprint() const { return std::ssize(room_); }
+
  private:
+  static constexpr std::size_t most_kept = std::size_t{16} << 20;
   std::vector<std::byte> room_{};
 };
 
@@ -44,6 +61,7 @@ class KnownMessages : public Messages {
   explicit KnownMessages(std::unique_ptr<Known> known) : known_(std::move(known)) {}
 
   void add(std::span<const std::byte> message, const Clock& clock) override {
+    const Unpacker::Use use(unpacker_);
     Cursor cursor(unpacker_.unpack(message));
     try {
       known_->add(cursor, clock);
@@ -53,6 +71,7 @@ class KnownMessages : public Messages {
     }
   }
   std::int64_t bytes() const override { return known_->bytes(); }
+  std::int64_t footprint() const override { return known_->footprint() + unpacker_.footprint(); }
   void take(std::vector<StreamBatch>& to) override { known_->take(to); }
 
  private:
@@ -65,10 +84,13 @@ class AnyMessages : public Messages {
   explicit AnyMessages(Program program) : program_(std::move(program)) {
     for (StreamInfo& info : program_.streams) streams_.emplace_back(std::move(info));
     program_.streams.clear();
+    footprint_ = static_cast<std::int64_t>(program_.steps.capacity() * sizeof(Step));
+    for (const Stream& stream : streams_) footprint_ += stream.footprint();
   }
 
   void add(std::span<const std::byte> message, const Clock& clock) override {
     if (streams_.empty()) return;
+    const Unpacker::Use use(unpacker_);
     const std::span<const std::byte> content = unpacker_.unpack(message);
     Program::Header header;
     if (!program_.has_wstring) {
@@ -88,6 +110,7 @@ class AnyMessages : public Messages {
     }
   }
   std::int64_t bytes() const override { return added_; }
+  std::int64_t footprint() const override { return footprint_ + unpacker_.footprint(); }
   void take(std::vector<StreamBatch>& to) override {
     for (Stream& stream : streams_) stream.take(to);
     added_ = 0;
@@ -109,7 +132,7 @@ class AnyMessages : public Messages {
   Program program_;
   std::vector<Stream> streams_{};
   Unpacker unpacker_{};
-  std::int64_t added_ = 0;
+  std::int64_t added_ = 0, footprint_ = 0;
   std::size_t character_ = 4;
 };
 

@@ -38,6 +38,10 @@ class Transforms : public Known {
     }
   }
 
+  std::int64_t footprint() const override {
+    const std::int64_t each = frames_.empty() ? 0 : frames_[0].stream.footprint() + std::int64_t{sizeof(Frame)};
+    return std::ssize(frames_) * each + std::ssize(found_) * std::int64_t{sizeof(Transform)};
+  }
   void take(std::vector<StreamBatch>& to) override {
     for (Frame& frame : frames_) frame.stream.take(to);
     added_ = 0;
