@@ -11,6 +11,9 @@ Streams go in at the rate each sensor had; aligned tensors come out, on the devi
     aligned = rc.align(streams, timeline, causal=True)
     aligned["pose"].values, aligned["pose"].valid, aligned["pose"].age
 
+    recording = rc.open("run.mcap")                  # also rosbag2, LeRobot, HDF5
+    recording.streams["/odom"].values, rc.sync_report(recording)
+
     grid = rc.Grid.from_bounds(low=(-3, -3, 0), high=(3, 3, 2), voxel_size=0.05)
     voxels = rc.voxelize_depth(depth, intrinsics, grid, pose=camera_to_grid, features=rgb, reduce="mean")
 
@@ -41,6 +44,8 @@ from robocache._core import (
     synchronize,
     version,
 )
+from robocache._recording import Episode, RecordedStream, Recording, open
+from robocache._sync import SyncReport, sync_report
 from robocache._tsdf import TsdfVolume
 from robocache._voxelize import (
     Downsampled,
@@ -74,6 +79,10 @@ for _public in (
     Dropped,
     TsdfVolume,
     Mask,
+    Recording,
+    Episode,
+    RecordedStream,
+    SyncReport,
     CudaError,
     FileError,
 ):
@@ -90,12 +99,16 @@ __all__ = [
     "CudaError",
     "Downsampled",
     "Dropped",
+    "Episode",
     "FileError",
     "Fused",
     "Grid",
     "Mask",
+    "RecordedStream",
+    "Recording",
     "SparseVoxels",
     "Stream",
+    "SyncReport",
     "Timeline",
     "TsdfVolume",
     "Voxels",
@@ -108,6 +121,7 @@ __all__ = [
     "describe_attention",
     "fuse",
     "num_threads",
+    "open",
     "read_cloud",
     "read_depth",
     "register_transformers",
@@ -116,6 +130,7 @@ __all__ = [
     "set_simd_target",
     "simd_target",
     "simd_targets",
+    "sync_report",
     "synchronize",
     "verify_cache",
     "voxel_downsample",

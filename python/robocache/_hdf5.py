@@ -4,7 +4,7 @@
                 the rate is env_args' control_freq.
     ALOHA       /action, /observations/{qpos, qvel, effort, images/<camera>}: one episode. It has no times: 50 Hz.
     by itself   every data set with `times` (or t, time, timestamp, timestamps, stamps) in its group, of one length
-    mapping     {"joints": "/robot/q", "hand": {"values": "/hand/pose", "times": "/hand/t", "arrivals": "/hand/received",
+    mapping     {"joints": "/robot/q", "hand": {"values": "/hand/pose", "times": "/hand/t", "arrivals": "/hand/seen",
                 "channels": [...], "method": "hold", "rate": 100}}; without times, `rate` is needed
 
 Times: integers are nanoseconds, floats seconds, as everywhere. A rate that the file does not state is in `notes`.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -25,6 +26,7 @@ from robocache._recording import BATCH_BYTES, Array, Batch, Content, Part, Sourc
 
 TOLERANCE = 1e-4  # seconds: what LeRobot itself accepts between a timestamp and its frame
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index")
+LARGEST_SAMPLE = 1 << 31  # values
 NESTED = ("list", "fixed_size_list", "large_list", "extension")
 METADATA_LIMIT = 256 << 20  # bytes of a JSON file
 FIELD = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
@@ -61,6 +63,8 @@ def fill(where: Path, template: str, **numbers: Any) -> Path:
         if name not in numbers:
             known = ", ".join(numbers)
             raise FileError(f'{where}/meta/info.json: the path "{template}" asks for "{name}"; known: {known}')
+        if width and not isinstance(numbers[name], int):
+            raise FileError(f"{where}/meta: {name} of an episode is {numbers[name]!r:.40}; expected a number")
         return f"{numbers[name]:0{int(width)}d}" if width else str(numbers[name])
 
     relative = PurePosixPath(FIELD.sub(put, template))
@@ -107,6 +111,16 @@ class LeRobotSource(Source):
             raise FileError(f"{path}/meta/info.json: no fps or no features as LeRobot writes them: {error!r}") from None
         if not 0 < self.fps < 1e6:
             raise FileError(f"{path}/meta/info.json: fps is {self.fps}; expected a positive number")
+        try:
+            self._understand()
+        except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
+            raise FileError(f"{path}/meta: not as LeRobot writes it: {error!r:.200}") from None
+
+    def _understand(self) -> None:
+        path = self.root
+        for name, feature in self.features.items():
+            if min(feature["shape"], default=0) < 0 or math.prod(feature["shape"]) > LARGEST_SAMPLE:
+                raise ValueError(f'the shape of feature "{name}"')
         self.videos = [name for name, feature in self.features.items() if feature["dtype"] == "video"]
         self.tasks = self._tasks()
         self.rows = self._episodes()
@@ -115,6 +129,15 @@ class LeRobotSource(Source):
         meta = sorted((path / "meta").rglob("*.json*")) + sorted((path / "meta").rglob("*.parquet"))
         video = [self._video_file(name, k) for name in self.videos for k in range(len(self.rows))]
         self.files = tuple(dict.fromkeys([*meta, *data, *video]))
+        self._parts = [
+            Part(
+                f"episode-{int(row['episode_index'])}",
+                "; ".join(map(str, row.get("tasks") or [])) or None,
+                0,
+                int(np.rint(max(row["length"] - 1, 0) * 1e9 / self.fps)),
+            )
+            for row in self.rows
+        ]
 
     # ---- What it holds
 
@@ -196,8 +219,8 @@ class LeRobotSource(Source):
         if kind == "video":
             files = list(dict.fromkeys(str(self._video_file(name, k)) for k in range(len(self.rows))))
             metadata = {"kind": "video", "files": json.dumps(files), "fps": f"{self.fps:g}", "shape": json.dumps(shape)}
-            channels = ("file", "frame")
-            return StreamInfo(name, "lerobot/video", np.dtype(np.int64), (2,), channels, "hold", False, metadata)
+            dtype: np.dtype[Any] = np.dtype(np.int64)
+            return StreamInfo(name, "lerobot/video", dtype, (2,), ("file", "frame"), "hold", False, metadata)
         if kind == "image":
             metadata = {"kind": "image", "encoding": "file", "shape": json.dumps(shape)}
             return StreamInfo(name, "lerobot/image", np.dtype(np.uint8), (), (), "hold", True, metadata)
@@ -211,15 +234,7 @@ class LeRobotSource(Source):
         return StreamInfo(name, f"lerobot/{kind}", dtype, shape, channels, method, False, {})
 
     def parts(self) -> Sequence[Part]:
-        return [
-            Part(
-                f"episode-{row['episode_index']}",
-                "; ".join(map(str, row.get("tasks") or [])) or None,
-                0,
-                int(np.rint(max(row["length"] - 1, 0) * 1e9 / self.fps)),
-            )
-            for row in self.rows
-        ]
+        return self._parts
 
     def contents(self, episode: int) -> Mapping[str, Content]:
         length = int(self.rows[episode]["length"])
@@ -240,7 +255,7 @@ class LeRobotSource(Source):
         only = None if episode is None else int(self.rows[episode]["episode_index"])
         for path in dict.fromkeys(files):
             for table in self._tables(path, wanted, only):
-                rows = np.asarray(table["episode_index"])
+                rows = self._column(path, table, "episode_index", "iu")
                 bounds = [0, *(np.flatnonzero(np.diff(rows)) + 1).tolist(), len(rows)]
                 for first, last in itertools.pairwise(bounds):  # the episodes in this piece
                     number = int(rows[first]) if last > first else None
@@ -250,6 +265,15 @@ class LeRobotSource(Source):
                         kept = clipped(batch, start, end)
                         if kept is not None:
                             yield kept
+
+    def _column(self, path: Path, table: Any, name: str, kinds: str) -> Array:
+        column = table[name]
+        values = np.asarray(column)
+        if values.dtype.kind not in kinds or column.null_count:
+            raise FileError(
+                f"{path}: the column {name} holds {column.type} with {column.null_count} nulls; not numbers"
+            )
+        return values
 
     def _tables(self, path: Path, wanted: Sequence[str], only: int | None) -> Iterator[Any]:
         """A file's rows in pieces; of one episode, row groups that cannot hold it are left out."""
@@ -276,8 +300,8 @@ class LeRobotSource(Source):
             raise FileError(f"{path}: cannot be read as Parquet: {error}") from None
 
     def _piece(self, k: int, table: Any, wanted: Sequence[str]) -> Iterator[Batch]:
-        frames = np.asarray(table["frame_index"]).astype(np.int64)
-        stamps = np.asarray(table["timestamp"]).astype(np.float64)
+        frames = self._column(self._data_file(k), table, "frame_index", "iu").astype(np.int64)
+        stamps = self._column(self._data_file(k), table, "timestamp", "f").astype(np.float64)
         times = self._times(k, frames, stamps)
         for name in wanted:
             info, lengths = self._infos[name], None
@@ -310,8 +334,8 @@ class LeRobotSource(Source):
         values = np.asarray(flat)
         if values.dtype.kind not in "biuf" or values.size != count * size:
             raise FileError(
-                f'{self.root}: feature "{name}" is {info.dtype} {list(info.shape)} in meta/info.json, but {count} rows of '
-                f"the data hold {values.size} values of type {values.dtype}"
+                f'{self.root}: feature "{name}" is {info.dtype} {list(info.shape)} in meta/info.json, but {count} rows '
+                f"of the data hold {values.size} values of type {values.dtype}"
             )
         return values.astype(info.dtype, copy=False).reshape(count, *info.shape)
 

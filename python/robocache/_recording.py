@@ -1,13 +1,12 @@
 """Recordings: what a robot logged, as episodes of streams, whatever the format. `open` finds out which one it is.
 
 A `Source` is a format's reader (`_mcap_source.py`, `_lerobot.py`, `_hdf5.py`, `_rosbag2.py`): it hands out batches of
-bounded size, as recorded. What users hold is the same for all: a `Recording` of `Episode`s whose `Streams` are decoded when
-they are touched, sorted by time, and go straight into rc.align.
+bounded size, as recorded. What users hold is the same for all: a `Recording` of `Episode`s whose `Streams` are decoded
+when they are touched, sorted by time, and go straight into rc.align.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from abc import ABC, abstractmethod
@@ -99,8 +98,12 @@ class Source(ABC):
         """What the values refer to, where they are references: a video's frames, decoded one by one."""
         return None
 
-    def quick(self) -> Mapping[str, NDArray[np.int64]] | None:
-        """The arrivals of every message by topic, where an index has them and no message need be read."""
+    def listed(self, episode: int) -> Mapping[str, Content]:
+        """What is there as the file lists it, where finding the streams means to decode some messages: topics."""
+        return self.contents(episode)
+
+    def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
+        """Type and arrivals of every topic, where an index has them and no message need be read."""
         return None
 
 
@@ -336,7 +339,7 @@ class Episode:
 
     def __repr__(self) -> str:
         known = self._part.start is not None and self._part.end is not None
-        parts = [f"{self.index}: {self.name!r}", f"{len(self.streams)} streams"]
+        parts = [f"{self.index}: {self.name!r}", f"{len(self.streams._source.listed(self.index))} streams"]
         parts += [f"{self.duration:.2f} s"] if known else []
         parts += [f"task {self.task!r}"] if self.task else []
         return f"Episode({', '.join(parts)})"
@@ -399,22 +402,26 @@ class Recording:
             )
         return self.episodes[0].streams
 
-    def batches(self, streams: Collection[str] | None = None) -> Iterator[Batch]:
-        """All samples in pieces of a few MiB, as recorded: one pass, in little memory, whatever the size."""
+    def batches(self, streams: Collection[str] | None = None, episode: int | None = None) -> Iterator[Batch]:
+        """All samples in pieces of a few MiB, as recorded, episode by episode: one pass, in little memory."""
         if streams is not None:
-            known = {name for k in range(len(self.episodes)) for name in self._source.contents(k)}
+            known = dict.fromkeys(name for k in range(len(self.episodes)) for name in self._source.contents(k))
             for name in streams:
                 if name not in known:
                     raise NoStream(missing(f"{self.path}: there is no stream", name, known))
-        return self._source.batches(streams)
+        return self._source.batches(streams, episode)
 
-    def quick(self) -> Mapping[str, NDArray[np.int64]] | None:
-        """The arrivals of every message by topic, out of the file's index; None where it has none."""
+    def listed(self) -> Mapping[str, Content]:
+        """What the file lists, without decoding: topics of an MCAP file, of which most give one stream."""
+        return self._source.listed(0) if len(self.episodes) else {}
+
+    def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
+        """Type and arrivals of every topic, out of the file's index; None where it has none."""
         return self._source.quick()
 
     def __repr__(self) -> str:
         count = len(self.episodes)
-        streams = len(self._source.contents(0)) if count else 0
+        streams = len(self.listed())
         parts = self.episodes._parts
         known = [part.end - part.start for part in parts if part.end is not None and part.start is not None]
         long = f", {sum(known) * 1e-9:.2f} s" if len(known) == count else ""
@@ -431,6 +438,8 @@ class NoStream(KeyError):
 
 def missing(sentence: str, name: str, names: Iterable[str]) -> str:
     """`sentence "name"; near: ...`: what is there, by likeness."""
+    import difflib  # only for a sentence
+
     names = list(names)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     near += [other for other in names if name.strip("/") and name.strip("/") in other and other not in near][:3]
@@ -461,7 +470,7 @@ OTHERS = {  # what people try; a sentence helps more than "unknown"
 
 
 def open(
-    path: str | os.PathLike[str],
+    path: Any,
     time: str = "auto",
     *,
     rate: float | None = None,
@@ -475,7 +484,8 @@ def open(
         rc.align(recording.streams.select("/odom", "/joint_states"), timeline)
 
     path      an MCAP file; a rosbag2 directory or its .db3 file; a LeRobot data set (v3.0, v2.1); an HDF5 file
-              (robomimic, ALOHA, or any with `mapping`). What fsspec opens ("s3://...") serves for MCAP.
+              (robomimic, ALOHA, or any with `mapping`); a cache. For MCAP also an address that fsspec opens
+              ("s3://..."), a file object, or bytes.
     time      where a sample's time comes from: "stamp" (its header), "log" (when it was written), "publish", or "auto":
               the stamp where there is one that is not zero, else the log time.
     rate      HDF5 without times: samples per second, instead of the layout's usual one.
@@ -486,10 +496,10 @@ def open(
     """
     if time not in TIMES:
         raise ValueError(f'open: time is {time!r}; expected "auto", "stamp", "log" or "publish"')
-    if "://" in str(path):
+    if not isinstance(path, (str, os.PathLike)) or "://" in str(path):
         from robocache._mcap_source import McapSource
 
-        return Recording(McapSource(str(path), time))
+        return Recording(McapSource(path, time))
     place = Path(path)
     kind = sniff(place)
     source: Source
@@ -507,7 +517,9 @@ def open(
 
         source = LeRobotSource(place, time)
     elif kind == "cache":
-        raise FileError(f"{place}: this is a RoboCache cache; open it with rc.Cache")
+        from robocache._cache_source import CachedSource
+
+        source = CachedSource(place)
     else:
         from robocache._hdf5 import Hdf5Source
 

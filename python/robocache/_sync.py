@@ -6,7 +6,7 @@ One pass; what is kept is 16 bytes a sample (its time and its arrival) and two n
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -19,10 +19,12 @@ from robocache._recording import Batch, Recording, StreamInfo
 Stamps = NDArray[np.int64]
 GAP = 3.0  # periods: a longer step is a gap
 LOST = 1.5  # periods: a longer step has lost samples
-REGULAR = 0.6  # the share of steps within half a period of the median that makes a stream regular
+REGULAR = 0.6  # the share of steps within half a period of the median that makes a stream regular,
+REGULAR_FEW = 0.9  # and of fewer than 20 steps, which may agree by chance
 DRIFT_BINS = 64
 DRIFT_SPAN = 2.0  # seconds: a shorter recording tells no drift
 DRIFT_PPM = 100.0  # more than crystals differ by
+STILL = ("CameraInfo",)  # types whose channels need not change
 LATE = 0.05  # of the recording's span: a stream that begins later or ends earlier is named
 
 
@@ -129,8 +131,8 @@ def stamp_row(stream: StreamReport) -> list[str]:
         offset = f"{stream.offset_ms:.3g} ms, p99 {stream.offset_spread_ms:+.3g} ms"
     drift = "-" if stream.drift_ppm is None else f"{stream.drift_ppm:+.0f} ppm"
     still = stream.constant_channels
-    more = f" and {len(still) - 3} more" if still and len(still) > 3 else ""
-    constant = "-" if still is None else ", ".join(still[:3]) + more
+    more = f" and {len(still) - 1} more" if still and len(still) > 2 else ""
+    constant = "-" if still is None else ", ".join(still[: 1 if more else 2]) + more
     backward = "-" if stream.backward is None else str(stream.backward)
     return [stream.name, stream.source, str(stream.duplicates), backward, offset, drift, constant or "none"]
 
@@ -173,7 +175,13 @@ class Watch:
         return [names[k] for k in still]
 
 
-def sync_report(recording: Recording, *, full: bool = True, gap: float | None = None) -> SyncReport:
+def sync_report(
+    recording: Recording,
+    *,
+    full: bool = True,
+    gap: float | None = None,
+    progress: Callable[[Batch], None] | None = None,
+) -> SyncReport:
     """The timing of a recording, stream by stream: the numbers behind `robocache info`, printable and as a dict.
 
         report = rc.sync_report(rc.open("run.mcap"))
@@ -182,10 +190,12 @@ def sync_report(recording: Recording, *, full: bool = True, gap: float | None = 
     full   False: by the file's index alone where it has one: no message is read, so that all is by log times, and what
            needs stamps or values is None.
     gap    seconds: a longer step is a gap, instead of 3 median periods.
+    progress   called with each batch that was read.
 
     Of a stream, with steps between neighbouring times of an episode, sorted:
     rate_hz, period_ms      the median step that is not 0; None where the stream is irregular: fewer than 60 % of its
-                            steps are within half a period of it, as when a sample is written on change
+                            steps (90 % of fewer than 20) are within half a period of it, as when a sample is written
+                            on change
     jitter_ms_p50, _p99     of |step - period|, over steps under 1.5 periods
     gaps, longest_gap_s     steps over gap_threshold_ms
     lost                    the sum of rint(step / period) - 1 over steps from 1.5 periods on
@@ -203,9 +213,7 @@ def sync_report(recording: Recording, *, full: bool = True, gap: float | None = 
     quick = None if full else recording.quick()
     watches: dict[str, Watch] = {}
     if quick is not None:
-        known = recording.episodes[0].streams.contents
-        for name, arrivals in quick.items():
-            kind = known[name].type if name in known else ""
+        for name, (kind, arrivals) in quick.items():
             watch = Watch(StreamInfo(name, kind, np.dtype(np.float64), (), (), None, False, {}))
             watch.times[0] = watch.arrivals[0] = [np.sort(arrivals)]
             watches[name] = watch
@@ -214,6 +222,8 @@ def sync_report(recording: Recording, *, full: bool = True, gap: float | None = 
             if batch.stream not in watches:
                 watches[batch.stream] = Watch(batch.info)
             watches[batch.stream].add(batch)
+            if progress is not None:
+                progress(batch)
     spans = episode_spans(watches)
     duration = sum(end - start for start, end in spans.values()) * 1e-9
     streams = {name: measure(watch, spans, recording, quick is None, gap) for name, watch in watches.items()}
@@ -258,8 +268,7 @@ def measure(
     steps = np.concatenate([none, *(np.diff(t) for t in times.values())])
     moving = steps[steps > 0]
     period = float(np.median(moving)) if len(moving) else 0.0
-    near = np.abs(moving - period) <= 0.5 * period
-    regular = len(moving) > 1 and bool(near.mean() >= REGULAR)
+    regular = is_regular(moving)
     small = np.abs(moving - period)[moving < LOST * period] * 1e-6
     threshold = (gap * 1e9 if gap is not None else GAP * period) if regular or gap is not None else None
     wide = moving[moving > threshold] if threshold is not None else moving[:0]
@@ -273,7 +282,7 @@ def measure(
         dtype=str(watch.info.dtype) if full else None,
         shape=[*(["*"] if watch.info.ragged else []), *watch.info.shape] if full else None,  # type: ignore[list-item]
         samples=len(stamps),
-        source=chosen(recording, stamps, arrivals, full),
+        source=chosen(recording, watch.info.metadata.get("time"), stamps, arrivals, full),
         regular=regular,
         rate_hz=1e9 / period if regular else None,
         period_ms=period * 1e-6 if regular else None,
@@ -305,8 +314,18 @@ def measure(
     return found
 
 
-def chosen(recording: Recording, stamps: Stamps, arrivals: Stamps, full: bool) -> str:
-    """What a stream's times are: by whether they are the arrivals."""
+def is_regular(steps: Stamps) -> bool:
+    """Of the steps of a stream that are not 0."""
+    if len(steps) < 2:
+        return False
+    period = np.median(steps)
+    return bool((np.abs(steps - period) <= 0.5 * period).mean() >= (REGULAR if len(steps) >= 20 else REGULAR_FEW))
+
+
+def chosen(recording: Recording, told: str | None, stamps: Stamps, arrivals: Stamps, full: bool) -> str:
+    """What a stream's times are: as the decoder says, else by whether they are the arrivals."""
+    if full and told is not None:  # by the decoder
+        return "mixed" if told == "varies" else told
     if not recording.format.startswith(("MCAP", "rosbag2")):
         return "file"
     if not full or recording.time == "log":
@@ -378,7 +397,7 @@ def judge(stream: StreamReport, span: float, channels: int) -> None:
     if stream.not_finite:
         fair.append(f"{stream.not_finite} values are not finite")
     still = stream.constant_channels
-    if still and stream.samples > 10:
+    if still and stream.samples > 10 and not stream.type.endswith(STILL):
         if len(still) == channels:
             bad.append("no channel ever changes: is the sensor alive?")
         else:

@@ -15,6 +15,8 @@
 #include "clouds.h"
 #include "errors.h"
 #include "exported.h"
+#include "mcap.h"
+#include "messages.h"
 #include "options.h"
 #include "robocache_commit.h"
 #include "robocache_config.h"
@@ -61,6 +63,8 @@ NB_MODULE(_core, m) {
   bind_tsdf(m);
   bind_attention(m);
   bind_clouds(m);
+  bind_mcap(m);
+  bind_messages(m);
   bind_cache(m);
   bind_options(m);
   m.def("backends", &list_backends,

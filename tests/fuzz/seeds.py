@@ -70,6 +70,21 @@ for name, level in (("stored", 0), ("deflated", 9)):
     content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 5, 16, 0, 0, 0, 0))
     write("png", name, content + chunk(b"IDAT", data[:9]) + chunk(b"IDAT", data[9:]) + chunk(b"IEND", b""))
 
+# MCAP
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "python"))
+import mcap_files  # noqa: E402
+import message_files  # noqa: E402
+
+for name, content in mcap_files.valid().items():
+    write("mcap", name, content)
+for name, (content, _, _) in mcap_files.malformed().items():
+    write("mcap", name, content)
+
+# Schemas and messages
+for kind in (message_files.valid(), message_files.malformed()):
+    for target, files in kind.items():
+        for name, content in files.items():
+            write(target, name, content)
 
 # The cache: a manifest of two streams, and a shard of each
 def described(dtype: str, shape: list[int], ragged: bool) -> dict:
