@@ -176,7 +176,8 @@ void bind_cache(nb::module_& m) {
             const Paths all = paths_of(files);
             return unlocked([&] { return self.knows(name, all, with); });
           },
-          nb::arg("path"), nb::arg("files"), nb::arg("options"))
+          nb::arg("path"), nb::arg("files"), nb::arg("options"),
+          nb::sig("def knows(self, path: bytes, files: list[bytes], options: str) -> bool"))
       .def(
           "begin_source",
           [](CacheWriter& self, const nb::bytes& path, const nb::list& files, const nb::str& options) {
@@ -184,7 +185,8 @@ void bind_cache(nb::module_& m) {
             const Paths all = paths_of(files);
             return unlocked([&] { return self.begin_source(name, all, with); });
           },
-          nb::arg("path"), nb::arg("files"), nb::arg("options"))
+          nb::arg("path"), nb::arg("files"), nb::arg("options"),
+          nb::sig("def begin_source(self, path: bytes, files: list[bytes], options: str) -> list[int]"))
       .def("end_source", &CacheWriter::end_source, nb::call_guard<nb::gil_scoped_release>())
       .def("leave_source", &CacheWriter::leave_source)
       .def(

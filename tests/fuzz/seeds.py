@@ -86,6 +86,7 @@ for kind in (message_files.valid(), message_files.malformed()):
         for name, content in files.items():
             write(target, name, content)
 
+
 # The cache: a manifest of two streams, and a shard of each
 def described(dtype: str, shape: list[int], ragged: bool) -> dict:
     channels = ["a", "b"] if shape == [2] else []
