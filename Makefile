@@ -8,7 +8,7 @@ export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 SOURCES = git ls-files --cached --others --exclude-standard --deduplicate --
 CPP = $(SOURCES) '*.h' '*.cpp' '*.cu' '*.cuh'
 
-.PHONY: help build demo test gpu bench lint lint-format lint-tidy lint-python format wheel clean
+.PHONY: help build demo test judge gpu bench lint lint-format lint-tidy lint-python format wheel clean
 .DEFAULT_GOAL := help
 
 help:
@@ -26,6 +26,9 @@ test: $(VENV)/.ready build ## every C++ and Python test that this machine can ru
 	$(PYTHON) -m pytest --junitxml=build/dev/pytest.xml || failed=1; \
 	$(PYTHON) tools/summary.py build/dev/ctest.xml build/dev/pytest.xml || failed=1; \
 	exit $$failed
+
+judge: $(VENV)/.ready build .judge/.ready ## LeRobot's own library opens what we export; needs a Python 3.12
+	@$(PYTHON) tests/judge/make.py build/judge && .judge/bin/python tests/judge/judge.py build/judge
 
 gpu: ## on a machine with a GPU: tests, compute-sanitizer, profile, benchmark (tools/gpu STEP... for some of them)
 	@tools/gpu
@@ -64,6 +67,9 @@ build/dev/.installed: pyproject.toml $(VENV)/.demo
 	@$(PYTHON) -m pip install -v --no-deps --no-build-isolation -e . >build/install.log 2>&1 || \
 	  { cat build/install.log; exit 1; }
 	@touch $@
+
+.judge/.ready: tools/judge
+	@tools/judge .judge && touch $@
 
 # What a build and the demo need; and with torch, JAX and the tools everything.
 $(VENV)/.demo: pyproject.toml tools/setup

@@ -16,6 +16,8 @@ from torch import Tensor
 from bench import peers
 from bench.attention import ATTENTION_CASES, ActionCase, AttentionCase
 from bench.goals import GOALS, Row
+from bench.logs import LOG_CASES, McapCase
+from bench.messages import MESSAGE_CASES, MessageCase
 from bench.sparse import SPARSE_CASES, DownsampleCase, SparseCase
 from bench.timing import Call
 from bench.tsdf import TSDF_CASES, TsdfCase
@@ -327,7 +329,9 @@ METHODS = (
     ),
 )
 
-AnyCase = Case | VoxelCase | SparseCase | DownsampleCase | TsdfCase | AttentionCase | ActionCase
+AnyCase = (
+    Case | VoxelCase | SparseCase | DownsampleCase | TsdfCase | AttentionCase | ActionCase | McapCase | MessageCase
+)
 CASES: tuple[AnyCase, ...] = (
     *WITH_GOALS,
     *SCALE,
@@ -336,6 +340,8 @@ CASES: tuple[AnyCase, ...] = (
     *SPARSE_CASES,
     *TSDF_CASES,
     *ATTENTION_CASES,
+    *LOG_CASES,
+    *MESSAGE_CASES,
 )
 
 

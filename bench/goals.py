@@ -64,6 +64,11 @@ CPU_FACTORS: dict[tuple[str, str], dict[str, float]] = {
             "lidar_ascii.pcd, 1/4",
         )
     },
+    **{("mcap.messages", f"100K of 320 bytes, {kind}"): {"mcap": 10} for kind in ("zstd", "lz4", "zstd, out of order")},
+    **{
+        ("decode", name): {"mcap-ros2-support": 20}
+        for name in ("10K Imu", "10K JointState, 7 joints", "200 PointCloud2, 1K points of 4 floats")
+    },
 }
 
 

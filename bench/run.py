@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from bench import attention, others, records, timing
+from bench import attention, logs, messages, others, records, timing
 from bench.cases import (
     CASES,
     PEER_TOLERANCE,
@@ -39,7 +39,7 @@ from bench.goals import COMPILED, EAGER, OURS, Absent
 from bench.progress import Progress
 from bench.report import table
 
-PEERS = (EAGER, COMPILED, *others.NAMES, *attention.NAMES)
+PEERS = (EAGER, COMPILED, *others.NAMES, *attention.NAMES, *logs.NAMES, *messages.NAMES)
 
 
 class Disagreement(Exception):

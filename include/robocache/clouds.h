@@ -30,14 +30,13 @@
 // Cost: one read, and one pass over the bytes on all host threads (compressed data: on one). Equal results every run.
 #pragma once
 
+#include <robocache/array.h>
 #include <robocache/error.h>
-#include <robocache/tensor.h>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,15 +47,6 @@ namespace robocache {
 
 inline constexpr std::size_t max_cloud_fields = 1024;
 inline constexpr std::int64_t max_cloud_count = 1 << 20;
-
-// A dense row-major tensor in host memory, and the memory.
-struct Array {
-  DType dtype = DType::f32;
-  std::vector<std::int64_t> shape{};
-  std::unique_ptr<std::byte[]> data{};
-
-  TensorView view() const { return TensorView::contiguous(data.get(), dtype, shape); }
-};
 
 struct Field {
   std::string name;

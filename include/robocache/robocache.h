@@ -2,10 +2,15 @@
 #pragma once
 
 #include <robocache/align.h>
+#include <robocache/array.h>
 #include <robocache/attention.h>
+#include <robocache/bytes.h>
+#include <robocache/cache.h>
 #include <robocache/clouds.h>
 #include <robocache/context.h>
 #include <robocache/error.h>
+#include <robocache/formats.h>
+#include <robocache/mcap.h>
 #include <robocache/tensor.h>
 #include <robocache/tsdf.h>
 #include <robocache/voxelize.h>

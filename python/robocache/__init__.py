@@ -11,6 +11,9 @@ Streams go in at the rate each sensor had; aligned tensors come out, on the devi
     aligned = rc.align(streams, timeline, causal=True)
     aligned["pose"].values, aligned["pose"].valid, aligned["pose"].age
 
+    recording = rc.open("run.mcap")                  # also rosbag2, LeRobot, HDF5
+    recording.streams["/odom"].values, rc.sync_report(recording)
+
     grid = rc.Grid.from_bounds(low=(-3, -3, 0), high=(3, 3, 2), voxel_size=0.05)
     voxels = rc.voxelize_depth(depth, intrinsics, grid, pose=camera_to_grid, features=rgb, reduce="mean")
 
@@ -28,6 +31,7 @@ from robocache._align import Aligned, Fused, Stream, Timeline, align, fuse, resa
 from robocache._attention import Mask, attention, describe_attention
 from robocache._attention_patch import attention_patch, register_transformers
 from robocache._backends import backends
+from robocache._cache import Cache, CacheAligned, CacheReport, CacheWriter, verify_cache
 from robocache._clouds import Cloud, read_cloud, read_depth
 from robocache._core import (
     CudaError,
@@ -40,6 +44,8 @@ from robocache._core import (
     synchronize,
     version,
 )
+from robocache._recording import Episode, RecordedStream, Recording, open
+from robocache._sync import SyncReport, sync_report
 from robocache._tsdf import TsdfVolume
 from robocache._voxelize import (
     Downsampled,
@@ -61,6 +67,10 @@ for _public in (
     Timeline,
     Aligned,
     Fused,
+    Cache,
+    CacheAligned,
+    CacheReport,
+    CacheWriter,
     Cloud,
     Grid,
     Voxels,
@@ -69,6 +79,10 @@ for _public in (
     Dropped,
     TsdfVolume,
     Mask,
+    Recording,
+    Episode,
+    RecordedStream,
+    SyncReport,
     CudaError,
     FileError,
 ):
@@ -77,16 +91,24 @@ del _public
 
 __all__ = [
     "Aligned",
+    "Cache",
+    "CacheAligned",
+    "CacheReport",
+    "CacheWriter",
     "Cloud",
     "CudaError",
     "Downsampled",
     "Dropped",
+    "Episode",
     "FileError",
     "Fused",
     "Grid",
     "Mask",
+    "RecordedStream",
+    "Recording",
     "SparseVoxels",
     "Stream",
+    "SyncReport",
     "Timeline",
     "TsdfVolume",
     "Voxels",
@@ -99,6 +121,7 @@ __all__ = [
     "describe_attention",
     "fuse",
     "num_threads",
+    "open",
     "read_cloud",
     "read_depth",
     "register_transformers",
@@ -107,7 +130,9 @@ __all__ = [
     "set_simd_target",
     "simd_target",
     "simd_targets",
+    "sync_report",
     "synchronize",
+    "verify_cache",
     "voxel_downsample",
     "voxelize",
     "voxelize_depth",

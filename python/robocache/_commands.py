@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import json
+import os
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ParamSpec
 
 import rich  # noqa: F401  the tables fall back to plain text without it, the command line does not
 import typer
 
 import robocache as rc
+from robocache import _report
+from robocache._recording import NoStream, is_cache
 
 application = typer.Typer(
     help="RoboCache: what robots record, turned into what policies train on and run on.",
+    epilog="Exit codes: 0 done; 1 it could not, and a sentence on stderr says why; 2 wrong usage; "
+    "3 done, and something is wrong with the data (verify, info --strict).",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -36,6 +44,34 @@ def options(
     pass
 
 
+WRONG = 3  # the exit code where a command did its work, and the data is not as it should be
+Parameters = ParamSpec("Parameters")
+
+
+def told(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
+    """What a user can put right is a sentence on stderr and exit code 1, without a traceback."""
+
+    @functools.wraps(command)
+    def run(*given: Parameters.args, **named: Parameters.kwargs) -> None:
+        try:
+            command(*given, **named)
+        except BrokenPipeError:  # of `| head`, which has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+        except (OSError, ValueError, KeyError, ModuleNotFoundError) as error:
+            if isinstance(error, KeyError) and not isinstance(error, NoStream):
+                raise
+            if isinstance(error, ModuleNotFoundError) and "pip install" not in str(error):
+                raise
+            print(f"robocache {command.__name__}: {error}", file=sys.stderr)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            print(f"robocache {command.__name__}: interrupted", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+    return run
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="The same as JSON, for programs.")]
 
 
@@ -48,15 +84,146 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 @application.command()
+@told
 def demo(
-    output: Annotated[Path, typer.Option(help="The folder for demo.png and scene.png.", file_okay=False)] = Path(),
+    file: Annotated[str | None, typer.Argument(help="A recording of your own, instead of the simulated one.")] = None,
+    output: Annotated[Path, typer.Option(help="The folder for the figures.", file_okay=False)] = Path(),
     rate: Annotated[float, typer.Option(help="Rate of the timeline, hertz.", min=1.0, max=1000.0)] = 50.0,
     as_json: AsJson = False,
 ) -> None:
-    """A simulated arm, aligned, beside what people do by hand, and its table, voxelized: tables and figures."""
-    from robocache import _demo
+    """From a log to tensors: a simulated arm, beside what people do by hand, or a recording of yours."""
+    from robocache import _demo, _demo_file
 
-    _demo.main(output, rate, as_json)
+    if file is not None:
+        _demo_file.main(file, output, rate, as_json)
+    else:
+        _demo.main(output, rate, as_json)
+
+
+Time = Annotated[str, typer.Option(help="Where times come from: auto, stamp, log or publish.")]
+MessagePath = Annotated[list[Path] | None, typer.Option(help="rosbag2: a folder with .msg files. May be repeated.")]
+Rate = Annotated[float | None, typer.Option(help="HDF5 without times: samples per second.")]
+
+
+@application.command()
+@told
+def info(
+    path: Annotated[str, typer.Argument(help="MCAP, a rosbag2 or LeRobot directory, .db3, HDF5, a cache.")],
+    full: Annotated[bool, typer.Option("--full", help="Read every message, also where the file has an index.")] = False,
+    as_json: AsJson = False,
+    write_recipe: Annotated[Path | None, typer.Option(help="Write a first recipe there, to edit.")] = None,
+    time: Time = "auto",
+    gap: Annotated[float | None, typer.Option(help="Seconds that make a gap; default: 3 periods.")] = None,
+    rate: Rate = None,
+    msg_path: MessagePath = None,
+    strict: Annotated[bool, typer.Option("--strict", help=f"Exit with {WRONG} where a stream is bad.")] = False,
+) -> None:
+    """What is in a recording: streams, types, rates; and the sync report: jitter, gaps, clocks, and a verdict."""
+    from robocache import _info
+
+    recording = rc.open(path, time, rate=rate, msg_path=msg_path)
+    report = _info.main(recording, full=full, as_json=as_json, recipe=write_recipe, gap=gap)
+    if strict and report.level == "bad":
+        raise typer.Exit(WRONG)
+
+
+@application.command()
+@told
+def build(
+    paths: Annotated[list[str], typer.Argument(help="Recordings, or folders of them.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The cache: made, or added to.")],
+    recipe: Annotated[Path | None, typer.Option(help="A TOML file: which streams, under which names, and how.")] = None,
+    episodes: Annotated[
+        str | None, typer.Option(help="by-file, by-gap (nothing was logged for --gap) or by-topic (--episode-topic).")
+    ] = None,
+    gap: Annotated[float | None, typer.Option(help="Seconds, for by-gap; default 5.", min=0.0)] = None,
+    episode_topic: Annotated[str | None, typer.Option(help="For by-topic: an episode is while it is not 0.")] = None,
+    time: Annotated[str | None, typer.Option(help="Where times come from: auto, stamp, log or publish.")] = None,
+    rate: Rate = None,
+    msg_path: MessagePath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Many recordings into one cache, at native rates. Only what changed is read again; interrupted work goes on."""
+    from robocache import _build
+
+    if episodes not in (None, "by-file", "by-gap", "by-topic"):
+        raise typer.BadParameter(f"{episodes!r} is not by-file, by-gap or by-topic", param_hint="--episodes")
+    found = _build.build(
+        paths,
+        output,
+        recipe=recipe,
+        by=None if episodes is None else episodes.removeprefix("by-"),
+        gap=gap,
+        topic=episode_topic,
+        open_options={"time": time, "rate": rate, "msg_path": None if msg_path is None else list(map(str, msg_path))},
+        show=not as_json,
+    )
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        _build.tell(found)
+        _report.paragraph(f"Next: robocache verify {output}, or robocache export {output} --rate 50 -o DIR")
+    for sentence in _build.failures(found):
+        print(f"robocache build: {sentence}", file=sys.stderr)
+    if _build.failures(found):
+        raise typer.Exit(1)
+
+
+@application.command()
+@told
+def export(
+    cache: Annotated[str, typer.Argument(help="A cache, or a recording.")],
+    rate: Annotated[float, typer.Option(help="Hertz, of the timeline.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A new directory.")],
+    format: Annotated[str, typer.Option(help="lerobot (v3.0), safetensors or mcap.")] = "lerobot",
+    streams: Annotated[
+        list[str] | None, typer.Option(help="Only these; may be repeated, or separated by commas.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Align every episode at a rate, and write a LeRobot data set, safetensors or MCAP."""
+    from robocache import _build, _export
+
+    names = [name for given in streams for name in given.split(",") if name] if streams else None
+    opened: rc.Cache | rc.Recording = rc.Cache(cache) if is_cache(Path(cache)) else rc.open(cache)
+    total, done = len(opened.episodes), 0
+    with _build.progress("exporting", not as_json) as heard:
+
+        def each(frames: int) -> None:
+            nonlocal done
+            done += 1
+            heard(str(output), done / max(total, 1))
+
+        found = _export.export(opened.episodes, output, rate=rate, format=format, streams=names, done=each)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    for note in found["notes"]:
+        _report.paragraph(f"Note: {note}")
+    _report.paragraph(f"Wrote {found['path']}: {format}, {found['episodes']} episodes, {found['frames']:,} frames.")
+
+
+@application.command()
+@told
+def verify(
+    cache: Annotated[Path, typer.Argument(help="A cache.")],
+    repair: Annotated[bool, typer.Option("--repair", help="Put right what can be.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check all of a cache: checksums, counts, offsets, order; say what is wrong where. Exit code 3: something is."""
+    report = rc.verify_cache(cache, repair=repair)
+    if as_json:
+        problems = [problem._asdict() for problem in report.problems]
+        print(json.dumps(report._asdict() | {"ok": report.ok, "problems": problems}, indent=2))
+    else:
+        rows = [[problem.file, problem.sentence, problem.repair] for problem in report.problems]
+        if rows:
+            _report.table("Wrong", ("file", "what", "was done" if report.repaired else "--repair would"), rows)
+        size = f"{report.bytes / 2**20:,.1f} MiB"
+        good = f"{report.episodes} episodes in {report.shards} shards, {report.tensors} tensors, {size}"
+        _report.paragraph(f"{cache}: {'all is well' if not rows else 'good are'}: {good}.")
+    if not report.ok:
+        raise typer.Exit(WRONG)
 
 
 def checkout() -> Path | None:

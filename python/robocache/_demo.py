@@ -1,5 +1,5 @@
-"""`robocache demo`: a simulated arm whose truth is known, aligned, beside what people do by hand today; then its table,
-voxelized (`_demo_voxels.py`).
+"""`robocache demo`: a simulated arm whose truth is known. Its log, on the way to tensors (`_demo_stages.py`); what
+aligning gives beside what people do by hand today; and its table, voxelized (`_demo_voxels.py`).
 
 Needs NumPy only. Rich makes the tables nicer and matplotlib draws the figures, where they are installed.
 """
@@ -7,6 +7,7 @@ Needs NumPy only. Rich makes the tables nicer and matplotlib draws the figures, 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import robocache as rc
-from robocache import _demo_voxels, _report
+from robocache import _demo_stages, _demo_voxels, _report
 from robocache._demo_arm import DURATION, EPOCH, Array, Sensor, nanoseconds, record, seconds
 from robocache._demo_timing import host_backend, median_microseconds
 
@@ -74,6 +75,7 @@ class Outcome:
 
     sensors: Mapping[str, Sensor]
     targets: Array  # nanoseconds
+    timeline: rc.Timeline  # the same
     aligned: Mapping[str, Any]  # offline: both neighbours are known
     causal: Mapping[str, Any]  # what the robot had at that moment
     report: dict[str, Any]
@@ -162,7 +164,7 @@ def run(rate: float = 50.0) -> Outcome:
     }
     for name, sensor in sensors.items():
         report["errors"] |= compare(sensor, targets, aligned[name])
-    return Outcome(sensors, targets, aligned, causal, report)
+    return Outcome(sensors, targets, timeline, aligned, causal, report)
 
 
 # ---- Told to a person
@@ -182,26 +184,6 @@ def figure_of(number: float) -> str:
 
 def tell(outcome: Outcome) -> None:
     report = outcome.report
-    rows = []
-    for name, stream in report["streams"].items():
-        gaps = stream["gaps"]
-        longest = max((end - begin for begin, end in gaps), default=0.0)
-        rows.append(
-            [
-                name,
-                "on change" if stream["rate_hz"] is None else f"{stream['rate_hz']:.1f} Hz",
-                str(stream["samples"]),
-                "-"
-                if stream["rate_hz"] is None
-                else f"{stream['jitter_ms_p50']:.2f} / {stream['jitter_ms_p99']:.2f} ms",
-                "-" if stream["dropped"] is None else str(stream["dropped"]),
-                f"{len(gaps)}, longest {longest:.2f} s" if gaps else "0",
-                f"{100 * stream['valid_share']:.1f} %",
-            ]
-        )
-    headers = ("stream", "rate", "samples", "jitter p50 / p99", "dropped", "gaps", "valid")
-    _report.table(f"Recorded: {DURATION:g} s of a simulated 7-joint arm, stamps since the epoch", headers, rows)
-
     rows = []
     for label, entry in report["errors"].items():
         cells = [entry["error"].get(way) for way in WAYS]
@@ -255,11 +237,24 @@ def draw(outcome: Outcome, voxels: _demo_voxels.Outcome, folder: Path) -> list[P
 
 def main(output: Path, rate: float = 50.0, as_json: bool = False) -> None:
     outcome, voxels = run(rate), _demo_voxels.run()
+    with tempfile.TemporaryDirectory(prefix="robocache-demo-") as folder:
+        stages = _demo_stages.run(Path(folder), outcome.sensors, outcome.timeline)
+        same = same_bits(outcome.aligned, stages.aligned)
     paths = draw(outcome, voxels, output)
+    log = stages.report | {"equal_to_memory": same}
     if as_json:
-        parts = {"voxels": voxels.report, "figures": [str(path) for path in paths]}
+        parts = {"log": log, "voxels": voxels.report, "figures": [str(path) for path in paths]}
         print(json.dumps(outcome.report | parts, indent=2))
         return
+    _report.paragraph(
+        f"A simulated 7-joint arm and a depth camera, {DURATION:g} s, as ROS 2 messages in an MCAP file; what was "
+        "really there is known. First the log, as robocache info tells of it, then the way to tensors."
+    )
+    print()
+    _demo_stages.tell(stages)
+    bits = "the same bits as" if same else "OTHER BITS THAN"
+    _report.paragraph(f"Through MCAP, CDR and the cache, aligned values have {bits} those that never left memory.")
+    print()
     tell(outcome)
     print()
     _demo_voxels.tell(voxels)
@@ -267,7 +262,8 @@ def main(output: Path, rate: float = 50.0, as_json: bool = False) -> None:
         f"Figures: {', '.join(map(str, paths))}" if paths else "No figures: pip install '.[demo]' brings matplotlib."
     )
     _report.paragraph(
-        "Next: robocache doctor (what runs on this machine), robocache bench (how fast, beside the peers; needs torch)."
+        "Next: robocache demo FILE does this with a recording of yours (MCAP, rosbag2, LeRobot, HDF5); robocache info "
+        "FILE --write-recipe recipe.toml begins in earnest. robocache doctor: what runs on this machine."
     )
 
 

@@ -128,7 +128,8 @@ def arm(hand: Array) -> list[Shape]:
     ]
 
 
-def surfaces() -> list[Shape]:
+def surfaces(moment: Array = MOMENT) -> list[Shape]:
+    """With the arm where it is then."""
     return [
         Box((0.3, 0, -0.77), (12, 12, 0.04), (0.36, 0.38, 0.42)),  # the floor
         Box((0.3, 0, -0.03), (1.3, 1.3, 0.06), (0.8, 0.68, 0.52), tile=0.1),  # the table
@@ -136,7 +137,7 @@ def surfaces() -> list[Shape]:
         Box((0.2, 0.34, 0.04), (0.24, 0.14, 0.08), (0.1, 0.6, 0.42), turn=-0.3),
         ball(np.array([0.64, 0.24, 0.075]), 0.075, (0.85, 0.2, 0.16)),
         Capsule(np.array([0.22, -0.32, 0.05]), np.array([0.22, -0.32, 0.24]), 0.05, (0.95, 0.7, 0.1)),
-        *arm(pose_truth(MOMENT)[0, :3]),
+        *arm(pose_truth(moment)[0, :3]),
     ]
 
 
@@ -182,8 +183,14 @@ def record() -> Recording:
     return Recording(depth, colour, intrinsics, np.stack([camera.pose for camera in CAMERAS]))
 
 
-def expose(camera: Camera, intrinsics: Intrinsics, random: np.random.Generator) -> tuple[Array, Array]:
-    depth, facing, light = look(camera, intrinsics)
+def expose(
+    camera: Camera,
+    intrinsics: Intrinsics,
+    random: np.random.Generator,
+    moment: Array = MOMENT,
+    size: tuple[int, int] = (HEIGHT, WIDTH),
+) -> tuple[Array, Array]:
+    depth, facing, light = look(camera, intrinsics, moment, size)
     lost = (facing < GRAZING) | (depth > RANGE) | edges(depth) | (random.random(depth.shape) < SPECKLE)
     known = np.where(lost, 0, depth)
     noisy = known + random.normal(0, NOISE, known.shape) * known**2
@@ -191,12 +198,14 @@ def expose(camera: Camera, intrinsics: Intrinsics, random: np.random.Generator) 
     return reading, np.rint(255 * light).astype(np.uint8)
 
 
-def look(camera: Camera, intrinsics: Intrinsics) -> tuple[Array, Array, Array]:
+def look(
+    camera: Camera, intrinsics: Intrinsics, moment: Array = MOMENT, size: tuple[int, int] = (HEIGHT, WIDTH)
+) -> tuple[Array, Array, Array]:
     """Of each pixel: the true depth [H, W], the cosine at which the surface is seen, and its colour [H, W, 3]."""
     fx, fy, cx, cy = intrinsics
-    row, column = np.indices((HEIGHT, WIDTH))
+    row, column = np.indices(size)
     rays = np.stack([(column - cx) / fx, (row - cy) / fy, np.ones(row.shape)], axis=-1) @ camera.pose[:3, :3].T
-    shapes, origin = surfaces(), np.array(camera.place)
+    shapes, origin = surfaces(moment), np.array(camera.place)
     with np.errstate(divide="ignore", invalid="ignore"):
         met = np.stack([shape.meet(origin, rays) for shape in shapes])
     depth = met.min(axis=0)  # a ray is 1 long in z, so that its lengths are depth
@@ -222,6 +231,6 @@ def edges(depth: Array) -> Array:
     return edge
 
 
-def distance(points: Array) -> Array:
+def distance(points: Array, moment: Array = MOMENT) -> Array:
     """From each point to the nearest true surface, metres."""
-    return np.abs(np.stack([shape.distance(points) for shape in surfaces()])).min(axis=0)
+    return np.abs(np.stack([shape.distance(points) for shape in surfaces(moment)])).min(axis=0)

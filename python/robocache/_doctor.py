@@ -17,7 +17,10 @@ import robocache as rc
 from robocache import _core
 from robocache._backends import package_version
 
-PACKAGES = ("numpy", "torch", "jax", "cupy", "scipy", "nanobind", "typer", "rich", "matplotlib")
+PACKAGES = (
+    *("numpy", "torch", "jax", "cupy", "scipy", "nanobind", "typer", "rich", "matplotlib"),
+    *("pyarrow", "h5py", "av", "rosbags", "fsspec"),  # what recordings of some formats need
+)
 DISTRIBUTIONS = {"cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x")}  # the others are named like the package
 CPU_FEATURES = ("fma", "avx2", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "asimd", "fphp", "sve")
 ATTENTION_BOUND = 1e-5  # of the largest number, for sums of 67 products in float32

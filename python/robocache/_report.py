@@ -17,7 +17,7 @@ def table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]], *, 
         from rich.table import Table
         from rich.text import Text
     except ModuleNotFoundError:
-        _plain(title, headers, rows)
+        print(plain(title, headers, rows))
         return
     console = Console()
     if not console.is_terminal:
@@ -31,7 +31,8 @@ def table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]], *, 
     console.print(shown)
 
 
-def _plain(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def plain(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The same as text; an empty line ends it."""
     widths = [max(len(line[k]) for line in (headers, *rows)) for k in range(len(headers))]
 
     def joined(line: Sequence[str]) -> str:
@@ -41,8 +42,8 @@ def _plain(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) ->
         ]
         return "  ".join(cells).rstrip()
 
-    print(f"{title}\n\n{joined(headers)}\n{'-' * (sum(widths) + 2 * len(widths) - 2)}")
-    print("\n".join(joined(row) for row in rows), end="\n\n")
+    rule = "-" * (sum(widths) + 2 * len(widths) - 2)
+    return "\n".join([title, "", joined(headers), rule, *map(joined, rows), ""])
 
 
 def paragraph(text: str) -> None:

@@ -1,29 +1,19 @@
 // read_cloud and read_depth: a path in, NumPy arrays out that own the memory the library read into.
 #include "clouds.h"
 
-#include <nanobind/ndarray.h>
 #include <robocache/clouds.h>
 
 #include <string>
 #include <utility>
 
 #include "errors.h"
-#include "tensor.h"
+#include "numpy.h"
 
 namespace nb = nanobind;
 
 namespace robocache::python {
 
 namespace {
-
-nb::object take(Array&& array) {
-  const std::vector<std::size_t> shape(array.shape.begin(), array.shape.end());
-  const nb::capsule owner(array.data.get(), [](void* memory) noexcept { delete[] static_cast<std::byte*>(memory); });
-  std::byte* const data = array.data.release();
-  const dlpack::DataType type = dlpack_type(array.dtype);
-  return nb::cast(
-      nb::ndarray<nb::numpy>(data, shape.size(), shape.data(), owner, nullptr, {type.code, type.bits, type.lanes}));
-}
 
 template <class Read>
 auto read_without_gil(const nb::bytes& path, const Read& read) {
@@ -35,17 +25,17 @@ auto read_without_gil(const nb::bytes& path, const Read& read) {
 nb::tuple read_cloud_file(const nb::bytes& path) {
   Cloud cloud = read_without_gil(path, [](const auto& file) { return read_cloud(file); });
   nb::dict fields;
-  for (Field& field : cloud.fields) fields[text_from(field.name)] = take(std::move(field.values));
+  for (Field& field : cloud.fields) fields[text_from(field.name)] = numpy_of(std::move(field.values));
   nb::object viewpoint = nb::none();
   if (cloud.viewpoint) {
     const auto& v = *cloud.viewpoint;
     viewpoint = nb::make_tuple(v[0], v[1], v[2], v[3], v[4], v[5], v[6]);
   }
-  return nb::make_tuple(take(std::move(cloud.points)), fields, cloud.height, cloud.width, viewpoint);
+  return nb::make_tuple(numpy_of(std::move(cloud.points)), fields, cloud.height, cloud.width, viewpoint);
 }
 
 nb::object read_depth_file(const nb::bytes& path) {
-  return take(read_without_gil(path, [](const auto& file) { return read_depth(file); }));
+  return numpy_of(read_without_gil(path, [](const auto& file) { return read_depth(file); }));
 }
 
 }  // namespace

@@ -11,9 +11,12 @@
 
 #include "align.h"
 #include "attention.h"
+#include "cache.h"
 #include "clouds.h"
 #include "errors.h"
 #include "exported.h"
+#include "mcap.h"
+#include "messages.h"
 #include "options.h"
 #include "robocache_commit.h"
 #include "robocache_config.h"
@@ -60,6 +63,9 @@ NB_MODULE(_core, m) {
   bind_tsdf(m);
   bind_attention(m);
   bind_clouds(m);
+  bind_mcap(m);
+  bind_messages(m);
+  bind_cache(m);
   bind_options(m);
   m.def("backends", &list_backends,
         "(name, available, description) of each backend; never fails where there is no GPU.");

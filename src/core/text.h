@@ -6,6 +6,7 @@
 #include <span>
 #include <sstream>
 #include <string>
+#include <string_view>
 
 namespace robocache {
 
@@ -24,5 +25,8 @@ inline std::string shape_text(std::span<const std::int64_t> shape) {
 inline std::string shape_text(const TensorView& view) {
   return shape_text({view.shape.data(), static_cast<std::size_t>(view.rank < 0 ? 0 : view.rank)});
 }
+
+// In quotes, short, and printable: a file's own words in a sentence.
+std::string quote(std::string_view text);
 
 }  // namespace robocache

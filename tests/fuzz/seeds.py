@@ -1,5 +1,6 @@
 """seeds.py FOLDER: small valid files to start the fuzzers from, a folder per format; standard library only."""
 
+import json
 import pathlib
 import struct
 import sys
@@ -68,3 +69,54 @@ for name, level in (("stored", 0), ("deflated", 9)):
     data = zlib.compress(b"".join(bytes([kind, *range(8)]) for kind in range(5)), level)
     content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 5, 16, 0, 0, 0, 0))
     write("png", name, content + chunk(b"IDAT", data[:9]) + chunk(b"IDAT", data[9:]) + chunk(b"IEND", b""))
+
+# MCAP
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "python"))
+import mcap_files  # noqa: E402
+import message_files  # noqa: E402
+
+for name, content in mcap_files.valid().items():
+    write("mcap", name, content)
+for name, (content, _, _) in mcap_files.malformed().items():
+    write("mcap", name, content)
+
+# Schemas and messages
+for kind in (message_files.valid(), message_files.malformed()):
+    for target, files in kind.items():
+        for name, content in files.items():
+            write(target, name, content)
+
+
+# The cache: a manifest of two streams, and a shard of each
+def described(dtype: str, shape: list[int], ragged: bool) -> dict:
+    channels = ["a", "b"] if shape == [2] else []
+    about = {"name": f"/{dtype}", "type": "t", "dtype": dtype, "shape": shape, "channels": channels}
+    return {**about, "method": [["hold", 0, 1]], "ragged": ragged, "metadata": {"k": "v"}}
+
+
+source = {"path": "/run", "size": 3, "mtime": 5, "hash": "00", "options": "", "complete": True}
+streams = [described("float32", [2], False), described("uint8", [], True)]
+tensors = [[("values", "F32", [2, 2])], [("values", "U8", [3]), ("padding", "U8", [5])]]
+for some in tensors:
+    some += [("times", "I64", [2]), ("arrivals", "I64", [2]), ("offsets", "I64", [2])]
+tensors[1].append(("inner", "I64", [3]))
+episode = {"name": "e", "task": "", "source": 0, "number": 0, "group": 0, "row": 0, "start": 1, "end": 2}
+episode |= {"samples": {"/float32": 2, "/uint8": 2}, "backward": {"/uint8": 1}, "latency": {"/float32": -5}}
+shards = []
+for stream, some in zip(streams, tensors, strict=True):
+    size = {"F32": 4, "U8": 1, "I64": 8}
+    header, at = {}, 0
+    for name, kind, shape in some:
+        end = at + size[kind] * (shape[0] * (shape[1] if len(shape) > 1 else 1))
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, end]}
+        at = end
+    shard = {"file": f"000000{stream['name'].replace('/', '-')}.safetensors", "stream": stream["name"], "group": 0}
+    shard |= {"bytes": at, "episodes": 1, "samples": 2, "rows": 3 if stream["ragged"] else 2}
+    shard |= {"channels": 1 if stream["ragged"] else 2, "xxh3": {"values": "00"}}
+    said = {"format": "robocache", "version": 1, "streams": [stream], "sources": [source], "shards": [shard]}
+    text = json.dumps({"__metadata__": {"robocache": json.dumps({**said, "episodes": [episode]})}, **header}).encode()
+    write("cache", stream["dtype"], struct.pack("<Q", len(text)) + text + bytes(at))
+    shards.append(shard)
+document = {"format": "robocache", "version": 1, "next_group": 1, "streams": streams, "sources": [source]}
+write("cache", "manifest", json.dumps({**document, "shards": shards, "episodes": [episode]}).encode())
+write("cache", "empty", json.dumps({**document, "streams": [], "shards": [], "episodes": []}).encode())

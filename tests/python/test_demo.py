@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import robocache as rc
-from robocache import _demo, _demo_arm, _demo_scene, _demo_voxels
+from robocache import _demo, _demo_arm, _demo_file, _demo_log, _demo_scene, _demo_stages, _demo_voxels
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +178,77 @@ def test_the_voxels_have_the_same_bits_each_time_and_from_the_reference(voxels):
     assert again.colour.tobytes() == voxels.colour.tobytes()
 
 
+@pytest.fixture(scope="module")
+def stages(outcome, tmp_path_factory):
+    return _demo_stages.run(tmp_path_factory.mktemp("demo"), outcome.sensors, outcome.timeline)
+
+
+def test_through_the_log_nothing_changes(outcome, stages):
+    """MCAP, CDR, recipe and cache: what is aligned behind them has the bits of what never left memory."""
+    assert set(stages.aligned) == set(outcome.aligned)
+    for name, aligned in outcome.aligned.items():
+        for mine, other in zip(aligned, stages.aligned[name], strict=True):
+            assert np.asarray(mine).tobytes() == np.asarray(other).tobytes(), name
+    assert stages.report["again"] == "unchanged"
+
+
+def test_the_sync_report_finds_what_was_built_in(stages):
+    streams = stages.sync.streams
+    assert (streams["/camera/features"].gaps, streams["/imu"].level) == (1, "bad")
+    assert streams["/imu"].ends_before_s == pytest.approx(_demo_arm.DURATION - _demo_arm.IMU_DIES, abs=0.05)
+    assert (streams["/joint_states"].lost, streams["/tracker/pose"].lost) == (9, 3)
+    assert not streams["/gripper"].regular
+    assert streams["/camera/features"].offset_ms > 40
+    assert stages.report["errors"]["joints"]["max"] < 1e-3
+    assert stages.report["voxels_from_a_surface"] < 1.2
+
+
+def test_the_recording_is_as_ros_writes_it(outcome, tmp_path):
+    """The messages mean to mcap-ros2-support what was put into them."""
+    reader = pytest.importorskip("mcap_ros2.reader", reason="mcap-ros2-support is not installed")
+    messages = _demo_log.simulate(outcome.sensors)
+    _demo_log.write(tmp_path / "demo.mcap", messages)
+    seen = {}
+    for message in reader.read_ros2_messages(str(tmp_path / "demo.mcap")):
+        seen.setdefault(message.channel.topic, []).append(message.ros_msg)
+    assert {topic: len(found) for topic, found in seen.items()}["/joint_states"] == 3989
+    joints = outcome.sensors["joints"].values
+    assert [float(np.float32(x)) for x in seen["/joint_states"][7].position] == joints[7].tolist()
+    pose = seen["/tracker/pose"][3].pose.orientation
+    assert [pose.x, pose.y, pose.z, pose.w] == outcome.sensors["pose"].values[3, 3:].tolist()
+    assert seen["/depth/image"][0].encoding == "16UC1"
+    assert seen["/depth/camera_info"][0].k[4] == _demo_log.DEPTH_INTRINSICS[1]
+    assert len(seen["/depth/image"][0].data) == 2 * np.prod(_demo_log.DEPTH_SIZE)
+
+
+def test_a_recording_of_one_s_own(outcome, tmp_path):
+    pytest.importorskip("typer", reason="Typer is not installed")
+    _demo_log.write(tmp_path / "mine.mcap", _demo_log.simulate({"joints": outcome.sensors["joints"]}))
+    mine = (str(tmp_path / "mine.mcap"), "--output", str(tmp_path / "new"))
+    answer = subprocess.run(command(*mine), capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, answer.stderr
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    assert (tmp_path / "new" / "recording.png").read_bytes().startswith(b"\x89PNG")
+    for word in ("Sync report", "/joint_states", "From log to tensors", "align", "Next: robocache info", "--recipe"):
+        assert word in answer.stdout
+    assert "40 depth images in cells of" in answer.stdout
+    answer = subprocess.run(command(str(tmp_path / "none.mcap")), capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 1
+    assert "No such file" in answer.stderr
+
+
+def test_clouds_of_one_s_own(tmp_path):
+    random = np.random.default_rng(0)
+    clouds = [random.normal(size=(500 + k, 3)).astype(np.float32) for k in range(20)]
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        stream = rc.Stream(clouds, np.arange(20) * 100_000_000, channels=["x", "y", "z"])
+        writer.add({"/lidar": stream}, name="a")
+    watch = _demo_stages.Stopwatch()
+    (said,) = _demo_file.voxelized(dict(rc.Cache(tmp_path / "cache").episodes[0].streams), watch)
+    assert said.startswith("/lidar: 20 clouds in cells of")
+    assert watch.rows["voxelize"]["pixels"] == sum(map(len, clouds))
+
+
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "robocache.cli", "demo", *arguments]
 
@@ -210,6 +281,8 @@ def test_the_command_speaks_json(tmp_path):
     assert report["align_us"] > 0
     assert report["backend"].startswith("cpu: ")
     assert report["voxels"]["voxelize_us"] > 0
+    assert report["log"]["equal_to_memory"] is True
+    assert set(report["log"]["stages"]) == {"record", "info", "build", "align", "voxelize"}
     assert set(report["voxels"]["cameras"]) == {"left", "right", "back"}
 
 

@@ -60,7 +60,8 @@ def test_all_that_the_readme_shows():
     pytest.importorskip("torch", reason="torch is not installed")
     said = run("-c", "".join(readme("python")))
     assert re.search(
-        r"\(3, 10, 7\)\ntorch.Size\(\[200, 7\]\)\n\(2, 120, 120, 40, 3\) \[( *\d+){4}\]\n"
+        r"\(3, 10, 7\)\ntorch.Size\(\[200, 7\]\)\nregular, nothing lost \(1, 100, 7\)\n"
+        r"\(2, 120, 120, 40, 3\) \[( *\d+){4}\]\n"
         r"\(\d+, 8\) \(4000, 5, 11\) \(\d+, 3\)\n\(\d+, 3\)\n"
         r"torch.Size\(\[1, 8, 51, 64\]\) torch.Size\(\[1, 8, 51\]\)\n$",
         said,

@@ -15,22 +15,6 @@ void prefer_huge_pages(void* memory, std::int64_t bytes) {
   if (begin < end) madvise(static_cast<char*>(memory) + (begin - address), end - begin, MADV_HUGEPAGE);
 }
 
-std::string quote(std::string_view text) {
-  constexpr std::size_t longest = 40;
-  constexpr const char* digits = "0123456789abcdef";
-  std::string result = "\"";
-  for (const char c : text) {
-    if (result.size() > longest) return result + "...\"";
-    if (c >= ' ' && c <= '~') {
-      result += c;
-    } else {
-      const auto byte = static_cast<unsigned char>(c);
-      result += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
-    }
-  }
-  return result + '"';
-}
-
 std::int64_t parse_count(std::string_view word) {
   std::int64_t count = -1;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), count);

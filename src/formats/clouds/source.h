@@ -41,9 +41,6 @@ std::unique_ptr<T[]> allocate(std::int64_t bytes) {
   return memory;
 }
 
-// In quotes, short, and printable: a file's own words in a sentence.
-std::string quote(std::string_view text);
-
 // Products and sums of sizes that a file claims: at most `huge`, never negative, never wrapped.
 inline constexpr std::int64_t huge = std::numeric_limits<std::int64_t>::max();
 inline std::int64_t product(std::int64_t a, std::int64_t b) {

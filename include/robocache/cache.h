@@ -1,0 +1,190 @@
+// The episode store: episodes on disk at their native rates, memory mapped; nothing is resampled until someone asks.
+//
+//   robocache::CacheWriter writer("cache");
+//   writer.begin_episode({.name = "episode-7", .task = "pick"});
+//   writer.append(batch);                                     // any number of StreamBatches, of any streams
+//   writer.end_episode();
+//   writer.close();                                           // commits what is not committed yet
+//
+//   const robocache::Cache cache("cache");
+//   const robocache::CachedStream joints = cache.read(0, 0);  // views of the file's memory, no copy
+//
+// A cache is a directory:
+//   manifest.json   version, sources, streams, shards with their xxHash checksums, episodes. The only truth.
+//   shards/         <group>-<stream>.safetensors: one stream of a group of episodes, one after the other. Tensors:
+//                     values    [total, ...]: of samples; where samples are ragged, of rows
+//                     times     [n] int64 nanoseconds, not decreasing within an episode
+//                     arrivals  [n] int64 nanoseconds
+//                     offsets   [episodes + 1] int64: the samples of episode e are offsets[e] .. offsets[e + 1]
+//                     inner     [n + 1] int64, of ragged streams: the rows of sample i are inner[i] .. inner[i + 1]
+//                     padding   [1..7] uint8, where the int64 tensors would not lie at multiples of 8
+//                   The description in __metadata__ is what `verify_cache` makes a lost manifest from.
+//   lock            held (flock) by the one writer.
+//
+// What is promised
+//   - A shard is written under a temporary name, fsynced and renamed; then the manifest, the same way. A crash at any
+//     point leaves the old manifest or the new one, and every episode that was committed. What a crash leaves behind is
+//     removed by the next writer.
+//   - A group is committed when it holds Options::group_bytes or max_group_episodes, when asked, and by close(); only
+//     whole episodes are. A shard never changes once it is committed, so readers and a writer may work at a time.
+//   - Memory: under 64 MiB for the writer, whatever the length of an episode (at up to 300 streams); a reader holds the
+//     manifest, and maps shards while views of them live.
+//   - Opening reads the manifest and asks for the size of each shard: its cost does not grow with the samples. A shard
+//     that is missing or of another size is an Error then; its header is checked when it is first read.
+//   - Stamps that go backward within a stream of an episode are sorted, equal ones staying in their order, and counted.
+//   - Channels are known by name where they have names. A batch with new ones widens the stream: NaN where a sample has
+//     none. Streams of integers, and those without names, cannot be widened. Of methods, the last one given holds;
+//     metadata that differ become "varies".
+//   - Nothing in a manifest or a shard is trusted: what does not fit gets a sentence that begins with the file's name,
+//     and memory stays below 4 times the file plus 256 MiB. A cache of a later version is refused with a sentence.
+// Failures of the file system are Error(file), and name the file. Not thread safe: one thread at a time for an object.
+#pragma once
+
+#include <robocache/error.h>
+#include <robocache/formats.h>
+#include <robocache/tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace robocache {
+
+inline constexpr int cache_version = 1;
+inline constexpr std::int64_t max_group_episodes = 4096;
+
+// What a cache was made from. It is unchanged where size and mtime are what they were; where not, its hash decides.
+struct CacheSource {
+  std::string path{};      // its name: of a file, or of the directory that holds its files
+  std::int64_t size = 0;   // bytes of all its files; -1: cannot be told, always read again
+  std::int64_t mtime = 0;  // nanoseconds, of the file that changed last
+  std::string hash{};      // xxh3-128 in hexadecimal; empty until all of it was read
+  std::string options{};   // how it was read: another text means that it must be read again
+  bool is_complete = false;
+};
+
+struct EpisodeStream {
+  std::int64_t stream = 0;  // in streams()
+  std::int64_t samples = 0;
+  std::int64_t backward = 0;  // stamps that were earlier than the one before
+  std::int64_t latency = 0;   // nanoseconds, with the clock's offset: what is to be taken off the times
+};
+
+struct CachedEpisode {
+  std::string name{};
+  std::string task{};
+  std::int64_t source = -1;  // in sources()
+  std::int64_t number = 0;   // in its source
+  std::int64_t start = 0;    // nanoseconds, latency taken off: the first sample of all streams, and the last
+  std::int64_t end = 0;
+  std::int64_t group = 0;                // which shards hold it,
+  std::int64_t row = 0;                  // and where in them
+  std::vector<EpisodeStream> streams{};  // by `stream`, ascending
+};
+
+// Views of a mapped shard, valid as long as `memory` is held.
+struct CachedStream {
+  std::int64_t channels = 0;  // of a stream that was widened later: the first ones
+  TensorView values{}, times{}, arrivals{};
+  TensorView inner{};    // of ragged streams, [n + 1]: sample i is values[inner[i] .. inner[i + 1]]
+  TensorView offsets{};  // of read_group
+  std::shared_ptr<const void> memory{};
+};
+
+class Cache {
+ public:
+  explicit Cache(const std::filesystem::path& path);
+  ~Cache();
+  Cache(Cache&&) noexcept;
+  Cache& operator=(Cache&&) noexcept;
+
+  const std::vector<StreamInfo>& streams() const noexcept;
+  const std::vector<CachedEpisode>& episodes() const noexcept;
+  const std::vector<CacheSource>& sources() const noexcept;
+  std::int64_t bytes() const noexcept;  // of all shards
+
+  // Throws Error(value) where the episode does not have the stream. Of a ragged stream `values` are all rows of the shard.
+  CachedStream read(std::int64_t episode, std::int64_t stream) const;
+
+  // All episodes of a group, with offsets by CachedEpisode::row. Throws Error(value) where the group has no such stream.
+  CachedStream read_group(std::int64_t group, std::int64_t stream) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+class CacheWriter {
+ public:
+  struct Options {
+    std::int64_t group_bytes = std::int64_t{256} << 20;
+  };
+  struct Episode {
+    std::string name{};
+    std::string task{};
+    std::int64_t number = 0;
+    bool replaces = false;  // an episode of this name that has no source either; else such a name is an Error(value)
+  };
+
+  // Makes the directory, or goes on with the cache in it. Throws where another writer has it.
+  CacheWriter(const std::filesystem::path& path, const Options& options);
+  explicit CacheWriter(const std::filesystem::path& path) : CacheWriter(path, Options{}) {}
+  ~CacheWriter();  // commits nothing: whole episodes that no commit() or close() has written are lost
+  CacheWriter(CacheWriter&&) noexcept;
+  CacheWriter& operator=(CacheWriter&&) noexcept;
+
+  // Whether the cache has all of this source. `files` are hashed where size or mtime differ.
+  bool knows(std::string_view path, std::span<const std::filesystem::path> files, std::string_view options);
+
+  // The episodes that follow are this source's. Episodes of another version of it go with the first commit that has new
+  // ones. Returns the numbers of those that are committed already and stay: an interrupted build goes on after them.
+  std::vector<std::int64_t> begin_source(std::string_view path, std::span<const std::filesystem::path> files,
+                                         std::string_view options);
+  void end_source();             // all of it was read
+  void leave_source() noexcept;  // not all of it: a later build goes on
+
+  void begin_episode(const Episode& episode);
+  void append(const StreamBatch& batch, std::int64_t latency = 0);  // no samples: the stream is there, and empty
+  // The same from memory of the caller's.
+  void append(const StreamInfo& info, const TensorView& values, std::span<const std::int64_t> times,
+              std::span<const std::int64_t> arrivals, std::span<const std::int64_t> lengths, std::int64_t latency = 0);
+  void end_episode();      // commits where the group is full
+  void discard_episode();  // what was appended since begin_episode; nothing where none is open
+
+  void commit();            // whole episodes; throws Error(value) inside one. After a failure it may be called again.
+  void close();             // discards an episode that is open, commits, and lets go of the lock
+  void abandon() noexcept;  // lets go of the lock without a commit: where close() fails, and nobody will try again
+
+  std::int64_t committed_episodes() const noexcept;
+  std::int64_t waiting_episodes() const noexcept;  // whole, and not committed yet
+  bool has_episode(std::string_view name) const;   // that has no source; committed, or whole
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// What verify_cache found, most important first in each file.
+struct CacheProblem {
+  std::string file{};      // within the cache
+  std::string sentence{};  // what is wrong, where
+  std::string repair{};    // what was done about it, or what would be
+};
+
+struct CacheReport {
+  std::vector<CacheProblem> problems{};
+  bool is_repaired = false;                                                    // problems were there, and are no more
+  std::int64_t shards = 0, tensors = 0, bytes = 0, episodes = 0, streams = 0;  // that are good
+};
+
+// Reads all of a cache: checksums, counts, offsets, the order of times, missing files and leftovers. With `repair` what is
+// wrong is put right as far as it can be: leftovers are removed, episodes that lie in damaged shards are dropped (and
+// their sources read again by the next build), a missing or damaged manifest is made anew from the shards. Throws where
+// the directory cannot be read, holds no cache, is of a later version, or, with `repair`, has a writer.
+CacheReport verify_cache(const std::filesystem::path& path, bool repair);
+
+}  // namespace robocache

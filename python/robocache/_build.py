@@ -1,0 +1,148 @@
+"""`robocache build`: many recordings into one cache, at native rates. Only what changed is read again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time as clock
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from robocache import _report
+from robocache._cache import CacheWriter
+from robocache._core import FileError
+from robocache._recipe import Recipe, load_recipe, split
+from robocache._recording import Batch, Recording, sniff
+
+SUFFIXES = (".mcap", ".db3", ".h5", ".hdf5")
+
+
+def expand(paths: Sequence[str]) -> list[str]:
+    """Recordings: what is named, and of a plain folder what is inside, in the order of names."""
+    found: list[str] = []
+    for path in paths:
+        place = Path(path)
+        if "://" in path or not place.is_dir():
+            found.append(path)
+            continue
+        try:
+            sniff(place)
+            found.append(path)
+        except FileError:
+            inside = [entry for entry in sorted(place.iterdir()) if recorded(entry)]
+            if not inside:
+                raise
+            found += map(str, inside)
+    return list(dict.fromkeys(found))
+
+
+def recorded(entry: Path) -> bool:
+    """Whether a folder's entry looks like a recording; what it really is, opening it tells."""
+    if not entry.is_dir():
+        return entry.suffix in SUFFIXES
+    return (entry / "metadata.yaml").is_file() or (entry / "meta" / "info.json").is_file()
+
+
+@contextmanager
+def progress(what: str, wanted: bool) -> Iterator[Callable[[str, float], None]]:
+    """A bar on stderr, where that is a terminal: told(name, share done)."""
+    if not wanted or not sys.stderr.isatty():
+        yield lambda name, share: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda name, share: bar.update(task, description=f"{what} {name}", completed=share)
+
+
+def share_of(recording: Recording, batch: Batch) -> float:
+    """How much of a recording is done, by time."""
+    count = len(recording.episodes)
+    part = recording.episodes._parts[batch.episode]
+    within = 0.0
+    if part.start is not None and part.end is not None and part.end > part.start and len(batch.arrivals):
+        within = min(max((int(batch.arrivals[-1]) - part.start) / (part.end - part.start), 0.0), 1.0)
+    return (batch.episode + within) / max(count, 1)
+
+
+def build(
+    paths: Sequence[str],
+    output: Path,
+    *,
+    recipe: Path | None = None,
+    by: str | None = None,
+    gap: float | None = None,
+    topic: str | None = None,
+    open_options: dict[str, Any] | None = None,
+    show: bool = False,
+) -> dict[str, Any]:
+    """Adds the recordings to the cache; what became of each. One that cannot be read does not stop the others."""
+    cooked = load_recipe(recipe) if recipe is not None else Recipe("")
+    options = {key: value for key, value in (open_options or {}).items() if value is not None}
+    cooked = Recipe(cooked.path, cooked.streams, cooked.task, cooked.source | options, cooked.episodes)
+    by = by or cooked.episodes.get("by", "file")
+    gap = gap if gap is not None else float(cooked.episodes.get("gap", 5.0))
+    topic = topic or cooked.episodes.get("topic")
+    how = json.dumps([repr(cooked.streams), cooked.task, repr(sorted(cooked.source.items())), by, gap, topic])
+    how = hashlib.sha256(how.encode()).hexdigest()[:32]
+    sources: list[dict[str, Any]] = []
+    places = expand(paths)
+    begin = clock.perf_counter()
+    with CacheWriter(output) as writer, progress("building", show) as told:
+        for number, path in enumerate(places):
+            row: dict[str, Any] = {"path": path, "state": "added", "episodes": 0, "samples": 0, "bytes": 0}
+            started = clock.perf_counter()
+            try:
+                recording = cooked.open(path)
+                if writer.knows(recording, how):
+                    row["state"] = "unchanged"
+                else:
+                    episodes = cooked.apply(split(recording, by, gap, topic))  # what marks them need not be taken
+                    add(writer, episodes, how, row, number, len(places), told)
+                row["notes"] = recording.notes
+            except (FileError, ValueError, KeyError, ModuleNotFoundError) as error:
+                row |= {"state": "failed", "error": str(error)}
+            row["seconds"] = clock.perf_counter() - started
+            sources.append(row)
+        told("committing", 1.0)
+    return {"cache": str(output), "sources": sources, "seconds": clock.perf_counter() - begin}
+
+
+def add(
+    writer: CacheWriter,
+    recording: Recording,
+    how: str,
+    row: dict[str, Any],
+    number: int,
+    count: int,
+    told: Callable[[str, float], None],
+) -> None:
+    def heard(batch: Batch) -> None:
+        row["samples"] += len(batch.times)
+        row["bytes"] += batch.values.nbytes + 16 * len(batch.times)
+        told(Path(recording.path).name, (number + share_of(recording, batch)) / count)
+
+    row["episodes"] = writer.add(recording, options=how, progress=heard)
+
+
+def tell(found: dict[str, Any]) -> None:
+    rows = []
+    for row in found["sources"]:
+        speed = f"{row['bytes'] / max(row['seconds'], 1e-9) / 2**20:,.0f} MiB/s" if row["bytes"] else "-"
+        size = f"{row['bytes'] / 2**20:,.1f} MiB"
+        rows.append([row["path"], row["state"], str(row["episodes"]), f"{row['samples']:,}", size, speed])
+    headers = ("recording", "", "episodes", "samples", "size", "speed")
+    _report.table(f"Built: {found['cache']}, {found['seconds']:.2f} s", headers, rows)
+    for row in found["sources"]:
+        for note in row.get("notes", []):
+            _report.paragraph(f"Note: {row['path']}: {note}")
+
+
+def failures(found: dict[str, Any]) -> list[str]:
+    return [str(row["error"]) for row in found["sources"] if row["state"] == "failed"]

@@ -1,0 +1,854 @@
+"""Caches: episodes on disk at their native rates. The engine writes and maps them; here they get their names.
+
+with rc.CacheWriter("cache") as w:
+    w.add({"joints": rc.Stream(q, t), "gripper": rc.Stream(g, tg, method="hold")}, name="episode-7", task="pick")
+    w.add(rc.open("run.mcap"))
+cache = rc.Cache("cache")
+aligned = cache.align(episodes=[0, 3], rate=50)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache import _core
+from robocache._align import Aligned, Duration, Method, Stream, Timeline, align
+from robocache._extent import check_dtype, nanoseconds, on_host, steps
+from robocache._recording import (
+    BATCH_BYTES,
+    Batch,
+    NoStream,
+    Packed,
+    RecordedStream,
+    Recording,
+    StreamInfo,
+    missing,
+)
+
+Path = str | os.PathLike[str]
+Stamps = NDArray[np.int64]
+GROUP_BYTES = 256 << 20
+MOST_STREAMS = 64  # of one call of rc.align
+
+
+# ---- Writing
+
+
+class CacheWriter:
+    """Puts episodes into a cache: your own arrays, recordings, other caches. Makes the cache, or adds to it.
+
+        with rc.CacheWriter("cache") as w:
+            w.add({"joints": rc.Stream(q, t), "gripper": rc.Stream(g, tg, method="hold")}, name="e7", task="pick")
+            w.add(rc.open("run.mcap"))
+
+    path         the directory. One writer at a time; readers may read meanwhile.
+    group_bytes  whole episodes are committed when so much is waiting, by commit(), and at the end of the `with` block
+                 (also where an exception ends it). What is committed survives a crash, a full disk, a kill -9.
+
+    Memory stays under 64 MiB whatever is added. A full disk, a file that cannot be written: FileError with its name,
+    and what was committed before is kept; commit() may be tried again.
+    """
+
+    def __init__(self, path: Path, *, group_bytes: int = GROUP_BYTES) -> None:
+        self.path = os.fspath(path)
+        self._writer = _core.CacheWriter(os.fsencode(path), group_bytes)
+
+    def add(
+        self,
+        episode: Mapping[str, Stream[Any]] | Recording | Cache | Any,
+        *,
+        name: str | None = None,
+        task: str | None = None,
+        replace: bool = False,
+        streams: Collection[str] | None = None,
+        options: str = "",
+        latency: Mapping[str, Duration] | None = None,
+        progress: Callable[[Batch], None] | None = None,
+    ) -> int:
+        """Adds an episode of your own, or all episodes of a recording; returns how many were added.
+
+        episode    {name: rc.Stream}: values [N, ...] (NumPy, torch on the CPU) or, where samples vary in length, a list
+                   of arrays; times, arrivals, method, channels, latency as in rc.Stream (what else a Stream says is for
+                   the call that aligns). Or a recording: `path`, `files`, `episodes` and `batches()`, as rc.open gives
+                   it; the batches of an episode come before those of the next. Or a cache.
+        name       default: "episode-<n>"; of a recording with several episodes, theirs.
+        task       what was to be done; of a recording, for episodes that name none.
+        replace    an episode of this name, if there is one, goes; else a name that is taken is a ValueError.
+        streams    of a recording: only these.
+        options    of a recording: how it was read, in any words (the hash of a recipe). See `knows`.
+        latency    of a recording: by stream, how much later than the event a stamp is, clock offset included. It is
+                   kept with the episode, and taken off when it is aligned.
+        progress   of a recording: called with each batch that was written.
+
+        A recording whose files are unchanged and that was added with the same options is not read again; of one that
+        was added in part, because the build was interrupted, only the other episodes are added. One that has changed
+        takes the place of what was read before. Where adding fails, the episode is left out and the earlier ones stay.
+        """
+        if isinstance(episode, Mapping):
+            return self._add_streams(episode, name, task, replace)
+        if not hasattr(episode, "batches"):
+            kind = type(episode).__name__
+            raise TypeError(f"CacheWriter.add: expected a dict of rc.Stream or a recording, not {kind}")
+        return self._add_recording(episode, name, task, streams, options, latency or {}, progress)
+
+    def knows(self, recording: Recording | Path | Any, options: str = "") -> bool:
+        """Whether all of this recording is in the cache, or waits to be committed, as read with these options.
+
+        It is unchanged if the path, size and modification time of its files are; else their hash decides.
+        """
+        path, files = source_of(recording)
+        return self._writer.knows(path, files, options)
+
+    def commit(self) -> None:
+        """Writes whole episodes that wait for it to the disk, so that nothing can lose them."""
+        self._writer.commit()
+
+    def close(self) -> None:
+        """Commits, and lets the next writer in."""
+        self._writer.close()
+
+    def __enter__(self) -> CacheWriter:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        try:
+            self.close()
+        except Exception as second:
+            self._writer.abandon()  # so that another writer can go on
+            if error is None:
+                raise
+            error.add_note(f"and then closing the cache failed: {second}")
+
+    def __repr__(self) -> str:
+        return f"CacheWriter({self.path!r}, {self._writer.committed_episodes()} episodes committed)"
+
+    def _add_streams(
+        self, streams: Mapping[str, Stream[Any]], name: str | None, task: str | None, replace: bool
+    ) -> int:
+        if name is None:
+            count = self._writer.committed_episodes() + self._writer.waiting_episodes()
+            while self._writer.has_episode(f"episode-{count}"):
+                count += 1
+            name = f"episode-{count}"
+        self._writer.begin_episode(name, task or "", 0, replace)
+        try:
+            for stream_name, stream in streams.items():
+                self._append_stream(stream_name, stream)
+            self._writer.end_episode()
+        except BaseException:
+            self._writer.discard_episode()
+            raise
+        return 1
+
+    def _append_stream(self, name: str, stream: Stream[Any]) -> None:
+        where = f'CacheWriter.add: stream "{name}": '
+        if not isinstance(stream, Stream):
+            raise TypeError(f"{where}expected a robocache.Stream, not {type(stream).__name__}")
+        for argument in ("lengths", "offsets", "rows"):
+            if getattr(stream, argument) is not None:
+                raise ValueError(f"{where}it has {argument}; add each episode on its own")
+        times = stamps_of(where, "times", stream.times)
+        arrivals = times if stream.arrivals is None else stamps_of(where, "arrivals", stream.arrivals)
+        latency = _core.nanoseconds(where + "latency", stream.latency)
+        info = getattr(stream, "info", None)
+        kind = info.type if info else ""
+        metadata = dict(info.metadata) if info else {}
+        samples = getattr(stream, "samples", None)
+        values: Any = stream.values
+        lengths: Stamps | None = None
+        if isinstance(samples, Packed):
+            values, lengths = pack(where, samples, samples.rows.dtype, samples.rows.shape[1:])
+        elif isinstance(values, (list, tuple)):
+            values, lengths = pack(where, values)
+        elif hasattr(values, "detach"):
+            values = values.detach()
+        channels = stream.channels or ()
+        self._writer.append(
+            name,
+            kind,
+            values,
+            times,
+            arrivals,
+            lengths,
+            channels,
+            None if lengths is not None else stream.method,
+            lengths is not None,
+            metadata,
+            latency,
+        )
+
+    def _add_recording(
+        self,
+        recording: Any,
+        name: str | None,
+        task: str | None,
+        streams: Collection[str] | None,
+        options: str,
+        latency: Mapping[str, Duration],
+        progress: Callable[[Batch], None] | None,
+    ) -> int:
+        if self.knows(recording, options):
+            return 0
+        episodes = recording.episodes
+        if name is not None and len(episodes) != 1:
+            raise ValueError(f"CacheWriter.add: a name for {len(episodes)} episodes; they have names of their own")
+        writer = self._writer
+        path, files = source_of(recording)
+        there = set(writer.begin_source(path, files, options))
+        added = 0
+        current = -1
+
+        def advance(number: int) -> None:
+            """Ends the episode that is open, begins those up to `number`."""
+            nonlocal current, added
+            if current >= 0 and current not in there:
+                writer.end_episode()
+                added += 1
+            while current < number:
+                current += 1
+                if current in there or current >= len(episodes):
+                    continue
+                begun = episodes[current]
+                writer.begin_episode(name or begun.name, begun.task or task or "", current, False)
+                if current < number:
+                    writer.end_episode()
+                    added += 1
+
+        try:
+            for batch in recording.batches(streams):
+                if batch.episode < current:
+                    raise ValueError(f"CacheWriter.add: a batch of episode {batch.episode} comes after {current}")
+                if batch.episode > current:
+                    advance(batch.episode)
+                if batch.episode not in there:
+                    self._append_batch(batch, latency)
+                if progress is not None:
+                    progress(batch)
+            advance(len(episodes))
+            writer.end_source()
+        except BaseException:
+            writer.discard_episode()
+            writer.leave_source()
+            raise
+        return added
+
+    def _append_batch(self, batch: Batch, latency: Mapping[str, Duration]) -> None:
+        info = batch.info
+        given = latency[batch.stream] if batch.stream in latency else getattr(info, "latency", 0)
+        self._writer.append(
+            batch.stream,
+            info.type,
+            batch.values,
+            np.ascontiguousarray(batch.times, np.int64),
+            np.ascontiguousarray(batch.arrivals, np.int64),
+            None if batch.lengths is None else np.ascontiguousarray(batch.lengths, np.int64),
+            tuple(info.channels),
+            None if info.ragged else info.method,
+            info.ragged,
+            dict(info.metadata),
+            _core.nanoseconds(f'CacheWriter.add: stream "{batch.stream}": latency', given),
+        )
+
+
+def source_of(recording: Any) -> tuple[bytes, list[bytes]]:
+    """The name of a source and its files, as the engine knows it by."""
+    path = recording.path if hasattr(recording, "batches") else recording
+    text = os.fspath(path)
+    if hasattr(recording, "batches"):
+        files = recording.files
+    elif os.path.isdir(text):
+        files = [os.path.join(folder, name) for folder, _, names in os.walk(text) for name in names]
+    else:
+        files = [text]
+    if "://" not in text:
+        text = os.path.abspath(text)
+    return os.fsencode(text), [os.fsencode(os.path.abspath(file)) for file in files]
+
+
+def stamps_of(where: str, name: str, stamps: Any) -> Stamps:
+    if isinstance(stamps, (list, tuple)):
+        stamps = np.asarray(stamps) if len(stamps) else np.zeros(0, np.int64)
+    accepted = ("int64", "float64", "float32")
+    check_dtype(where, name, stamps, accepted, "int64 nanoseconds, or float64 or float32 seconds")
+    flat = on_host(stamps)
+    if flat.ndim != 1:
+        raise ValueError(f"{where}{name} have {flat.ndim} dimensions; expected [N]")
+    return np.ascontiguousarray(nanoseconds(where, flat))
+
+
+def pack(
+    where: str, samples: Sequence[Any], dtype: Any = None, shape: tuple[int, ...] | None = None
+) -> tuple[NDArray[Any], Stamps]:
+    """Samples of varying length, end to end, and the length of each."""
+    arrays = [on_host(sample) for sample in samples]
+    for k, array in enumerate(arrays):
+        dtype, shape = (array.dtype, array.shape[1:]) if shape is None else (dtype, shape)
+        if array.ndim == 0 or array.dtype != dtype or array.shape[1:] != shape:
+            expected = f"{np.dtype(dtype)} {['*', *shape]}".replace("'", "")
+            raise ValueError(f"{where}values[{k}] is {array.dtype} {list(array.shape)}; expected {expected}")
+    if shape is None:
+        raise ValueError(f"{where}values is an empty list; an array of shape [0, ...] says what samples would be")
+    lengths = np.asarray([len(array) for array in arrays], np.int64)
+    return np.concatenate([*arrays, np.zeros((0, *shape), dtype)]), lengths
+
+
+# ---- Reading
+
+
+class CacheSource(NamedTuple):
+    """What episodes were made from."""
+
+    path: str
+    size: int  # bytes; -1: not known, it is always read again
+    mtime: int  # nanoseconds
+    hash: str  # xxh3-128
+    options: str
+    complete: bool  # all its episodes are there
+
+
+class CachedEpisode:
+    """Streams that were recorded together, on one clock: views of the cache's files.
+
+    name, task, start, end (nanoseconds, latencies taken off), duration (seconds), source, number (within its source)
+    samples   {stream: how many}
+    streams   {stream: rc.Stream}, mapped when touched: values, times, arrivals, channels, method, latency; with `info`,
+              `backward` (stamps that were sorted) and, of samples that vary in length, `samples`
+    """
+
+    def __init__(self, cache: Cache, index: int) -> None:
+        core = cache._core
+        name, task, source, number, start, end, group, row, streams = core.episode(index)
+        self.index = index
+        self.name = name
+        self.task: str | None = task or None
+        self.source: CacheSource | None = cache.sources[source] if source >= 0 else None
+        self.number = number
+        self.start = start
+        self.end = end
+        self._group, self._row = group, row
+        names = cache._names
+        self._entries = {
+            names[stream]: (stream, samples, backward, late) for stream, samples, backward, late in streams
+        }
+        self.samples = {stream: entry[1] for stream, entry in self._entries.items()}
+        self.streams: Mapping[str, RecordedStream] = CachedStreams(cache, self)
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return (self.end - self.start) * 1e-9
+
+    def __repr__(self) -> str:
+        parts = [f"{self.index}: {self.name!r}", f"{len(self.samples)} streams", f"{self.duration:.2f} s"]
+        parts += [f"task {self.task!r}"] if self.task else []
+        return f"CachedEpisode({', '.join(parts)})"
+
+
+class CachedStreams(Mapping[str, RecordedStream]):
+    """The streams of an episode by name, each mapped when it is touched."""
+
+    def __init__(self, cache: Cache, episode: CachedEpisode) -> None:
+        self._cache = cache
+        self._episode = episode
+
+    def __getitem__(self, name: str) -> RecordedStream:
+        episode = self._episode
+        if name not in episode._entries:
+            raise NoStream(missing(f"{self._cache.path}: episode {episode.name!r} has no stream", name, self))
+        stream, _, backward, latency = episode._entries[name]
+        values, times, arrivals, inner, _ = self._cache._core.read(episode.index, stream)
+        info = self._cache.streams[name]
+        values = typed(values, info.dtype)
+        samples = None
+        if inner is not None:
+            samples = Packed(values[inner[0] : inner[-1]], np.diff(inner))
+            values = np.arange(len(times), dtype=np.int64)
+        elif info.shape != values.shape[1:]:  # it was widened later
+            info = info._replace(shape=values.shape[1:], channels=info.channels[: values.shape[1]])
+            info = info._replace(method=first_channels(info.method, values.shape[1]))
+        channels = info.channels if info.channels and not info.ragged else None
+        method = "hold" if info.ragged else info.method
+        made = RecordedStream(
+            values, times, arrivals=arrivals, method=method, channels=channels, latency=latency, name=name
+        )
+        made.info, made.backward, made.samples = info, backward, samples
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._episode._entries)
+
+    def __len__(self) -> int:
+        return len(self._episode._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._episode._entries
+
+    def __repr__(self) -> str:
+        return f"CachedStreams({', '.join(map(repr, self))})"
+
+
+class CachedEpisodes(Sequence[CachedEpisode]):
+    """The episodes of a cache, by number or by name; a table when shown."""
+
+    def __init__(self, cache: Cache, count: int) -> None:
+        self._cache = cache
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int | str) -> CachedEpisode: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[CachedEpisode]: ...
+    def __getitem__(self, index: int | str | slice) -> CachedEpisode | list[CachedEpisode]:
+        if isinstance(index, slice):
+            return [self[k] for k in range(*index.indices(self._count))]
+        if isinstance(index, str):
+            for k in range(self._count):
+                if self._cache._core.episode(k)[0] == index:
+                    return CachedEpisode(self._cache, k)
+            names = [self._cache._core.episode(k)[0] for k in range(self._count)]
+            raise NoStream(missing(f"{self._cache.path}: there is no episode", index, names))
+        return CachedEpisode(self._cache, range(self._count)[index])
+
+    def __repr__(self) -> str:
+        shown = self[:20]
+        rows = [["", "episode", "task", "seconds", "streams", "samples"]]
+        for episode in shown:
+            samples = f"{sum(episode.samples.values()):,}"
+            seconds = f"{episode.duration:.2f}"
+            rows.append(
+                [str(episode.index), episode.name, episode.task or "", seconds, str(len(episode.samples)), samples]
+            )
+        more = f"\n... and {self._count - len(shown)} more" if self._count > len(shown) else ""
+        return table(rows, right=(0, 3, 4, 5)) + more
+
+
+class CachedStreamInfos(Mapping[str, StreamInfo]):
+    """The streams of a cache by name; a table when shown."""
+
+    def __init__(self, infos: Mapping[str, StreamInfo]) -> None:
+        self._infos = infos
+
+    def __getitem__(self, name: str) -> StreamInfo:
+        if name not in self._infos:
+            raise NoStream(missing("the cache has no stream", name, self._infos))
+        return self._infos[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._infos)
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._infos
+
+    def __repr__(self) -> str:
+        rows = [["stream", "type", "dtype", "shape", "method"]]
+        for info in self._infos.values():
+            shape = f"{list(info.shape)}" if not info.ragged else f"{['*', *info.shape]}".replace("'", "")
+            rows.append([info.name, info.type, dtype_name(info.dtype), shape, method_text(info)])
+        return table(rows)
+
+
+class CacheAligned(dict[str, Aligned[Any]]):
+    """{stream: Aligned}, a row for each episode. Steps k >= lengths[b] of row b lie behind the end of its episode.
+
+    lengths   int64 [B]
+    times     int64 [B, T]: nanoseconds
+    episodes  the numbers of the episodes
+    samples   of streams whose samples vary in length, {stream: a sequence for each row}: what was seen at step t of
+              row b is samples[name][b][aligned[name].values[b, t]]
+    """
+
+    lengths: Any
+    times: Any
+    episodes: list[int]
+    samples: dict[str, list[Sequence[Any]]]
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name!r}: {aligned!r}" for name, aligned in self.items())
+        return f"CacheAligned({{{parts}}}, {len(self.episodes)} episodes)"
+
+
+class Cache:
+    """A cache, opened for reading. Costs the same whatever it holds: samples are mapped when they are touched.
+
+    path, bytes
+    episodes   by number or name: cache.episodes[3].streams["joints"] is an rc.Stream over the mapped files, no copy
+    streams    {name: StreamInfo}: dtype, shape, channels, method, type, metadata
+    sources    what the episodes were made from
+
+    What is committed later is seen by a Cache that is opened later. A cache that is missing, damaged, or written by a
+    newer RoboCache is a FileError.
+    """
+
+    files: tuple[str, ...] = ()  # as a source of another cache: always read again
+
+    def __init__(self, path: Path) -> None:
+        self.path = os.fspath(path)
+        self._core = _core.Cache(os.fsencode(path))
+        streams, episodes, sources, self.bytes = self._core.counts()
+        self.sources = [CacheSource(*self._core.source(k)) for k in range(sources)]
+        infos: dict[str, StreamInfo] = {}
+        for k in range(streams):
+            name, kind, dtype, shape, channels, ranges, ragged, metadata = self._core.stream(k)
+            info = StreamInfo(
+                name, kind, numpy_dtype(dtype), shape, channels, method_of(ranges, shape), ragged, metadata
+            )
+            infos[name] = info
+        self._names = list(infos)
+        self.streams = CachedStreamInfos(infos)
+        self.episodes = CachedEpisodes(self, episodes)
+
+    def batches(self, streams: Collection[str] | None = None) -> Iterator[Batch]:
+        """All samples in pieces of a few MiB, as a recording gives them: what another CacheWriter takes."""
+        for name in streams or ():
+            self.streams[name]  # a sentence where there is none
+        for episode in self.episodes:
+            for name in episode.streams:
+                if streams is None or name in streams:
+                    yield from cut(episode.index, episode.streams[name])
+
+    def align(
+        self,
+        episodes: Sequence[int | str] | int | str | None = None,
+        *,
+        rate: float | None = None,
+        targets: Any = None,
+        streams: Sequence[str] | None = None,
+        method: Method | Mapping[str, Method] | None = None,
+        max_gap: Duration | Mapping[str, Duration] | None = None,
+        edge: str = "clamp",
+        causal: bool = False,
+        on_nan: str = "propagate",
+        device: Any = None,
+        backend: str | None = None,
+    ) -> CacheAligned:
+        """Whole episodes on one timeline each, or times of your choice in each.
+
+            aligned = cache.align(episodes=[0, 3], rate=50)         # from the start of each episode to its end
+            aligned["joints"].values, aligned.lengths, aligned.times
+            cache.align(targets=[0.0, 0.5, 1.0])                    # seconds after the start of each episode
+
+        episodes   numbers or names; default: all.
+        rate       hertz. Rows have as many steps as the longest episode has; `lengths` says how many are real.
+        targets    instead of a rate: [T], or [B, T], relative to each episode's start; floats are seconds, ints
+                   nanoseconds. All of them count: lengths are T.
+        streams    names; default: all that any of the episodes has. In an episode that lacks one, nothing is valid.
+        method, max_gap   for all streams, or by name; default: the method that the cache has.
+        edge, causal, on_nan, backend   as in rc.align. Latencies that the cache has are taken off.
+        device     None: NumPy arrays. "cpu", "cuda", ...: torch tensors there.
+
+        Episodes in one shard are read in place; else their samples are copied together. Of streams whose samples vary
+        in length (images, clouds) the number of the sample is aligned, and `samples` has them.
+        """
+        chosen = [self.episodes[k] for k in self._numbers(episodes)]
+        if (rate is None) == (targets is None):
+            raise ValueError("Cache.align: give a rate or targets, one of them")
+        names = (
+            list(streams) if streams is not None else [n for n in self._names if any(n in e.samples for e in chosen)]
+        )
+        infos = [self.streams[name] for name in names]
+        starts = np.asarray([episode.start for episode in chosen], np.int64)
+        line, lengths = self._timeline(chosen, starts, rate, targets)
+        move = mover(device)
+        result = CacheAligned()
+        result.samples = {}
+        members: dict[str, Stream[Any]] = {}
+        for name, info in zip(names, infos, strict=True):
+            changes = said("method", method, name, {"method": info.method}, names)
+            changes |= said("max_gap", max_gap, name, {"max_gap": None}, names)
+            if info.ragged:  # numbers of samples, between which there is nothing, and of which none is NaN
+                changes["method"] = "nearest" if changes["method"] == "nearest" else "hold"
+                changes["edge"] = "clamp" if edge == "nan" else edge
+            members[name] = self._packed(name, info, chosen, move, result.samples).replace(**changes)
+        at: Any = move(line) if isinstance(line, np.ndarray) else line
+        if isinstance(line, Timeline):
+            at = Timeline(move(line.start), rate=line.rate, count=line.count)
+        for first in range(0, len(names), MOST_STREAMS):
+            some = {name: members[name] for name in names[first : first + MOST_STREAMS]}
+            result.update(align(some, at, edge=edge, causal=causal, on_nan=on_nan, backend=backend))
+        result.lengths = move(lengths)
+        result.times = at.times if isinstance(at, Timeline) else at
+        result.episodes = [episode.index for episode in chosen]
+        return result
+
+    def _numbers(self, episodes: Sequence[int | str] | int | str | None) -> list[int]:
+        if episodes is None:
+            return list(range(len(self.episodes)))
+        if isinstance(episodes, (int, str, np.integer)):
+            episodes = [episodes]
+        return [self.episodes[k].index if isinstance(k, str) else range(len(self.episodes))[int(k)] for k in episodes]
+
+    def _timeline(
+        self, chosen: Sequence[CachedEpisode], starts: Stamps, rate: float | None, targets: Any
+    ) -> tuple[Timeline | Stamps, Stamps]:
+        if rate is not None:
+            if not 0 < _core.hertz("Cache.align: rate", rate) < np.inf:
+                raise ValueError(f"Cache.align: rate is {rate}; it must be a positive number of hertz")
+            spans = [episode.end - episode.start if any(episode.samples.values()) else -1 for episode in chosen]
+            lengths = np.asarray([steps(np.asarray([span], np.int64), rate) for span in spans], np.int64)
+            return Timeline(starts, rate=rate, count=int(lengths.max(initial=0))), lengths
+        given = on_host(targets) if hasattr(targets, "shape") else np.asarray(targets)
+        if given.dtype == np.int32 or given.size == 0:
+            given = given.astype(np.int64)
+        check_dtype("Cache.align: ", "targets", given, ("int64", "float64", "float32"), "int64 ns or float seconds")
+        if given.ndim not in (1, 2) or (given.ndim == 2 and len(given) != len(chosen)):
+            raise ValueError(f"Cache.align: targets are {list(given.shape)}; expected [T] or [{len(chosen)}, T]")
+        times = nanoseconds("Cache.align: targets: ", given)
+        times = starts[:, None] + (times if times.ndim == 2 else times[None, :])
+        return np.ascontiguousarray(times), np.full(len(chosen), times.shape[1], np.int64)
+
+    def _packed(
+        self,
+        name: str,
+        info: StreamInfo,
+        chosen: Sequence[CachedEpisode],
+        move: Callable[[NDArray[Any]], Any],
+        samples: dict[str, list[Sequence[Any]]],
+    ) -> Stream[Any]:
+        """A stream of these episodes, packed: in place where one shard has them all."""
+        having = [episode for episode in chosen if name in episode.samples]
+        latencies = {episode._entries[name][3] for episode in having}
+        groups = {episode._group for episode in having}
+        channels = info.channels if info.channels and not info.ragged else None
+        if len(groups) == 1 and len(having) == len(chosen) and len(latencies) == 1 and not info.ragged:
+            stream = having[0]._entries[name][0]
+            values, times, arrivals, _, offsets = self._core.read_group(groups.pop(), stream)
+            values = typed(values, info.dtype)
+            if values.shape[1:] == info.shape:
+                rows = np.asarray([episode._row for episode in chosen], np.int64)
+                if move is not keep:  # only what is needed goes to another device
+                    first, last = int(offsets[rows.min()]), int(offsets[rows.max() + 1])
+                    values, times, arrivals = values[first:last], times[first:last], arrivals[first:last]
+                    offsets = np.clip(offsets, first, last) - first
+                return Stream(
+                    move(values),
+                    move(times),
+                    arrivals=move(arrivals),
+                    offsets=move(offsets),
+                    rows=move(rows),
+                    channels=channels,
+                    latency=latencies.pop(),
+                )
+        parts: list[NDArray[Any]] = []
+        times_of: list[Stamps] = []
+        arrivals_of: list[Stamps] = []
+        lengths = []
+        seen: list[Sequence[Any]] = []
+        for episode in chosen:
+            if name not in episode.samples:
+                lengths.append(0)
+                seen.append(())
+                continue
+            found = episode.streams[name]
+            parts.append(widen(found.values, (1,) if info.ragged else info.shape))
+            times_of.append(found.times - found.latency)
+            arrivals_of.append(found.arrivals)
+            lengths.append(len(found.times))
+            seen.append(found.samples if found.samples is not None else ())
+        if info.ragged:
+            samples[name] = seen
+        dtype = np.dtype(np.int64) if info.ragged else info.dtype
+        shape = () if info.ragged else info.shape
+        none = np.zeros(0, np.int64)
+        return Stream(
+            move(np.concatenate([*parts, np.zeros((0, *shape), dtype)])),
+            move(np.concatenate([*times_of, none])),
+            arrivals=move(np.concatenate([*arrivals_of, none])),
+            offsets=move(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)),
+            channels=channels,
+        )
+
+    def __repr__(self) -> str:
+        seconds = sum(episode.duration for episode in self.episodes) if len(self.episodes) <= 10_000 else None
+        long = "" if seconds is None else f", {seconds:.1f} s"
+        head = f"Cache({self.path!r}: {len(self.episodes)} episodes{long}, {self.bytes / 2**20:.1f} MiB)"
+        return f"{head}\n{self.streams!r}" if self._names else head
+
+
+# ---- Checking
+
+
+class CacheProblem(NamedTuple):
+    """Something wrong: in which file of the cache, what, and what was or can be done about it."""
+
+    file: str
+    sentence: str
+    repair: str
+
+
+class CacheReport(NamedTuple):
+    """What verify_cache found. ok: nothing is wrong, or all of it was repaired."""
+
+    problems: list[CacheProblem]
+    repaired: bool
+    shards: int
+    tensors: int
+    bytes: int
+    episodes: int  # that are whole
+    streams: int
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems or self.repaired
+
+    def __repr__(self) -> str:
+        good = f"{self.episodes} episodes, {self.shards} shards, {self.tensors} tensors, {self.bytes / 2**20:.1f} MiB"
+        if not self.problems:
+            return f"CacheReport(all is well: {good})"
+        done = "was" if self.repaired else "would be"
+        lines = [f"  {p.file}: {p.sentence} ({done} {p.repair})" for p in self.problems]
+        return "\n".join([f"CacheReport({len(self.problems)} problems; good: {good})", *lines])
+
+
+def verify_cache(path: Path, *, repair: bool = False) -> CacheReport:
+    """Reads all of a cache: checksums, counts, offsets, the order of times, missing files and leftovers.
+
+    With `repair` what is wrong is put right as far as it can be: leftovers are removed; episodes in damaged shards are
+    dropped, all others kept, and the next build reads their sources again; a lost manifest is made anew from the
+    shards.
+    """
+    problems, *counts = _core.verify_cache(os.fsencode(path), repair)
+    repaired, shards, tensors, size, episodes, streams = counts
+    found = [CacheProblem(*problem) for problem in problems]
+    return CacheReport(found, bool(repaired), shards, tensors, size, episodes, streams)
+
+
+# ---- Small things
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    except ImportError:
+        return np.dtype("V2")
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    return "bfloat16" if dtype == np.dtype("V2") else str(dtype)
+
+
+def typed(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """bfloat16 comes as its bits."""
+    if dtype == np.dtype("V2"):
+        raise ModuleNotFoundError(
+            "bfloat16 values in NumPy need ml_dtypes, which is not installed: pip install ml_dtypes"
+        )
+    return values if values.dtype == dtype else values.view(dtype)
+
+
+def method_of(ranges: Sequence[tuple[str, int, int]], shape: Sequence[int]) -> Method | None:
+    if not ranges:
+        return None
+    if len(ranges) == 1 and (ranges[0][1], ranges[0][2]) == (0, int(np.prod(shape, dtype=np.int64))):
+        return ranges[0][0]
+    return list(ranges)
+
+
+def first_channels(method: Method | None, count: int) -> Method | None:
+    if method is None or isinstance(method, (str, Mapping)):
+        return method
+    return [(name, begin, min(end, count)) for name, begin, end in method if begin < count] or None
+
+
+def method_text(info: StreamInfo) -> str:
+    if info.ragged:
+        return "hold"
+    if info.method is None:
+        return "linear" if dtype_name(info.dtype)[0] in "bf" and info.dtype.kind != "b" else "hold"
+    if isinstance(info.method, str):
+        return info.method
+    assert not isinstance(info.method, Mapping)
+    return ", ".join(f"{name} {begin}..{end}" for name, begin, end in info.method)
+
+
+def said(argument: str, given: Any, name: str, default: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """What a call says for this stream: one thing for all, or a mapping by name."""
+    if isinstance(given, Mapping) and (not given or any(key in names for key in given)):
+        for key in given:
+            if key not in names:
+                raise NoStream(missing(f"Cache.align: {argument} names a stream", key, names))
+        return {argument: given[name]} if name in given else default
+    return default if given is None else {argument: given}
+
+
+def widen(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """A part of a stream that was widened later: NaN in the channels that it lacks."""
+    if len(shape) != 1 or values.ndim != 2 or values.shape[1] == shape[0]:
+        return values
+    wide = np.full((len(values), shape[0]), np.nan, values.dtype)
+    wide[:, : values.shape[1]] = values
+    return wide
+
+
+def cut(episode: int, stream: RecordedStream) -> Iterator[Batch]:
+    info = stream.info
+    times, arrivals = np.asarray(stream.times), np.asarray(stream.arrivals)
+    packed = stream.samples if isinstance(stream.samples, Packed) else None
+    row = int(np.prod(info.shape, dtype=np.int64)) * info.dtype.itemsize
+    bounds = [0]
+    if packed is None:
+        step = max(BATCH_BYTES // max(row, 1), 1)
+        bounds = list(range(0, len(times), step)) or [0]
+    else:
+        size = 0
+        for k in range(len(times)):
+            size += int(packed.ends[k] - packed.begins[k]) * row
+            if size >= BATCH_BYTES:
+                bounds.append(k + 1)
+                size = 0
+    for begin, end in zip(bounds, [*bounds[1:], len(times)], strict=True):
+        part = slice(begin, end)
+        lengths = None
+        values = np.asarray(stream.values)[part]
+        if packed is not None:
+            lengths = (packed.ends - packed.begins)[part]
+            values = packed.rows[packed.begins[begin] : packed.ends[end - 1]] if end > begin else packed.rows[:0]
+        yield Batch(episode, info.name, values, times[part], arrivals[part], lengths, info)
+
+
+def keep(array: NDArray[Any]) -> NDArray[Any]:
+    return array
+
+
+def mover(device: Any) -> Callable[[NDArray[Any]], Any]:
+    if device is None:
+        return keep
+    try:
+        import torch
+    except ImportError:
+        raise ModuleNotFoundError(f"Cache.align: device={device!r} needs torch, which is not installed") from None
+
+    def move(array: NDArray[Any]) -> Any:
+        bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+        if not bits.flags.writeable:
+            bits = bits.copy()  # mapped from a file: torch has no tensors that may not be written
+        tensor = torch.from_numpy(np.ascontiguousarray(bits))
+        if array.dtype.name == "bfloat16":
+            tensor = tensor.view(torch.bfloat16)
+        return tensor.to(device)
+
+    return move
+
+
+def table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.rjust(w) if k in right else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,53 @@
+"""A cache, opened as a recording: for `robocache info`, and wherever a recording serves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from robocache import _core
+from robocache._cache import Cache, cut
+from robocache._recording import Array, Batch, Content, Part, Source, StreamInfo, clipped
+
+
+class CachedSource(Source):
+    format, time = "cache", "auto"
+
+    def __init__(self, path: Path) -> None:
+        self.cache = Cache(path)
+        self.path, self.notes = str(path), []
+        self.files = (path / "manifest.json", *sorted((path / "shards").glob("*.safetensors")))
+
+    def parts(self) -> Sequence[Part]:
+        return [Part(each.name, each.task or None, each.start, each.end) for each in self.cache.episodes]
+
+    def contents(self, episode: int) -> Mapping[str, Content]:
+        samples = self.cache.episodes[episode].samples
+        return {name: Content(name, self.cache.streams[name].type, count) for name, count in samples.items()}
+
+    def batches(
+        self,
+        streams: Collection[str] | None = None,
+        episode: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> Iterator[Batch]:
+        for number in range(len(self.cache.episodes)) if episode is None else [episode]:
+            found = self.cache.episodes[number].streams
+            for name in found:
+                if streams is not None and name not in streams:
+                    continue
+                stream = found[name]
+                late = _core.nanoseconds("latency", stream.latency)
+                for batch in cut(number, stream):
+                    kept = clipped(batch._replace(times=batch.times - late), start, end)
+                    if kept is not None:
+                        yield kept
+
+    def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
+        if info.metadata.get("kind") != "video":
+            return None
+        from robocache._lerobot import Frames
+
+        return Frames(info, values)

@@ -1,0 +1,331 @@
+"""`robocache export`: the episodes of a cache, aligned at a rate, as a LeRobot data set, safetensors or MCAP.
+
+Of each episode the timeline spans what its regular streams share (one that is written on change bounds nothing); values
+are aligned as the streams say. Where a value is not real (outside a stream's samples), it is the nearest one, and a
+feature tells: `valid.<name>` in a LeRobot data set, whose policies take every feature that begins with "observation" or
+"action" as their own, else `<name>.valid`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from robocache import _pictures
+from robocache._align import Aligned, Stream, Timeline, align
+from robocache._core import FileError
+from robocache._lerobot import Frames
+from robocache._lerobot_write import Feature, LeRobotWriter
+from robocache._recording import Array, missing
+from robocache._sync import is_regular
+
+KEPT = 0.9  # of an episode: less on the timeline is told
+FORMATS = ("lerobot", "safetensors", "mcap")
+
+
+class Taken(NamedTuple):
+    """An episode on its timeline."""
+
+    number: int
+    name: str
+    task: str
+    times: Array  # [T] nanoseconds
+    aligned: Mapping[str, Aligned[Any]]
+    streams: Mapping[str, Any]
+
+
+def runs(times: Array) -> bool:
+    """All the time, not only on change."""
+    steps = np.diff(times)
+    return is_regular(steps[steps > 0])
+
+
+def timeline_of(streams: Mapping[str, Stream[Any]], rate: float) -> Timeline:
+    regular = {name: stream for name, stream in streams.items() if runs(np.asarray(stream.times))}
+    return Timeline.over(regular or dict(streams), rate=rate)
+
+
+def warn_of_cuts(episode: str, streams: Mapping[str, Stream[Any]], line: Timeline, notes: list[str]) -> None:
+    """A sensor that died cuts the timeline of all."""
+    times = {name: np.asarray(stream.times) for name, stream in streams.items() if runs(np.asarray(stream.times))}
+    if not times:
+        return
+    whole = max(int(t[-1]) for t in times.values()) - min(int(t[0]) for t in times.values())
+    if (len(line) - 1) * 1e9 / line.rate > KEPT * whole:
+        return
+    late, early = max(times, key=lambda name: times[name][0]), min(times, key=lambda name: times[name][-1])
+    share = 100 * (len(line) - 1) * 1e9 / line.rate / whole
+    cut = f'"{late}" begins last and "{early}" ends first' if late != early else f'"{late}" is the shortest'
+    note(notes, f"of episode {episode}, {share:.0f} % are exported: {cut}; --streams leaves one out")
+
+
+def take(episodes: Sequence[Any], rate: float, names: Sequence[str] | None, notes: list[str]) -> Iterator[Taken]:
+    common: list[str] = []
+    if names is None and len(episodes):
+        every = dict.fromkeys(name for episode in episodes for name in episode.streams)
+        common = [name for name in every if all(name in episode.streams for episode in episodes)]
+        if not common:
+            raise ValueError(f"no stream is in every episode; name some with --streams: {', '.join(every)}")
+        for name in every:
+            if name not in common:
+                note(notes, f'stream "{name}" is left out: not every episode has it')
+    if names is not None:
+        every = dict.fromkeys(name for episode in episodes for name in episode.streams)
+        for name in names:
+            if name not in every:
+                raise ValueError(missing("there is no stream", name, every))
+    for number, episode in enumerate(episodes):
+        chosen = common if names is None else list(names)
+        lacking = [name for name in chosen if name not in episode.streams]
+        if lacking:
+            note(notes, f'episode {episode.name} is left out: it has no stream "{lacking[0]}"')
+            continue
+        streams = {name: episode.streams[name] for name in chosen}
+        for name in [name for name, stream in streams.items() if not len(stream.times)]:
+            note(notes, f'stream "{name}" has no samples in episode {episode.name}')
+        if not streams or not all(len(stream.times) for stream in streams.values()):
+            note(notes, f"episode {episode.name} is left out: a stream has no samples")
+            continue
+        timeline = timeline_of(streams, rate)
+        if not len(timeline):
+            note(notes, f"episode {episode.name} is left out: its streams share no time")
+            continue
+        warn_of_cuts(episode.name, streams, timeline, notes)
+        aligned: dict[str, Aligned[Any]] = {}
+        items = list(streams.items())
+        for first in range(0, len(items), 64):  # what one call takes
+            aligned |= align(dict(items[first : first + 64]), timeline)
+        yield Taken(number, episode.name, episode.task or "", np.asarray(timeline.times), aligned, streams)
+
+
+def note(notes: list[str], sentence: str) -> None:
+    if sentence not in notes:
+        notes.append(sentence)
+
+
+def export(
+    episodes: Sequence[Any],
+    target: Path,
+    *,
+    rate: float,
+    format: str,
+    streams: Sequence[str] | None = None,
+    done: Callable[[int], None] = lambda frames: None,
+) -> dict[str, Any]:
+    """Writes them; what was written, and notes. `done` hears of each episode's frames."""
+    if format not in FORMATS:
+        raise ValueError(missing("export: there is no format", format, FORMATS))
+    if not 0 < rate < 1e6:
+        raise ValueError(f"export: rate is {rate}; expected a positive number of hertz")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileError(f"{target}: is there already; an export is written to a new directory")
+    notes: list[str] = []
+    taken = take(episodes, rate, streams, notes)
+    write = {"lerobot": to_lerobot, "safetensors": to_safetensors, "mcap": to_mcap}[format]
+    frames = 0
+    count = 0
+    for length in write(taken, target, rate, notes):
+        frames += length
+        count += 1
+        done(length)
+    if count == 0:
+        raise ValueError(f"{target}: nothing to export: {'; '.join(notes) or 'there are no episodes'}")
+    return {"path": str(target), "format": format, "rate_hz": rate, "episodes": count, "frames": frames, "notes": notes}
+
+
+# ---- What a stream is in an export
+
+
+def is_packed(stream: Any) -> bool:
+    """Its samples are no rows of an array."""
+    return bool(stream.info.ragged)
+
+
+def is_video(stream: Any) -> bool:
+    return stream.info.metadata.get("kind") == "video"
+
+
+def numbers(taken: Taken, name: str) -> Array:
+    return np.asarray(taken.aligned[name].values)
+
+
+def seen(taken: Taken, name: str) -> Array:
+    """Which sample is behind each target."""
+    return np.maximum(np.asarray(taken.aligned[name].index), 0)
+
+
+def frames_of(taken: Taken, name: str) -> Iterator[Array]:
+    """The image at each target; what is held is unpacked once."""
+    stream, last = taken.streams[name], (-1, np.zeros(0))
+    if is_video(stream):
+        wanted, frames = seen(taken, name), Frames(stream.info, np.asarray(stream.values))
+        for first in range(0, len(wanted), 64):  # in pieces, so that a video is read forward
+            some = wanted[first : first + 64]
+            images = dict(zip(range(some.min(), some.max() + 1), frames[some.min() : some.max() + 1], strict=True))
+            yield from (images[k] for k in some)
+        return
+    metadata = stream.info.metadata
+    for k in seen(taken, name):
+        if k != last[0]:
+            sample = stream.samples[k] if stream.samples is not None else np.asarray(stream.values)[k]
+            last = int(k), _pictures.picture(name, sample, metadata)
+        yield last[1]
+
+
+def flat_names(stream: Any) -> tuple[str, ...]:
+    return tuple(stream.channels or ())
+
+
+# ---- LeRobot
+
+
+def to_lerobot(episodes: Iterator[Taken], target: Path, rate: float, notes: list[str]) -> Iterator[int]:
+    first = next(episodes, None)
+    if first is None:
+        return
+    features: dict[str, Feature] = {}
+    pictures, plain = [], []
+    for name, stream in first.streams.items():
+        key = name.strip("/").replace("/", ".")  # LeRobot's features have no slashes
+        image = _pictures.is_image(stream.info.metadata) or is_video(stream)
+        if image and (is_video(stream) or _pictures.is_colour(stream.info.metadata)):
+            shape = next(frames_of(first, name)).shape
+            even = (shape[0] - shape[0] % 2, shape[1] - shape[1] % 2, 3)  # yuv420p halves both
+            features[key] = Feature("video", even)
+            pictures.append((name, key))
+        elif is_packed(stream):
+            note(notes, f'stream "{name}" is left out: LeRobot has no feature for samples of varying length')
+        else:
+            values = numbers(first, name)
+            features[key] = Feature(str(values.dtype), values.shape[1:] or (1,), flat_names(stream))
+            plain.append((name, key))
+            features[f"valid.{key}"] = Feature("bool", (1,))
+    if not plain:
+        raise ValueError(f"{target}: nothing to export: a LeRobot data set needs a stream of numbers")
+    whole = True
+    with LeRobotWriter(target, fps=rate, features=features) as writer:
+        for taken in chain(first, episodes):
+            columns = {key: numbers(taken, name) for name, key in plain}
+            for name, key in plain:
+                columns[f"valid.{key}"] = np.asarray(taken.aligned[name].valid)[:, None]
+                whole &= bool(columns[f"valid.{key}"].all())
+            videos = {key: cropped(frames_of(taken, name), features[key].shape) for name, key in pictures}
+            writer.add(columns, taken.task or "no task", videos)
+            yield len(taken.times)
+    if not whole:
+        note(notes, "some values are not real, and repeat the nearest sample: mask them by valid.<feature>")
+
+
+def chain(first: Taken, others: Iterator[Taken]) -> Iterator[Taken]:
+    yield first
+    yield from others
+
+
+def cropped(frames: Iterator[Array], shape: tuple[int, ...]) -> Iterator[Array]:
+    for frame in frames:
+        yield frame[: shape[0], : shape[1]]
+
+
+# ---- safetensors
+
+NAMES = {"float16": "F16", "float32": "F32", "float64": "F64", "bool": "BOOL", "bfloat16": "BF16"}
+NAMES |= {f"int{n}": f"I{n}" for n in (8, 16, 32, 64)} | {f"uint{n}": f"U{n}" for n in (8, 16, 32, 64)}
+
+
+def to_safetensors(episodes: Iterator[Taken], target: Path, rate: float, notes: list[str]) -> Iterator[int]:
+    """A file for each episode: times, and of each stream its values, .valid and .age; packed samples with .offsets."""
+    folder = target.with_name(f".{target.name}.part-{os.getpid()}")
+    folder.mkdir(parents=True)
+    try:
+        for taken in episodes:
+            tensors: dict[str, Array] = {"times": taken.times}
+            about: dict[str, Any] = {}
+            for name, stream in taken.streams.items():
+                if is_packed(stream):
+                    pieces = [stream.samples[k] for k in seen(taken, name)]
+                    tensors[name] = np.concatenate(pieces) if pieces else np.zeros(0, np.uint8)
+                    tensors[f"{name}.offsets"] = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
+                else:
+                    tensors[name] = numbers(taken, name)
+                tensors[f"{name}.valid"] = np.asarray(taken.aligned[name].valid)
+                tensors[f"{name}.age"] = np.asarray(taken.aligned[name].age)
+                about[name] = {"channels": flat_names(stream), "type": stream.info.type, **stream.info.metadata}
+            metadata = {"episode": taken.name, "task": taken.task, "rate_hz": f"{rate:g}", "streams": json.dumps(about)}
+            save(folder / f"episode-{taken.number:06d}.safetensors", tensors, metadata)
+            yield len(taken.times)
+        if target.exists():
+            target.rmdir()
+        folder.rename(target)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def save(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
+    """A safetensors file, as its specification says: the size of the header, the header, the data, wide types first."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    order = sorted(tensors, key=lambda name: -tensors[name].dtype.itemsize)
+    offset = 0
+    for name in order:
+        array = tensors[name]
+        header[name] = {
+            "dtype": NAMES[str(array.dtype)],
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + array.nbytes],
+        }
+        offset += array.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)))
+        file.write(text)
+        for name in order:
+            file.write(np.ascontiguousarray(tensors[name]).tobytes())
+
+
+# ---- MCAP
+
+
+def to_mcap(episodes: Iterator[Taken], target: Path, rate: float, notes: list[str]) -> Iterator[int]:
+    """A file for each episode: JSON messages, an object of channel names and numbers, on a topic for each stream."""
+    from robocache import mcap
+
+    folder = target.with_name(f".{target.name}.part-{os.getpid()}")
+    folder.mkdir(parents=True)
+    try:
+        for taken in episodes:
+            with mcap.Writer(folder / f"episode-{taken.number:06d}.mcap") as writer:
+                if taken.task:
+                    writer.add_metadata("robocache", {"episode": taken.name, "task": taken.task})
+                columns = []
+                for name, stream in taken.streams.items():
+                    if is_packed(stream) or is_video(stream):
+                        note(notes, f'stream "{name}" is left out: images and clouds are not written as JSON')
+                        continue
+                    values = numbers(taken, name).reshape(len(taken.times), -1)
+                    keys = flat_names(stream) or tuple(f"value[{k}]" for k in range(values.shape[1]))
+                    kinds = {key: {"type": "integer" if values.dtype.kind in "iu" else "number"} for key in keys}
+                    schema = json.dumps({"type": "object", "properties": kinds})
+                    number = writer.add_schema(f"robocache.{name.strip('/')}", "jsonschema", schema)
+                    topic = name if name.startswith("/") else f"/{name}"
+                    columns.append((writer.add_channel(topic, "json", number), keys, values.tolist()))
+                for k, at in enumerate(taken.times.tolist()):
+                    for channel, keys, rows in columns:
+                        row = {
+                            key: (value if value == value else None) for key, value in zip(keys, rows[k], strict=True)
+                        }
+                        writer.write(channel, json.dumps(row, allow_nan=True).encode(), log_time=at)
+            yield len(taken.times)
+        if target.exists():
+            target.rmdir()
+        folder.rename(target)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

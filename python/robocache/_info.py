@@ -1,0 +1,70 @@
+"""`robocache info`: what is in a recording, and what its timing is like."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from robocache import _build, _report
+from robocache._core import FileError
+from robocache._recipe import first_recipe
+from robocache._recording import Recording
+from robocache._sync import SyncReport, sync_report
+
+MOST_EPISODES = 12  # rows of their table
+
+
+def gather(recording: Recording, full: bool, gap: float | None, show: bool) -> tuple[dict[str, Any], SyncReport]:
+    with _build.progress("reading", show) as told:
+        name = Path(recording.path).name
+        report = sync_report(
+            recording, full=full, gap=gap, progress=lambda b: told(name, _build.share_of(recording, b))
+        )
+    episodes = [
+        {"name": episode.name, "task": episode.task, "start": episode._part.start, "end": episode._part.end}
+        for episode in recording.episodes
+    ]
+    return {"path": recording.path, "format": recording.format, "episodes": episodes, "sync": report.as_dict()}, report
+
+
+def show(recording: Recording, report: SyncReport) -> None:
+    rows = []
+    for stream in report.streams.values():
+        shape = "" if stream.shape is None else f"{stream.dtype} [{', '.join(map(str, stream.shape))}]"
+        rows.append([stream.name, stream.type, shape or "-", f"{stream.samples:,}"])
+    for name, content in recording.listed().items():
+        if not any(stream == name or stream.startswith(f"{name}/") for stream in report.streams):
+            rows.append([name, content.type, "-", f"{content.samples:,}, no numbers" if content.samples else "0"])
+    _report.table(f"{recording.path}: {recording.format}", ("stream", "type", "sample", "samples"), rows)
+    if len(recording.episodes) > 1:
+        some = recording.episodes[:MOST_EPISODES]
+        rows = [[str(e.index), e.name, f"{e.duration:.2f} s", e.task or "-"] for e in some]
+        title = f"Episodes: {len(recording.episodes)}"
+        title += f", the first {MOST_EPISODES}" if len(recording.episodes) > MOST_EPISODES else ""
+        _report.table(title, ("", "name", "length", "task"), rows)
+    report.show()
+
+
+def write_recipe(recording: Recording, path: Path) -> None:
+    text = first_recipe(recording)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise FileError(f"{path}: is there already, and may have been edited; it is not overwritten") from None
+
+
+def main(recording: Recording, *, full: bool, as_json: bool, recipe: Path | None, gap: float | None) -> SyncReport:
+    found, report = gather(recording, full, gap, not as_json)
+    if recipe is not None:
+        write_recipe(recording, recipe)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return report
+    show(recording, report)
+    if recipe is not None:
+        _report.paragraph(
+            f"Recipe: {recipe}. Edit it, then: robocache build {recording.path} -o CACHE --recipe {recipe}"
+        )
+    return report

@@ -1,0 +1,168 @@
+"""MCAP files as recordings. The engine reads and decodes them (robocache._core); here they get their names."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache import _core
+from robocache._bytes import source_of
+from robocache._core import FileError
+from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped
+
+MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # only all messages of a topic tell its streams
+FIRST_JSON = 64  # messages: JSON has no schema that is kept, and a list may be empty at first
+
+
+def info_of(given: tuple[Any, ...]) -> StreamInfo:
+    """What the engine says of a stream."""
+    name, kind, dtype, shape, channels, methods, ragged, metadata = given
+    method = tuple(methods) or None
+    if len(methods) == 1:
+        method = methods[0][0]  # one for all
+    return StreamInfo(name, kind, np.dtype(dtype), tuple(shape), tuple(channels), method, ragged, dict(metadata))
+
+
+def batch_of(piece: tuple[Any, ...], episode: int = 0) -> Batch:
+    info, values, times, arrivals, lengths = piece
+    made = info_of(info)
+    return Batch(episode, made.name, values, times, arrivals, lengths, made)
+
+
+def streams_of(
+    source: Source,
+    topic: str,
+    kind: str,
+    encoding: str,
+    text: bytes,
+    message_encoding: str,
+    messages: list[tuple[bytes, int, int]],
+) -> list[str]:
+    """The names of the streams that messages give."""
+    try:
+        decoder = _core.Decoder(kind, encoding, text, message_encoding, topic, source.time)
+        decoder.add(messages)
+    except FileError as error:
+        note = str(error)
+        source.notes += [] if note in source.notes else [note]
+        return []
+    return [piece[0][0] for piece in decoder.take()]
+
+
+class McapSource(Source):
+    format = "MCAP"
+
+    def __init__(self, path: Any, time: str) -> None:
+        source, self.path = source_of(path, "open")
+        self.given, self.time, self.notes = path, time, []
+        self.files = (Path(self.path),) if isinstance(source, bytes) else ()
+        self.engine = _core.McapRecording(source, self.path, time)
+        summary = self.engine.summary()
+        self.note(summary["warnings"])
+        self.topics = {topic: Content(topic, kind, count) for topic, kind, _, _, count in summary["topics"]}
+        self.encodings = {topic: encoding for topic, _, encoding, _, _ in summary["topics"]}
+        self.start, self.end = summary["start"], summary["end"]
+        self._opened: Any = None
+        self._inside: dict[str, dict[str, Content]] = {}  # the streams of a topic, where they are known
+
+    def note(self, sentences: Sequence[str]) -> None:
+        found = [sentence.removeprefix(f"{self.path}: ") for sentence in sentences]
+        self.notes += [sentence for sentence in dict.fromkeys(found) if sentence not in self.notes]
+
+    def parts(self) -> Sequence[Part]:
+        return [Part(Path(self.path).stem, None, self.start, self.end)]
+
+    def listed(self, episode: int) -> Mapping[str, Content]:
+        return self.topics
+
+    def contents(self, episode: int) -> Mapping[str, Content]:
+        return {name: content for topic in self.topics for name, content in self._streams(topic).items()}
+
+    def _streams(self, topic: str) -> dict[str, Content]:
+        """What a topic gives: its first message tells, or for some types all of them."""
+        if topic not in self._inside:
+            kind, count = self.topics[topic].type, self.topics[topic].samples
+            self._inside[topic] = {}
+            if kind in MANY:
+                samples: dict[str, int] = {}
+                for piece in self.engine.pieces([topic]):
+                    samples[piece[0][0]] = samples.get(piece[0][0], 0) + len(piece[2])
+                self._inside[topic] = {name: Content(name, kind, number) for name, number in samples.items()}
+            else:
+                for name in self._first(topic):
+                    self._inside[topic][name] = Content(name, kind, count)
+        return self._inside[topic]
+
+    def _reader(self) -> Any:
+        """For what the engine's recording has no words for: single messages, the index."""
+        if self._opened is None:
+            from robocache.mcap import Reader
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the engine's own are in `notes`
+                self._opened = Reader(self.given)
+        return self._opened
+
+    def _first(self, topic: str) -> list[str]:
+        most = FIRST_JSON if self.encodings[topic] == "json" else 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the engine's own are in `notes`
+            found = list(itertools.islice(self._reader().messages([topic]), most))
+        if not found:
+            return []
+        schema = found[0].schema
+        about: tuple[str, str, bytes] = ("", "", b"")
+        if schema is not None:
+            about = (schema.name, schema.encoding, schema.data)
+        some = [(message.data, message.log_time, message.publish_time) for message in found]
+        return streams_of(self, topic, *about, self.encodings[topic], some)
+
+    def batches(
+        self,
+        streams: Collection[str] | None = None,
+        episode: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> Iterator[Batch]:
+        topics = None
+        if streams is not None:
+            topics = [topic for topic in self.topics if any(name in streams for name in self._streams(topic))]
+        if start is not None or end is not None:
+            first, last = max(start or 0, 0), None if end is None else max(end, 0)
+            pieces = self.engine.pieces(topics, first, last)
+        else:
+            pieces = self.engine.pieces(topics)
+        for piece in pieces:
+            batch = clipped(batch_of(piece), start, end)
+            if batch is not None and (streams is None or batch.stream in streams):
+                yield batch
+        self.note(self.engine.summary()["warnings"])
+        for topic, count, sentence in self.engine.problems:
+            self.note([f"{topic}: {count} broken messages left out; the first: {sentence}" if count else sentence])
+
+    def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
+        """From the message indexes behind each chunk: no chunk is unpacked."""
+        reader = self._reader()
+        if not reader.is_indexed:
+            return None
+        topics = {number: channel.topic for number, channel in reader.channels.items()}
+        times: dict[str, list[NDArray[np.int64]]] = {topic: [] for topic in self.topics}
+        for place, chunk in enumerate(reader.chunk_indexes):
+            found = reader.message_indexes(place)
+            if not found and chunk["message_index_offsets"]:
+                return None
+            for index in found:
+                if index["channel_id"] in topics:
+                    stamps = np.array([at for at, _ in index["records"]], np.uint64).astype(np.int64)
+                    times[topics[index["channel_id"]]].append(stamps)
+        made = {topic: np.concatenate([np.zeros(0, np.int64), *parts]) for topic, parts in times.items()}
+        statistics = reader.statistics
+        if statistics is None or sum(map(len, made.values())) != statistics["message_count"]:
+            return None  # an index that leaves messages out
+        return {topic: (self.topics[topic].type, arrivals) for topic, arrivals in made.items()}

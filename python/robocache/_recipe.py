@@ -1,0 +1,461 @@
+"""Recipes: which streams of a recording become which of a cache, and how. A short TOML file.
+
+    [source]                              # how the recordings are opened; all may be left out
+    time = "auto"                         # "stamp", "log", "publish"
+    rate = 50                             # HDF5 without times
+    msg_path = ["msgs"]                   # rosbag2: folders with .msg files
+
+    [task]
+    name = "pick the mug"
+
+    [episodes]                            # as --episodes, --gap and --episode-topic
+    by = "gap"                            # "file", "gap", "topic"
+    gap = 5.0                             # seconds in which nothing was logged
+    topic = "/episode"
+
+    [streams."/joint_states"]             # the recording's stream; only those that are named here are taken
+    name = "observation.state"            # the cache's; default: the same
+    channels = ["position.*"]             # patterns, in the order that they are wanted; default: all
+    method = "linear"                     # or { "position.*" = "linear", "orientation.*" = "slerp" }
+    latency = 0.008                       # seconds that a stamp is later than the event: taken off the times
+    clock_offset = 0.0                    # seconds that the sensor's clock is ahead of the robot's: taken off, too
+    dtype = "float32"
+
+    [streams.action]                      # two streams out of one: name the topic
+    topic = "/joint_states"
+    channels = ["effort.*"]
+
+For HDF5, a stream may also say `times` (the path of its times) or `rate`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robocache._align import Method
+from robocache._core import FileError
+from robocache._recording import Array, Batch, Content, Part, Recording, Source, StreamInfo, clipped, missing, open
+
+SECTIONS: dict[str, dict[str, tuple[type, ...]]] = {
+    "source": {"time": (str,), "rate": (int, float), "msg_path": (str, list)},
+    "task": {"name": (str,)},
+    "episodes": {"by": (str,), "gap": (int, float), "topic": (str,)},
+}
+STREAM: dict[str, tuple[type, ...]] = {
+    "topic": (str,),
+    "name": (str,),
+    "channels": (list, str),
+    "method": (str, dict),
+    "latency": (int, float),
+    "clock_offset": (int, float),
+    "dtype": (str,),
+    "times": (str,),
+    "rate": (int, float),
+}
+DTYPES = ("float16", "float32", "float64", "bool", *(f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)))
+METHODS = ("linear", "hold", "nearest", "slerp", "angle", "angle_degrees", "cubic", "mean", "max", "min", "last")
+BY = ("file", "gap", "topic")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One [streams.*] table."""
+
+    topic: str
+    name: str
+    channels: tuple[str, ...] = ()
+    method: str | dict[str, str] | None = None
+    latency: int = 0  # nanoseconds
+    clock_offset: int = 0
+    dtype: str | None = None
+    times: str | None = None
+    rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    path: str
+    streams: tuple[Wanted, ...] = ()  # none: all, as they are
+    task: str | None = None
+    source: dict[str, Any] = field(default_factory=dict)
+    episodes: dict[str, Any] = field(default_factory=dict)
+
+    def open(self, path: str | os.PathLike[str]) -> Recording:
+        """The recording, as [source] says; `apply` does the rest."""
+        options = dict(self.source)
+        if "msg_path" in options:
+            folders = options["msg_path"]
+            base = Path(self.path).parent
+            options["msg_path"] = [base / folder for folder in ([folders] if isinstance(folders, str) else folders)]
+        mapped = {w.topic: {"values": w.topic} for w in self.streams if w.times is not None or w.rate is not None}
+        for wanted in self.streams:
+            for key in ("times", "rate"):
+                if getattr(wanted, key) is not None:
+                    mapped[wanted.topic][key] = getattr(wanted, key)
+        return open(path, **options, mapping=mapped or None)
+
+    def apply(self, recording: Recording) -> Recording:
+        if not self.streams and self.task is None:
+            return recording
+        return Recording(CookedSource(self, recording._source))
+
+
+def load_recipe(path: str | os.PathLike[str]) -> Recipe:
+    """Reads and checks a recipe: FileError where it is no TOML, ValueError where a key is unknown or wrong."""
+    where = str(path)
+    try:
+        given = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(f"{where}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:  # also no UTF-8
+        raise FileError(f"{where}: not TOML: {error}") from None
+    for section in given:
+        if section not in (*SECTIONS, "streams"):
+            raise ValueError(missing(f"{where}: a recipe has no section", section, [*SECTIONS, "streams"]))
+        if not isinstance(given[section], dict):
+            raise ValueError(f"{where}: {section} must be a table: [{section}]")
+    for section, known in SECTIONS.items():
+        check(f"{where}: [{section}]", given.get(section, {}), known)
+    by = given.get("episodes", {}).get("by", "file")
+    if by not in BY:
+        raise ValueError(f'{where}: [episodes]: by is "{by}"; expected "file", "gap" or "topic"')
+    streams = []
+    for key, table in given.get("streams", {}).items():
+        spot = f'{where}: [streams."{key}"]'
+        if not isinstance(table, dict):
+            raise ValueError(f"{spot} must be a table")
+        check(spot, table, STREAM)
+        streams.append(wanted_of(spot, key, table))
+    names = [wanted.name for wanted in streams]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f'{where}: two streams are named "{twice}"')
+    task = given.get("task", {}).get("name")
+    return Recipe(where, tuple(streams), task, given.get("source", {}), given.get("episodes", {}))
+
+
+def check(where: str, table: Mapping[str, Any], known: Mapping[str, tuple[type, ...]]) -> None:
+    for key, value in table.items():
+        if key not in known:
+            raise ValueError(missing(f"{where}: there is no key", key, known))
+        if not isinstance(value, known[key]) or isinstance(value, bool):
+            kinds = " or ".join(
+                {"str": "text", "dict": "table"}.get(kind.__name__, kind.__name__) for kind in known[key]
+            )
+            raise ValueError(f"{where}: {key} is {value!r}; expected {kinds}")
+
+
+def wanted_of(where: str, key: str, table: Mapping[str, Any]) -> Wanted:
+    topic = table.get("topic", key)
+    channels = table.get("channels", ())
+    channels = (channels,) if isinstance(channels, str) else tuple(channels)
+    if not all(isinstance(pattern, str) for pattern in channels):
+        raise ValueError(f"{where}: channels must be a list of text")
+    method = table.get("method")
+    for name in method.values() if isinstance(method, dict) else [method] if method is not None else []:
+        if name not in METHODS:
+            raise ValueError(missing(f"{where}: there is no method", str(name), METHODS))
+    dtype = table.get("dtype")
+    if dtype is not None and dtype not in DTYPES:
+        raise ValueError(missing(f"{where}: there is no dtype", dtype, DTYPES))
+    seconds = {}
+    for name in ("latency", "clock_offset"):
+        seconds[name] = float(table.get(name, 0.0))
+        if not abs(seconds[name]) < 2**31:
+            raise ValueError(f"{where}: {name} is {seconds[name]}; expected seconds")
+    return Wanted(
+        topic,
+        table.get("name", key),
+        channels,
+        method,
+        round(seconds["latency"] * 1e9),
+        round(seconds["clock_offset"] * 1e9),
+        dtype,
+        table.get("times"),
+        table.get("rate"),
+    )
+
+
+# ---- Applied to a recording
+
+
+class CookedSource(Source):
+    """A recording as a recipe wants it."""
+
+    def __init__(self, recipe: Recipe, source: Source) -> None:
+        self.recipe, self.source = recipe, source
+        self.format, self.path, self.time = source.format, source.path, source.time
+        self.files, self.notes = source.files, source.notes
+        if recipe.streams and source.parts():
+            there = {name for k in range(min(len(source.parts()), 16)) for name in source.contents(k)}
+            for wanted in recipe.streams:
+                if wanted.topic not in there:
+                    raise ValueError(
+                        missing(f"{recipe.path}: {source.path} has no stream", wanted.topic, sorted(there))
+                    )
+
+    def parts(self) -> Sequence[Part]:
+        task = self.recipe.task
+        return [part if task is None else part._replace(task=task) for part in self.source.parts()]
+
+    def contents(self, episode: int) -> Mapping[str, Content]:
+        contents = self.source.contents(episode)
+        if not self.recipe.streams:
+            return contents
+        wanted = [w for w in self.recipe.streams if w.topic in contents]
+        return {w.name: contents[w.topic]._replace(name=w.name) for w in wanted}
+
+    def batches(
+        self,
+        streams: Collection[str] | None = None,
+        episode: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> Iterator[Batch]:
+        if not self.recipe.streams:
+            yield from self.source.batches(streams, episode, start, end)
+            return
+        chosen = [w for w in self.recipe.streams if streams is None or w.name in streams]
+        topics = {w.topic for w in chosen}
+        for batch in self.source.batches(topics, episode, start, end):
+            for wanted in chosen:
+                if wanted.topic == batch.stream:
+                    yield cooked(self.recipe.path, wanted, batch)
+
+    def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
+        return self.source.samples(info, values)
+
+    def quick(self) -> Mapping[str, Any] | None:
+        found = self.source.quick()
+        if found is None or not self.recipe.streams:
+            return found
+        return {w.name: found[w.topic] for w in self.recipe.streams if w.topic in found}
+
+    def listed(self, episode: int) -> Mapping[str, Content]:
+        return self.contents(episode) if self.recipe.streams else self.source.listed(episode)
+
+
+def cooked(where: str, wanted: Wanted, batch: Batch) -> Batch:
+    info, values = batch.info, batch.values
+    spot = f'{where}: [streams."{wanted.name}"]'
+    channels = info.channels
+    if wanted.channels:
+        if not channels or values.ndim != 2:
+            raise ValueError(f"{spot}: {wanted.topic} has no named channels to choose from")
+        picks = [k for pattern in wanted.channels for k in matches(spot, pattern, channels)]
+        values, channels = values[:, picks], tuple(channels[k] for k in picks)
+        info = info._replace(shape=(len(picks),), channels=channels, method=kept_method(info.method, picks))
+    if wanted.dtype is not None and not info.ragged:
+        values = values.astype(wanted.dtype)
+        info = info._replace(dtype=np.dtype(wanted.dtype))
+    if wanted.method is not None:
+        info = info._replace(method=method_of(spot, wanted.method, channels))
+    metadata = dict(info.metadata)
+    shift = wanted.latency + wanted.clock_offset
+    if shift:
+        metadata |= {"latency_ns": str(wanted.latency), "clock_offset_ns": str(wanted.clock_offset)}
+    info = info._replace(name=wanted.name, metadata=metadata | {"topic": wanted.topic})
+    return batch._replace(stream=wanted.name, values=values, times=batch.times - shift, info=info)
+
+
+def matches(where: str, pattern: str, channels: Sequence[str]) -> list[int]:
+    if pattern in channels:  # "position[3]" is a name before it is a pattern
+        return [channels.index(pattern)]
+    found = [k for k, name in enumerate(channels) if fnmatch.fnmatchcase(name, pattern)]
+    if not found:
+        raise ValueError(missing(f"{where}: there is no channel", pattern, channels))
+    return found
+
+
+def kept_method(method: Method | None, picks: Sequence[int]) -> Method | None:
+    """Methods by range, of the channels that were picked."""
+    if method is None or isinstance(method, (str, Mapping)):
+        return method
+    by_channel = {k: name for name, begin, end in method for k in range(begin, end)}
+    return ranges([by_channel.get(k, "linear") for k in picks])
+
+
+def ranges(methods: Sequence[str]) -> Method:
+    made: list[tuple[str, int, int]] = []
+    for k, name in enumerate(methods):
+        if made and made[-1][0] == name:
+            made[-1] = (name, made[-1][1], k + 1)
+        else:
+            made.append((name, k, k + 1))
+    return tuple(made)
+
+
+def method_of(where: str, method: str | Mapping[str, str], channels: Sequence[str]) -> Method:
+    if isinstance(method, str):
+        return method
+    found = []
+    for name in channels:
+        chosen = next(
+            (m for pattern, m in method.items() if pattern == name or fnmatch.fnmatchcase(name, pattern)), None
+        )
+        if chosen is None:
+            raise ValueError(f'{where}: no pattern of method matches the channel "{name}"; end with "*"')
+        found.append(chosen)
+    return ranges(found)
+
+
+# ---- Episodes out of a long recording
+
+
+class SplitSource(Source):
+    """One recording as several episodes: ranges of its arrivals, each read by its range."""
+
+    def __init__(self, source: Source, cuts: Sequence[tuple[int, int]]) -> None:
+        self.source, self.cuts = source, list(cuts)
+        self.format, self.path, self.time = source.format, source.path, source.time
+        self.files, self.notes = source.files, source.notes
+
+    def parts(self) -> Sequence[Part]:
+        whole = self.source.parts()[0]
+        return [
+            Part(f"{whole.name}-{number}", whole.task, start, end - 1) for number, (start, end) in enumerate(self.cuts)
+        ]
+
+    def contents(self, episode: int) -> Mapping[str, Content]:
+        return {name: content._replace(samples=None) for name, content in self.source.contents(0).items()}
+
+    def batches(
+        self,
+        streams: Collection[str] | None = None,
+        episode: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> Iterator[Batch]:
+        for number in range(len(self.cuts)) if episode is None else [episode]:
+            for batch in self.source.batches(streams, 0, *self.cuts[number]):
+                kept = clipped(batch._replace(episode=number), start, end)
+                if kept is not None:
+                    yield kept
+
+    def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
+        return self.source.samples(info, values)
+
+
+def split(recording: Recording, by: str, gap: float = 5.0, topic: str | None = None) -> Recording:
+    """A recording of one episode cut into several.
+
+    by "gap": where nothing was logged for so many seconds. by "topic": while its first channel is not 0; of a topic
+    without numbers, from each message to the next.
+    """
+    if by == "file" or len(recording.episodes) != 1:
+        return recording
+    source = recording._source
+    if by == "gap":
+        quick = source.quick()
+        arrivals = [found for _, found in quick.values()] if quick else [batch.arrivals for batch in source.batches()]
+        every = np.sort(np.concatenate(arrivals)) if arrivals else np.zeros(0, np.int64)
+        if not len(every):
+            return recording
+        ends = np.flatnonzero(np.diff(every) > gap * 1e9)
+        starts = [int(every[0]), *(int(every[k + 1]) for k in ends)]
+        stops = [*(int(every[k]) + 1 for k in ends), int(every[-1]) + 1]
+        return Recording(SplitSource(source, list(zip(starts, stops, strict=True))))
+    if topic is None:
+        raise ValueError("episodes by topic: which one? --episode-topic, or topic in the recipe's [episodes]")
+    contents = source.contents(0)
+    if topic not in contents:
+        raise ValueError(missing(f"{recording.path}: there is no topic", topic, contents))
+    marks = list(source.batches([topic], 0))
+    last = recording.episodes[0].end + 1
+    times = np.concatenate([np.zeros(0, np.int64), *(batch.arrivals for batch in marks)])
+    numbers = all(b.lengths is None and b.values.ndim == 2 and b.values.shape[1] > 0 for b in marks)
+    on = (
+        np.concatenate([np.zeros(0, bool), *(b.values[:, 0] != 0 for b in marks)])
+        if numbers
+        else np.ones(len(times), bool)
+    )
+    edges = [*times.tolist(), last]
+    cuts: list[tuple[int, int]] = []
+    for k, is_on in enumerate(on):
+        if not is_on or edges[k + 1] <= edges[k]:
+            continue
+        if numbers and k > 0 and on[k - 1] and cuts:
+            cuts[-1] = (cuts[-1][0], edges[k + 1])  # still on
+        else:
+            cuts.append((edges[k], edges[k + 1]))
+    if not cuts:
+        raise ValueError(f"{recording.path}: {topic} marks no episode: it is never other than 0")
+    return Recording(SplitSource(source, cuts))
+
+
+# ---- A first one to edit
+
+
+def first_recipe(recording: Recording) -> str:
+    """A recipe that takes every stream as it is, for a person to edit."""
+    task = recording.episodes[0].task if len(recording.episodes) else None
+    lines = [
+        f"# What robocache build --recipe makes of {os.path.basename(recording.path.rstrip('/'))}: delete what is not",
+        "# wanted, and name what policies ask for: observation.state, action, observation.images.<camera>.",
+        "",
+        "[source]",
+        f"time = {json.dumps(recording.time)}  # or stamp, log, publish",
+        "",
+        "[task]",
+        f"name = {json.dumps(task)}" if task else '# name = "what the robot was asked to do"',
+        "",
+        "# [episodes]",
+        '# by = "gap"  # or file, topic',
+        "# gap = 5.0  # seconds in which nothing was logged",
+    ]
+    source = recording._source
+    infos: dict[str, StreamInfo] = {}
+    names = list(source.contents(0)) if len(recording.episodes) else []
+    for batch in source.batches(names, 0):
+        infos.setdefault(batch.stream, batch.info)
+        if len(infos) == len(names):
+            break
+    for name in names:
+        info = infos.get(name)
+        lines += ["", f"[streams.{json.dumps(name)}]" + (f"  # {info.type}" if info else "  # no samples")]
+        lines.append(f"name = {json.dumps(name)}")
+        if info is None:
+            continue
+        if info.channels and not info.metadata.get("kind"):
+            lines += written_channels(info.channels)
+        lines.append(written_method(info))
+        lines += ["# latency = 0.0  # seconds that a stamp is later than the event", "# clock_offset = 0.0"]
+    return "\n".join(lines) + "\n"
+
+
+def written_channels(channels: Sequence[str]) -> list[str]:
+    """Exact names, few to a line."""
+    if len(channels) > 40:
+        return [f"# channels: {len(channels)}, {channels[0]} to {channels[-1]}"]
+    rows = [
+        ", ".join(json.dumps(name, ensure_ascii=False) for name in channels[k : k + 4])
+        for k in range(0, len(channels), 4)
+    ]
+    return ["channels = [", *(f"  {row}," for row in rows), "]"]
+
+
+def written_method(info: StreamInfo) -> str:
+    method = info.method
+    if isinstance(method, str):
+        return f"method = {json.dumps(method)}"
+    if method and not isinstance(method, Mapping) and info.channels:
+        by_channel = {info.channels[k]: name for name, begin, end in method for k in range(begin, end)}
+        pairs: dict[str, str] = {}
+        for channel, name in by_channel.items():
+            stem = channel.rpartition(".")[0]
+            alike = {by_channel[other] for other in by_channel if other.startswith(f"{stem}.")}
+            pairs[f"{stem}.*" if stem and alike == {name} else channel] = name
+        table = ", ".join(
+            f"{json.dumps(pattern, ensure_ascii=False)} = {json.dumps(name)}" for pattern, name in pairs.items()
+        )
+        return f"method = {{ {table} }}"
+    return '# method = "linear"  # or cubic, nearest, hold, slerp, angle' if not info.ragged else '# method = "hold"'

@@ -1,0 +1,578 @@
+"""Recordings: what a robot logged, as episodes of streams, whatever the format. `open` finds out which one it is.
+
+A `Source` is a format's reader (`_mcap_source.py`, `_lerobot.py`, `_hdf5.py`, `_rosbag2.py`): it hands out batches of
+bounded size, as recorded. What users hold is the same for all: a `Recording` of `Episode`s whose `Streams` are decoded
+when they are touched, sorted by time, and go straight into rc.align.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache._align import Method, Stream
+from robocache._core import FileError
+
+Array = NDArray[Any]
+TIMES = ("auto", "stamp", "log", "publish")
+BATCH_BYTES = 2 << 20  # what a source aims at for one batch
+
+
+class StreamInfo(NamedTuple):
+    """What is known of a stream beside its samples."""
+
+    name: str  # "/odom"; of a message type that holds many: "/tf/base_link"
+    type: str  # "nav_msgs/msg/Odometry"
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]  # of a sample; of a row where samples are ragged
+    channels: tuple[str, ...]  # a name for each channel of the flattened shape, or none
+    method: Method | None  # a hint for align
+    ragged: bool  # a sample has any number of rows: points, the bytes of an image
+    metadata: dict[str, str]  # "encoding": "rgb8"; "varies" where messages disagree
+
+
+class Batch(NamedTuple):
+    """A piece of one stream, of bounded size, as recorded. Batches of one stream follow each other."""
+
+    episode: int
+    stream: str
+    values: Array  # [N, ...]; ragged: [rows of all samples, ...]
+    times: NDArray[np.int64]  # [N] nanoseconds; they may go backward
+    arrivals: NDArray[np.int64]  # [N] nanoseconds
+    lengths: NDArray[np.int64] | None  # [N] where samples are ragged: rows of each
+    info: StreamInfo  # channels may be added from one batch to the next, never taken away
+
+
+class Content(NamedTuple):
+    """A stream of an episode, as known before anything is decoded."""
+
+    name: str
+    type: str
+    samples: int | None  # None: only decoding can tell
+
+
+class Part(NamedTuple):
+    """An episode, as a source knows it."""
+
+    name: str
+    task: str | None
+    start: int | None  # nanoseconds, by log time where the format has one; None: only decoding can tell
+    end: int | None
+
+
+class Source(ABC):
+    """A format's reader. Nothing is decoded before `batches` is asked for its next one."""
+
+    format: str  # "MCAP", "LeRobot v3.0"
+    path: str  # for sentences
+    time: str  # as it was asked for
+    files: tuple[Path, ...] = ()  # what it reads: by them a cache tells whether it must be read again
+    notes: list[str]  # what a person should know: a rate that was assumed, topics that were left out
+
+    @abstractmethod
+    def parts(self) -> Sequence[Part]:
+        """The episodes."""
+
+    @abstractmethod
+    def contents(self, episode: int) -> Mapping[str, Content]:
+        """The streams of an episode, in the order of the file."""
+
+    @abstractmethod
+    def batches(
+        self,
+        streams: Collection[str] | None = None,
+        episode: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> Iterator[Batch]:
+        """One pass over the source, or over an episode; of these streams, with arrivals in [start, end)."""
+
+    def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
+        """What the values refer to, where they are references: a video's frames, decoded one by one."""
+        return None
+
+    def listed(self, episode: int) -> Mapping[str, Content]:
+        """What is there as the file lists it, where finding the streams means to decode some messages: topics."""
+        return self.contents(episode)
+
+    def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
+        """Type and arrivals of every topic, where an index has them and no message need be read."""
+        return None
+
+
+# ---- Streams in memory
+
+
+class RecordedStream(Stream[Array]):
+    """A stream out of a recording: an rc.Stream, with what the file says about it.
+
+    values, times, arrivals, channels, method: rc.Stream's own words; sorted by time, equal times as recorded.
+    info      type, dtype, shape, metadata.
+    backward  how many stamps were earlier than the one before, as recorded.
+    samples   where a sample is no row of an array (an image, a cloud, a frame of a video): samples[i] is sample i, and
+              `values` are their numbers (of a video: file and frame), held by align; so that
+              stream.samples[aligned.values[k]] is what was seen at target k.
+    """
+
+    __slots__ = ("backward", "info", "samples")
+
+    info: StreamInfo
+    backward: int
+    samples: Sequence[Any] | None
+
+    def __repr__(self) -> str:
+        what = f"{self.info.dtype} {[len(self), *self.info.shape]}"
+        if self.info.ragged:
+            what = f"{len(self)} samples of {self.info.dtype} {['*', *self.info.shape]}".replace("'", "")
+        parts = [f"{self.name!r}", self.info.type, what, describe_rate(np.asarray(self.times))]
+        return f"RecordedStream({', '.join(part for part in parts if part)})"
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+
+class Packed(Sequence[Array]):
+    """Samples of varying length, end to end in `rows`: packed[i] is sample i, a view of them."""
+
+    def __init__(self, rows: Array, lengths: NDArray[np.int64], order: NDArray[np.intp] | None = None) -> None:
+        ends = np.cumsum(lengths, dtype=np.int64)
+        self.rows = rows
+        self.begins, self.ends = ends - lengths, ends
+        if order is not None:
+            self.begins, self.ends = self.begins[order], self.ends[order]
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    @overload
+    def __getitem__(self, index: int) -> Array: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Array]: ...
+    def __getitem__(self, index: int | slice) -> Array | list[Array]:
+        if isinstance(index, slice):
+            return [self[k] for k in range(*index.indices(len(self)))]
+        k = range(len(self))[index]
+        return self.rows[self.begins[k] : self.ends[k]]
+
+    def __repr__(self) -> str:
+        return f"Packed({len(self)} samples, {self.rows.dtype} {list(self.rows.shape)} in all)"
+
+
+def widened(batch: Batch, info: StreamInfo) -> Array:
+    """The batch's values with the channels of `info`: NaN in those that came later."""
+    values = batch.values
+    if batch.info.ragged or batch.info.channels == info.channels or values.ndim != 2:
+        return values.astype(info.dtype, copy=False)
+    place = {name: k for k, name in enumerate(info.channels)}
+    wide = np.full((len(values), len(info.channels)), np.nan if info.dtype.kind == "f" else 0, info.dtype)
+    wide[:, [place[name] for name in batch.info.channels]] = values
+    return wide
+
+
+def assemble(batches: Iterable[Batch], source: Source) -> dict[str, RecordedStream]:
+    """Batches of one episode, as streams in memory."""
+    pieces: dict[str, list[Batch]] = {}
+    for batch in batches:
+        pieces.setdefault(batch.stream, []).append(batch)
+    return {name: join(found, source) for name, found in pieces.items()}
+
+
+def join(batches: Sequence[Batch], source: Source) -> RecordedStream:
+    info = batches[-1].info
+    times = np.concatenate([batch.times for batch in batches])
+    arrivals = np.concatenate([batch.arrivals for batch in batches])
+    values = np.concatenate([widened(batch, info) for batch in batches])
+    samples: Sequence[Any] | None = None
+    backward = int((np.diff(times) < 0).sum())
+    order = np.argsort(times, kind="stable") if backward else None
+    if order is not None:
+        times, arrivals = times[order], arrivals[order]
+    if info.ragged:
+        lengths = np.concatenate([np.zeros(0, np.int64) if b.lengths is None else b.lengths for b in batches])
+        samples = Packed(values, lengths, order)
+        values = np.arange(len(times), dtype=np.int64)
+    elif order is not None:
+        values = values[order]
+    named = None
+    if not info.ragged and info.channels and len(info.channels) == int(np.prod(info.shape, dtype=np.int64)):
+        named = info.channels
+    method = "hold" if info.ragged else info.method
+    stream = RecordedStream(values, times, arrivals=arrivals, method=method, channels=named, name=info.name)
+    stream.info = info
+    stream.backward = backward
+    stream.samples = samples if samples is not None else source.samples(info, values)
+    return stream
+
+
+def describe_rate(times: Array) -> str:
+    if len(times) < 2:
+        return ""
+    period = float(np.median(np.diff(times)))
+    return f"{1e9 / period:.4g} Hz" if period > 0 else ""
+
+
+def clipped(batch: Batch, start: int | None, end: int | None) -> Batch | None:
+    """The part of a batch with arrivals in [start, end); None where there is none."""
+    if start is None and end is None:
+        return batch
+    keep = np.ones(len(batch.times), bool)
+    if start is not None:
+        keep &= batch.arrivals >= start
+    if end is not None:
+        keep &= batch.arrivals < end
+    if keep.all():
+        return batch
+    if not keep.any():
+        return None
+    rows = keep if batch.lengths is None else np.repeat(keep, batch.lengths)
+    lengths = None if batch.lengths is None else batch.lengths[keep]
+    return batch._replace(
+        values=batch.values[rows], times=batch.times[keep], arrivals=batch.arrivals[keep], lengths=lengths
+    )
+
+
+# ---- What users hold
+
+Item = TypeVar("Item")
+
+
+class Streams(Mapping[str, RecordedStream]):
+    """The streams of an episode by name, each decoded when it is touched and then kept; all at once by items()."""
+
+    def __init__(self, source: Source, episode: int, start: int | None = None, end: int | None = None) -> None:
+        self._source = source
+        self._episode = episode
+        self._range = (start, end)
+        self._decoded: dict[str, RecordedStream] = {}
+
+    @property
+    def contents(self) -> Mapping[str, Content]:
+        """Names, types and, where the file says them, numbers of samples; nothing is decoded for it."""
+        return self._source.contents(self._episode)
+
+    def select(self, *names: str) -> dict[str, RecordedStream]:
+        """Several streams, in one pass over the recording."""
+        contents = self.contents
+        for name in names:
+            if name not in contents:
+                raise NoStream(missing(f"{self._source.path}: there is no stream", name, contents))
+        wanted = [name for name in names if name not in self._decoded]
+        if wanted:
+            start, end = self._range
+            found = assemble(self._source.batches(wanted, self._episode, start, end), self._source)
+            for name in wanted:
+                self._decoded[name] = found[name] if name in found else empty(contents[name])
+        return {name: self._decoded[name] for name in names}
+
+    def __getitem__(self, name: str) -> RecordedStream:
+        return self.select(name)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.contents)
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.contents
+
+    def items(self) -> Any:
+        return self.select(*self.contents).items()
+
+    def values(self) -> Any:
+        return self.select(*self.contents).values()
+
+    def __repr__(self) -> str:
+        return f"Streams({', '.join(map(repr, self))})"
+
+
+def empty(content: Content) -> RecordedStream:
+    """A stream of which there is no sample."""
+    none = np.zeros(0, np.int64)
+    stream = RecordedStream(np.zeros((0, 0)), none, arrivals=none, name=content.name)
+    stream.info = StreamInfo(content.name, content.type, np.dtype(np.float64), (0,), (), None, False, {})
+    stream.backward, stream.samples = 0, None
+    return stream
+
+
+class Episode:
+    """Streams that were recorded together, on one clock."""
+
+    def __init__(self, source: Source, index: int, part: Part) -> None:
+        self.index = index
+        self.name = part.name
+        self.task = part.task
+        self.streams = Streams(source, index)
+        self._part = part
+
+    @property
+    def start(self) -> int:
+        """Nanoseconds: when the first sample was logged (or taken, where the format has no log time)."""
+        return self._extent()[0]
+
+    @property
+    def end(self) -> int:
+        """Nanoseconds: when the last sample was logged."""
+        return self._extent()[1]
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return (self.end - self.start) * 1e-9
+
+    def _extent(self) -> tuple[int, int]:
+        if self._part.start is None or self._part.end is None:  # the file does not say: all of it is decoded
+            arrivals = [s.arrivals for s in self.streams.values() if len(s)]
+            start = min((int(a.min()) for a in arrivals), default=0)
+            end = max((int(a.max()) for a in arrivals), default=0)
+            self._part = self._part._replace(start=start, end=end)
+        assert self._part.start is not None
+        assert self._part.end is not None
+        return self._part.start, self._part.end
+
+    def __repr__(self) -> str:
+        known = self._part.start is not None and self._part.end is not None
+        parts = [f"{self.index}: {self.name!r}", f"{len(self.streams._source.listed(self.index))} streams"]
+        parts += [f"{self.duration:.2f} s"] if known else []
+        parts += [f"task {self.task!r}"] if self.task else []
+        return f"Episode({', '.join(parts)})"
+
+
+class Episodes(Sequence[Episode]):
+    """Made when they are asked for: a data set may have a hundred thousand."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._parts = source.parts()
+        self._made: dict[int, Episode] = {}
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Episode: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Episode]: ...
+    def __getitem__(self, index: int | slice) -> Episode | list[Episode]:
+        if isinstance(index, slice):
+            return [self[k] for k in range(*index.indices(len(self)))]
+        k = range(len(self))[index]
+        if k not in self._made:
+            self._made[k] = Episode(self._source, k, self._parts[k])
+        return self._made[k]
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(map(repr, self[:4]))}{', ...' if len(self) > 4 else ''}]"
+
+
+class Recording:
+    """A log that was opened: `episodes`, and `streams` where there is one episode. Nothing is decoded yet.
+
+    path, format     "run.mcap", "MCAP"
+    time             as it was asked for: "auto", "stamp", "log" or "publish"
+    files            what is read
+    notes            what a person should know about it
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.path = source.path
+        self.format = source.format
+        self.time = source.time
+        self.files = source.files
+        self.episodes = Episodes(source)
+
+    @property
+    def notes(self) -> list[str]:
+        return list(self._source.notes)
+
+    @property
+    def streams(self) -> Streams:
+        """The streams of a recording that has one episode."""
+        if len(self.episodes) != 1:
+            raise ValueError(
+                f"{self.path}: there are {len(self.episodes)} episodes; take one: recording.episodes[0].streams"
+            )
+        return self.episodes[0].streams
+
+    def batches(self, streams: Collection[str] | None = None, episode: int | None = None) -> Iterator[Batch]:
+        """All samples in pieces of a few MiB, as recorded, episode by episode: one pass, in little memory."""
+        if streams is not None:
+            known = dict.fromkeys(name for k in range(len(self.episodes)) for name in self._source.contents(k))
+            for name in streams:
+                if name not in known:
+                    raise NoStream(missing(f"{self.path}: there is no stream", name, known))
+        return self._source.batches(streams, episode)
+
+    def listed(self) -> Mapping[str, Content]:
+        """What the file lists, without decoding: topics of an MCAP file, of which most give one stream."""
+        return self._source.listed(0) if len(self.episodes) else {}
+
+    def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
+        """Type and arrivals of every topic, out of the file's index; None where it has none."""
+        return self._source.quick()
+
+    def __repr__(self) -> str:
+        count = len(self.episodes)
+        streams = len(self.listed())
+        parts = self.episodes._parts
+        known = [part.end - part.start for part in parts if part.end is not None and part.start is not None]
+        long = f", {sum(known) * 1e-9:.2f} s" if len(known) == count else ""
+        of = f"{count} episode{'' if count == 1 else 's'}"
+        return f"Recording({self.path!r}, {self.format}: {of}, {streams} stream{'' if streams == 1 else 's'}{long})"
+
+
+class NoStream(KeyError):
+    """A KeyError whose sentence is for people."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def missing(sentence: str, name: str, names: Iterable[str]) -> str:
+    """`sentence "name"; near: ...`: what is there, by likeness."""
+    import difflib  # only for a sentence
+
+    names = list(names)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    near += [other for other in names if name.strip("/") and name.strip("/") in other and other not in near][:3]
+    if near:
+        return f'{sentence} "{name}"; near names: {", ".join(near)}'
+    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return f'{sentence} "{name}"; there are: {shown}' if names else f'{sentence} "{name}"; it has none'
+
+
+def need(module: str, extra: str, what: str) -> ModuleNotFoundError:
+    """What is raised where an optional package is not installed."""
+    install = f"which is not installed: pip install 'robocache[{extra}]'"
+    return ModuleNotFoundError(f"{what} needs {module}, {install}", name=module)
+
+
+# ---- Which format it is
+
+MCAP_MAGIC = b"\x89MCAP"
+SQLITE_MAGIC = b"SQLite format 3\0"
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+OTHERS = {  # what people try; a sentence helps more than "unknown"
+    b"#ROSBAG V": "a ROS 1 bag; convert it: rosbags-convert --src FILE --dst DIRECTORY",
+    b"PK\x03\x04": "a ZIP archive; unpack it first",
+    b"\x1f\x8b": "compressed by gzip; unpack it first",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd; unpack it first (zstd -d), or open the rosbag2 directory it belongs to",
+    b"PAR1": "a Parquet file; of a LeRobot data set, open its directory",
+}
+
+
+def open(
+    path: Any,
+    time: str = "auto",
+    *,
+    rate: float | None = None,
+    mapping: Mapping[str, Any] | None = None,
+    msg_path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+) -> Recording:
+    """A recording, whatever its format; its content says which. Nothing is decoded before a stream is touched.
+
+        recording = rc.open("run.mcap")
+        recording.streams["/odom"].values          # [N, D], with .times, .arrivals, .channels, .method
+        rc.align(recording.streams.select("/odom", "/joint_states"), timeline)
+
+    path      an MCAP file; a rosbag2 directory or its .db3 file; a LeRobot data set (v3.0, v2.1); an HDF5 file
+              (robomimic, ALOHA, or any with `mapping`); a cache. For MCAP also an address that fsspec opens
+              ("s3://..."), a file object, or bytes.
+    time      where a sample's time comes from: "stamp" (its header), "log" (when it was written), "publish", or "auto":
+              the stamp where there is one that is not zero, else the log time.
+    rate      HDF5 without times: samples per second, instead of the layout's usual one.
+    mapping   HDF5: {"joints": "/robot/q"} or {"joints": {"values": "/robot/q", "times": "/robot/t", ...}}.
+    msg_path  rosbag2: folders with .msg files, for types that neither the bag nor the rosbags package defines.
+
+    A file that is missing, damaged, or of another format raises FileError with a sentence.
+    """
+    if time not in TIMES:
+        raise ValueError(f'open: time is {time!r}; expected "auto", "stamp", "log" or "publish"')
+    if not isinstance(path, (str, os.PathLike)) or "://" in str(path):
+        from robocache._mcap_source import McapSource
+
+        return Recording(McapSource(path, time))
+    place = Path(path)
+    kind = sniff(place)
+    source: Source
+    if kind == "MCAP":
+        from robocache._mcap_source import McapSource
+
+        source = McapSource(str(place), time)
+    elif kind in ("rosbag2", "SQLite"):
+        from robocache._rosbag2 import open_rosbag2
+
+        folders = [msg_path] if isinstance(msg_path, (str, os.PathLike)) else list(msg_path or ())
+        source = open_rosbag2(place, time, [Path(folder) for folder in folders])
+    elif kind == "LeRobot":
+        from robocache._lerobot import LeRobotSource
+
+        source = LeRobotSource(place, time)
+    elif kind == "cache":
+        from robocache._cache_source import CachedSource
+
+        source = CachedSource(place)
+    else:
+        from robocache._hdf5 import Hdf5Source
+
+        source = Hdf5Source(place, time, rate, mapping)
+    return Recording(source)
+
+
+def sniff(place: Path) -> str:
+    """ "MCAP", "SQLite", "HDF5", "rosbag2", "LeRobot" or "cache"; FileError where it is none of them."""
+    known = "known are MCAP, rosbag2 (directory or .db3), LeRobot data sets (directory) and HDF5"
+    if place.is_dir():
+        for name, kind in (("metadata.yaml", "rosbag2"), ("meta/info.json", "LeRobot")):
+            if (place / name).is_file():
+                return kind
+        if is_cache(place):
+            return "cache"
+        try:
+            inside = sorted(entry.name for entry in place.iterdir())
+        except OSError as error:
+            raise FileError(f"{place}: cannot be read: {error.strerror}") from None
+        shown = ", ".join(inside[:6]) + (f" and {len(inside) - 6} more" if len(inside) > 6 else "")
+        raise FileError(
+            f"{place}: not a recording: a directory without metadata.yaml (rosbag2) or meta/info.json (LeRobot); "
+            + (f"it holds {shown}" if inside else "it is empty")
+        )
+    try:
+        with place.open("rb") as file:
+            head = file.read(4096)
+            if head[: len(MCAP_MAGIC)] == MCAP_MAGIC:
+                return "MCAP"
+            if head[: len(SQLITE_MAGIC)] == SQLITE_MAGIC:
+                return "SQLite"
+            for offset in (0, 512, 1024, 2048):  # HDF5 allows a block of the user's own before it
+                if head[offset : offset + len(HDF5_MAGIC)] == HDF5_MAGIC:
+                    return "HDF5"
+    except OSError as error:
+        raise FileError(f"{place}: {error.strerror or error}") from None
+    if not head:
+        raise FileError(f"{place}: the file is empty")
+    for magic, what in OTHERS.items():
+        if head.startswith(magic):
+            raise FileError(f"{place}: not a known format: it is {what}")
+    found = " ".join(f"{byte:02x}" for byte in head[:8])
+    raise FileError(f"{place}: not a known format: it begins with {found} ({printable(head[:8])}); {known}")
+
+
+def is_cache(place: Path) -> bool:
+    try:
+        head = (place / "manifest.json").read_bytes()
+        return isinstance(json.loads(head), dict)
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def printable(head: bytes) -> str:
+    return repr("".join(chr(byte) if 32 <= byte < 127 else "." for byte in head))

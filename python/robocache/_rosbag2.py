@@ -1,0 +1,581 @@
+"""rosbag2 recordings: a directory with metadata.yaml and one file or several, or a .db3 file alone.
+
+Files are MCAP or SQLite; a file may be compressed as a whole or message by message (zstd). SQLite bags before Iron
+carry no message definitions: those come from `msg_path`, else from the type stores of the rosbags package.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+import urllib.parse
+import weakref
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache import _core
+from robocache._core import FileError
+from robocache._mcap_source import MANY, McapSource, batch_of, streams_of
+from robocache._recording import BATCH_BYTES, Batch, Content, Part, Source, StreamInfo, clipped, sniff, widened
+
+METADATA_LIMIT = 64 << 20  # bytes of metadata.yaml
+LARGEST_MESSAGE = 1 << 30  # bytes, unpacked
+MOST_UNPACKED = 200  # times its size: what a compressed file may grow to on disk
+ROWS = 256  # messages read at a time
+
+
+def open_rosbag2(place: Path, time: str, msg_path: Sequence[Path]) -> Source:
+    if not place.is_dir():
+        return BagSource(place, [place], {}, time, msg_path)
+    found = load_metadata(place / "metadata.yaml")
+    files = []
+    named = found.get("relative_file_paths") or []
+    if not isinstance(named, list):
+        raise FileError(f"{place}/metadata.yaml: relative_file_paths is {named!r:.40}; expected a list")
+    for name in named:
+        relative = PurePosixPath(str(name))
+        if relative.is_absolute() or ".." in relative.parts:
+            raise FileError(f'{place}/metadata.yaml: the file "{name}" lies outside the bag')
+        # Bags before Eloquent name their files with the directory in front.
+        spots = [place / relative, place / relative.name]
+        files.append(next((spot for spot in spots if spot.is_file()), spots[0]))
+    if not files:
+        raise FileError(f"{place}/metadata.yaml: no files are named in relative_file_paths")
+    for file in files:
+        if not file.is_file():
+            raise FileError(f"{file}: the bag's metadata.yaml names this file, and it is not there")
+    return BagSource(place, files, found, time, msg_path)
+
+
+def load_metadata(path: Path) -> dict[str, Any]:
+    try:
+        size = path.stat().st_size
+        if size > METADATA_LIMIT:
+            raise FileError(f"{path}: {size} bytes are too many for a file of metadata")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise error if isinstance(error, FileError) else FileError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path}: not UTF-8: {error}") from None
+    try:
+        found = read_yaml(text).get("rosbag2_bagfile_information")
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:  # each YAML library has kinds of its own
+        raise FileError(f"{path}: not YAML: {error}") from None
+    if not isinstance(found, dict):
+        raise FileError(f"{path}: no rosbag2_bagfile_information; it is no rosbag2 metadata")
+    version = found.get("version")
+    if not isinstance(version, int) or not 1 <= version <= 9:
+        raise FileError(f"{path}: rosbag2 metadata of version {version}; 1 to 9 are read")
+    return found
+
+
+def read_yaml(text: str) -> Any:
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        pass
+    else:
+        return yaml.safe_load(text)
+    try:
+        from ruamel.yaml import YAML
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "rosbag2's metadata.yaml needs PyYAML or ruamel.yaml, and has neither: pip install 'robocache[rosbag2]'",
+            name="yaml",
+        ) from None
+    return YAML(typ="safe", pure=True).load(text)
+
+
+def zstd() -> Any:
+    """Python's own module from 3.14 on, or its backport."""
+    import importlib
+
+    for name in ("compression.zstd", "backports.zstd"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+    raise ModuleNotFoundError(
+        "a compressed rosbag2 needs backports.zstd, which is not installed: pip install 'robocache[rosbag2]'",
+        name="backports.zstd",
+    )
+
+
+def unpacked(where: str, data: bytes) -> bytes:
+    """One compressed message."""
+    library = zstd()
+    try:
+        decompressor = library.ZstdDecompressor()
+        made = decompressor.decompress(data, LARGEST_MESSAGE)
+    except (library.ZstdError, EOFError, MemoryError) as error:
+        raise FileError(f"{where}: a message that zstd cannot unpack: {error}") from None
+    if not decompressor.eof:
+        raise FileError(f"{where}: a compressed message is cut off, or over {LARGEST_MESSAGE} bytes")
+    return bytes(made)
+
+
+def unpack_file(file: Path, folder: Path) -> Path:
+    """A compressed file of a bag, unpacked into a folder of our own."""
+    library, target = zstd(), folder / file.stem
+    room = MOST_UNPACKED * file.stat().st_size + (1 << 20)
+    try:
+        with library.open(file, "rb") as packed, target.open("wb") as plain:
+            while piece := packed.read(1 << 20):
+                room -= len(piece)
+                if room < 0:
+                    raise FileError(f"{file}: unpacks to more than {MOST_UNPACKED} times its size; refused")
+                plain.write(piece)
+    except (library.ZstdError, EOFError) as error:
+        raise FileError(f"{file}: cannot be unpacked by zstd: {error}") from None
+    except OSError as error:
+        raise error if isinstance(error, FileError) else FileError(f"{file}: {error.strerror or error}") from None
+    return target
+
+
+class BagSource(Source):
+    """The files of a bag, one after the other, as one episode."""
+
+    def __init__(
+        self, place: Path, files: Sequence[Path], found: Mapping[str, Any], time: str, msg_path: Sequence[Path]
+    ) -> None:
+        self.path, self.time, self.notes = str(place), time, []
+        self.files = (*([place / "metadata.yaml"] if found else []), *files)
+        self.name = place.stem
+        mode = str(found.get("compression_mode") or "").upper()
+        packing = str(found.get("compression_format") or "").lower()
+        if mode not in ("", "NONE", "FILE", "MESSAGE"):
+            raise FileError(f"{place}/metadata.yaml: compression_mode is {mode}; FILE and MESSAGE are read")
+        if mode in ("FILE", "MESSAGE") and packing != "zstd":
+            raise FileError(f'{place}/metadata.yaml: compression_format is "{packing}"; zstd is read')
+        self._folder: Path | None = None
+        opened = [self._plain(file) for file in files]
+        kinds = [sniff(file) for file in opened]
+        self.bags: list[McapSource | SqliteBag | McapBag] = []
+        definitions = Definitions(msg_path)
+        for file, kind in zip(opened, kinds, strict=True):
+            if kind == "SQLite":
+                self.bags.append(SqliteBag(file, time, definitions, mode == "MESSAGE"))
+            elif kind != "MCAP":
+                raise FileError(f"{file}: {kind}, which is no file of a rosbag2")
+            elif mode == "MESSAGE":
+                self.bags.append(McapBag(file, time, definitions))
+            else:
+                self.bags.append(McapSource(str(file), time))
+        stores = sorted({"SQLite" if kind == "SQLite" else "MCAP" for kind in kinds})
+        self.format = f"rosbag2 ({', '.join(stores)})"
+        for bag in self.bags:
+            self.notes += [note for note in bag.notes if note not in self.notes]
+            bag.notes = self.notes  # what reading finds later is ours, too
+        self._start, self._end = extent(found, self.bags)
+
+    def _plain(self, file: Path) -> Path:
+        with file.open("rb") as opened:
+            packed = opened.read(4) == b"\x28\xb5\x2f\xfd"
+        if not packed:
+            return file
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="robocache-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        return unpack_file(file, self._folder)
+
+    def parts(self) -> Sequence[Part]:
+        return [Part(self.name, None, self._start, self._end)]
+
+    def contents(self, episode: int) -> Mapping[str, Content]:
+        return merged([bag.contents(0) for bag in self.bags])
+
+    def batches(
+        self,
+        streams: Collection[str] | None = None,
+        episode: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> Iterator[Batch]:
+        known: dict[str, StreamInfo] = {}
+        for bag in self.bags:
+            for batch in bag.batches(streams, 0, start, end):
+                batch = grown(batch, known.get(batch.stream))
+                known[batch.stream] = batch.info
+                yield batch
+
+    def listed(self, episode: int) -> Mapping[str, Content]:
+        return merged([bag.listed(0) for bag in self.bags])
+
+    def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
+        found: dict[str, tuple[str, NDArray[np.int64]]] = {}
+        for bag in self.bags:
+            part = bag.quick()
+            if part is None:
+                return None
+            for name, (kind, arrivals) in part.items():
+                found[name] = kind, np.concatenate([found[name][1], arrivals]) if name in found else arrivals
+        return found
+
+
+def merged(parts: Sequence[Mapping[str, Content]]) -> dict[str, Content]:
+    """The contents of all files."""
+    found: dict[str, Content] = {}
+    for part in parts:
+        for name, content in part.items():
+            before = found.get(name)
+            if before is not None:
+                known = before.samples is not None and content.samples is not None
+                total = (before.samples or 0) + (content.samples or 0) if known else None
+                content = content._replace(samples=total)
+            found[name] = content
+    return found
+
+
+def extent(found: Mapping[str, Any], bags: Sequence[Source]) -> tuple[int | None, int | None]:
+    """Log times: as metadata.yaml says, else as the files do."""
+    try:
+        start = int(found["starting_time"]["nanoseconds_since_epoch"])
+        return start, start + int(found["duration"]["nanoseconds"])
+    except (KeyError, TypeError, ValueError):
+        parts = [bag.parts()[0] for bag in bags]
+        starts, ends = [part.start for part in parts], [part.end for part in parts]
+        if any(at is None for at in (*starts, *ends)):
+            return None, None
+        return min(at for at in starts if at is not None), max(at for at in ends if at is not None)
+
+
+def grown(batch: Batch, before: StreamInfo | None) -> Batch:
+    """Channels of the files before stay, in their order: another file may have others, or another order."""
+    if before is None or before.ragged or before.channels == batch.info.channels or batch.values.ndim != 2:
+        return batch
+    channels = (*before.channels, *(name for name in batch.info.channels if name not in before.channels))
+    whole = len(channels) == len(batch.info.channels) or batch.info.dtype.kind == "f"
+    dtype = batch.info.dtype if whole else np.dtype(np.float64)  # NaN where a sample has none
+    info = batch.info._replace(channels=channels, shape=(len(channels),), dtype=dtype)
+    if before.channels != channels[: len(batch.info.channels)] and not isinstance(info.method, str):
+        info = info._replace(method=before.method)
+    return batch._replace(values=widened(batch, info), info=info)
+
+
+# ---- What defines the messages
+
+
+class Definitions:
+    """ros2msg texts by type: from folders of .msg files, else from the rosbags package."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = list(folders)
+        for folder in self.folders:
+            if not folder.is_dir():
+                raise FileError(f"{folder}: msg_path must name a folder with .msg files, and this is none")
+        self._store: Any = None
+        self._files: dict[str, Path] | None = None
+
+    def find(self, kind: str) -> str | None:
+        """The definition of "package/msg/Name" and of what it holds; None where nobody knows it."""
+        own = self._own(kind)
+        return own if own is not None else self._stored(kind)
+
+    def _own(self, kind: str) -> str | None:
+        if self._files is None:
+            self._files = {}
+            for folder in self.folders:
+                for path in sorted(folder.rglob("*.msg")):
+                    package = path.parent.parent.name if path.parent.name == "msg" else path.parent.name
+                    self._files.setdefault(f"{package}/{path.stem}", path)
+        short = shortened(kind)
+        if short not in self._files:
+            return None
+        texts: dict[str, str] = {}
+        wanted = [short]
+        while wanted:
+            name = wanted.pop(0)
+            if name in texts:
+                continue
+            text = self._text(name)
+            if text is None:
+                return None
+            texts[name] = text
+            wanted += inner_types(name, text)
+        return f"\n{'=' * 80}\n".join(text if name == short else f"MSG: {name}\n{text}" for name, text in texts.items())
+
+    def _text(self, short: str) -> str | None:
+        assert self._files is not None
+        if short in self._files:
+            return self._files[short].read_text(encoding="utf-8", errors="replace")
+        stored = self._stored(short.replace("/", "/msg/"))
+        return None if stored is None else stored.split("=" * 80)[0]
+
+    def _stored(self, kind: str) -> str | None:
+        try:
+            from rosbags.typesys import Stores, get_typestore
+        except ModuleNotFoundError:
+            return None
+        if self._store is None:
+            self._store = get_typestore(Stores.LATEST)
+        if kind not in self._store.fielddefs:
+            return None
+        return str(self._store.generate_msgdef(kind, ros_version=2)[0])
+
+
+def shortened(kind: str) -> str:
+    """ "sensor_msgs/msg/Imu" -> "sensor_msgs/Imu"."""
+    parts = kind.split("/")
+    return f"{parts[0]}/{parts[-1]}"
+
+
+PRIMITIVES = {
+    *("bool", "byte", "char", "float32", "float64", "string", "wstring"),
+    *(f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)),
+}
+
+
+def inner_types(name: str, text: str) -> list[str]:
+    """The types that a definition's fields are of."""
+    found = []
+    for line in text.splitlines():
+        words = line.split("#")[0].split()
+        if len(words) < 2 or "=" in words[1][:1] or words[0].startswith("MSG:"):
+            continue
+        base = words[0].split("[")[0].split("<")[0]
+        if base in PRIMITIVES or not base:
+            continue
+        if base == "Header":
+            base = "std_msgs/Header"
+        found.append(shortened(base) if "/" in base else f"{name.split('/')[0]}/{base}")
+    return found
+
+
+# ---- Messages that Python hands to the decoder
+
+
+class DecodedBag(Source):
+    """A file whose messages are read here and decoded by the engine."""
+
+    format = "rosbag2"
+
+    def __init__(self, file: Path, time: str) -> None:
+        self.path, self.time, self.notes, self.files = str(file), time, [], (file,)
+        self.kinds: dict[str, str] = {}  # by topic
+        self._inside: dict[str, dict[str, Content]] = {}
+
+    def schema(self, topic: str) -> tuple[str, bytes, str] | None:
+        """Its schema's encoding and text, and how messages are encoded; None, and a note, where it is not known."""
+        raise NotImplementedError
+
+    def messages(
+        self, topics: Collection[str], start: int | None, end: int | None
+    ) -> Iterator[tuple[str, bytes, int, int]]:
+        """(topic, data, log time, publish time) in log-time order."""
+        raise NotImplementedError
+
+    def count(self, topic: str) -> int | None:
+        raise NotImplementedError
+
+    def parts(self) -> Sequence[Part]:
+        return [Part(Path(self.path).stem, None, None, None)]
+
+    def listed(self, episode: int) -> Mapping[str, Content]:
+        return {topic: Content(topic, kind, self.count(topic)) for topic, kind in self.kinds.items()}
+
+    def contents(self, episode: int) -> Mapping[str, Content]:
+        return {name: content for topic in self.kinds for name, content in self._streams(topic).items()}
+
+    def _streams(self, topic: str) -> dict[str, Content]:
+        """What a topic gives: its first message tells, or for some types all of them."""
+        if topic not in self._inside:
+            kind, samples = self.kinds[topic], dict[str, int | None]()
+            if kind in MANY:
+                for batch in self._decoded([topic], None, None):
+                    samples[batch.stream] = (samples.get(batch.stream) or 0) + len(batch.times)
+            else:
+                message, schema = next(self.messages([topic], None, None), None), self.schema(topic)
+                if message is not None and schema is not None:
+                    count = self.count(topic)
+                    samples = dict.fromkeys(streams_of(self, topic, kind, *schema, [message[1:]]), count)
+            self._inside[topic] = {name: Content(name, kind, number) for name, number in samples.items()}
+        return self._inside[topic]
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    def batches(
+        self,
+        streams: Collection[str] | None = None,
+        episode: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> Iterator[Batch]:
+        topics = list(self.kinds)
+        if streams is not None:
+            topics = [topic for topic in topics if any(name in streams for name in self._streams(topic))]
+        for batch in self._decoded(topics, start, end):
+            if streams is None or batch.stream in streams:
+                kept = clipped(batch, start, end)
+                if kept is not None:
+                    yield kept
+
+    def _decoded(self, topics: Sequence[str], start: int | None, end: int | None) -> Iterator[Batch]:
+        decoders: dict[str, Any] = {}
+        for topic in topics:
+            schema = self.schema(topic)
+            if schema is None:
+                continue
+            encoding, text, message_encoding = schema
+            try:
+                decoders[topic] = _core.Decoder(self.kinds[topic], encoding, text, message_encoding, topic, self.time)
+            except FileError as error:
+                self.note(f"{topic}: left out: {error}")
+        waiting: dict[str, list[tuple[bytes, int, int]]] = {topic: [] for topic in decoders}
+        broken: dict[str, int] = {}
+        sizes = dict.fromkeys(decoders, 0)
+
+        def decode(topic: str) -> None:
+            count, sentence = decoders[topic].add(waiting[topic])
+            waiting[topic], sizes[topic] = [], 0
+            if count and topic not in broken:
+                self.note(f"{topic}: broken messages are left out; the first: {sentence}")
+            broken[topic] = broken.get(topic, 0) + count
+
+        for topic, data, log_time, publish_time in self.messages(list(decoders), start, end):
+            waiting[topic].append((data, log_time, publish_time))
+            sizes[topic] += len(data)
+            if len(waiting[topic]) >= ROWS or sizes[topic] >= BATCH_BYTES:
+                decode(topic)
+                if decoders[topic].bytes >= BATCH_BYTES:
+                    yield from map(batch_of, decoders[topic].take())
+        for topic, decoder in decoders.items():
+            decode(topic)
+            yield from map(batch_of, decoder.take())
+
+
+class SqliteBag(DecodedBag):
+    def __init__(self, file: Path, time: str, definitions: Definitions, packed: bool) -> None:
+        super().__init__(file, time)
+        self.definitions, self.packed = definitions, packed
+        # Another process's journal must be honoured; without one, nothing is written beside the bag.
+        alone = not Path(f"{file}-wal").exists()
+        address = f"file:{urllib.parse.quote(str(file.absolute()))}?mode=ro{'&immutable=1' if alone else ''}"
+        try:
+            self.database = sqlite3.connect(address, uri=True, check_same_thread=False)
+            self.database.text_factory = lambda text: text.decode("utf-8", "replace")
+            self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(4 * file.stat().st_size + (1 << 20), 1 << 30))
+            self.database.execute("PRAGMA trusted_schema = OFF")
+            tables = dict(self.database.execute("SELECT name, type FROM sqlite_master").fetchall())
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: of SQLite's own words about a damaged schema
+            raise FileError(f"{file}: cannot be read as SQLite: {error}") from None
+        if any(tables.get(name) != "table" for name in ("topics", "messages")):
+            there = ", ".join(sorted(name for name, kind in tables.items() if kind == "table")[:6]) or "none"
+            raise FileError(f"{file}: no rosbag2: SQLite without the tables topics and messages; it has {there}")
+        self.rows: dict[str, tuple[list[int], str]] = {}
+        for number, topic, kind, encoding in self._ask(
+            "SELECT id, name, type, serialization_format FROM topics ORDER BY id"
+        ):
+            if not isinstance(number, int):
+                raise FileError(f"{file}: a damaged SQLite file: the id of a topic is {number!r:.40}")
+            self.kinds[str(topic)] = str(kind)
+            self.rows.setdefault(str(topic), ([], str(encoding)))[0].append(number)
+        self.own: dict[str, tuple[str, bytes]] = {}
+        if tables.get("message_definitions") == "table":
+            query = "SELECT topic_type, encoding, encoded_message_definition FROM message_definitions"
+            for kind, encoding, text in self._ask(query):
+                if text:
+                    self.own[str(kind)] = (str(encoding), text if isinstance(text, bytes) else str(text).encode())
+
+    def _ask(self, query: str, *values: Any) -> Iterator[Any]:
+        try:
+            cursor = self.database.execute(query, values)
+            while rows := cursor.fetchmany(ROWS):
+                yield from rows
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+            raise FileError(f"{self.path}: a damaged SQLite file: {error}") from None
+
+    def parts(self) -> Sequence[Part]:
+        ((start, end),) = self._ask(
+            "SELECT (SELECT min(timestamp) FROM messages), (SELECT max(timestamp) FROM messages)"
+        )
+        if not isinstance(start, int) or not isinstance(end, int):  # no message, or no number
+            start = end = None
+        return [Part(Path(self.path).stem, None, start, end)]
+
+    def count(self, topic: str) -> int | None:
+        marks = ", ".join("?" * len(self.rows[topic][0]))
+        ((found,),) = self._ask(f"SELECT count(*) FROM messages WHERE topic_id IN ({marks})", *self.rows[topic][0])
+        return int(found)
+
+    def schema(self, topic: str) -> tuple[str, bytes, str] | None:
+        kind, encoding = self.kinds[topic], self.rows[topic][1]
+        own = self.own.get(kind)
+        if own is not None and own[0] in ("ros2msg", "ros2idl"):
+            return own[0], own[1], encoding
+        text = self.definitions.find(kind)
+        if text is None:
+            self.note(
+                f"{topic}: left out: {kind} is defined neither in the bag nor by the rosbags package; "
+                "--msg-path names a folder with its .msg file"
+            )
+            return None
+        return "ros2msg", text.encode(), encoding
+
+    def messages(
+        self, topics: Collection[str], start: int | None, end: int | None
+    ) -> Iterator[tuple[str, bytes, int, int]]:
+        names = {number: topic for topic in topics for number in self.rows[topic][0]}
+        low, high = -(2**63) if start is None else start, 2**63 - 1 if end is None else end - 1
+        query = "SELECT topic_id, timestamp, data FROM messages WHERE timestamp BETWEEN ? AND ? ORDER BY timestamp, id"
+        for number, at, data in self._ask(query, low, high):
+            if number not in names or not isinstance(data, bytes) or not isinstance(at, int):
+                continue
+            yield names[number], unpacked(self.path, data) if self.packed else data, at, at
+
+    def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
+        times: dict[str, list[int]] = {topic: [] for topic in self.rows}
+        names = {number: topic for topic, (numbers, _) in self.rows.items() for number in numbers}
+        for number, at in self._ask("SELECT topic_id, timestamp FROM messages"):
+            if number in names and isinstance(at, int):
+                times[names[number]].append(at)
+        return {topic: (self.kinds[topic], np.array(found, np.int64)) for topic, found in times.items()}
+
+
+class McapBag(DecodedBag):
+    """An MCAP file whose messages are compressed one by one, which MCAP itself knows nothing of."""
+
+    def __init__(self, file: Path, time: str, definitions: Definitions) -> None:
+        super().__init__(file, time)
+        self.definitions = definitions
+        engine = _core.McapRecording(str(file).encode(), str(file), time)
+        summary = engine.summary()
+        self.counts: dict[str, int | None] = {}
+        self.encodings: dict[str, str] = {}
+        for topic, kind, message_encoding, _, count in summary["topics"]:
+            self.kinds[topic], self.counts[topic], self.encodings[topic] = kind, count, message_encoding
+        self._extent = summary["start"], summary["end"]
+        self.schemas: dict[str, tuple[str, bytes]] = {}
+
+    def parts(self) -> Sequence[Part]:
+        return [Part(Path(self.path).stem, None, *self._extent)]
+
+    def count(self, topic: str) -> int | None:
+        return self.counts[topic]
+
+    def schema(self, topic: str) -> tuple[str, bytes, str] | None:
+        from robocache import mcap
+
+        if topic not in self.schemas:
+            first = next(iter(mcap.messages(self.path, topics=[topic])), None)
+            if first is None or first.schema is None:
+                return None
+            data = first.schema.data
+            self.schemas[topic] = first.schema.encoding, data if isinstance(data, bytes) else str(data).encode()
+        return *self.schemas[topic], self.encodings[topic]
+
+    def messages(
+        self, topics: Collection[str], start: int | None, end: int | None
+    ) -> Iterator[tuple[str, bytes, int, int]]:
+        from robocache import mcap
+
+        for message in mcap.messages(self.path, topics=list(topics), start=start, end=end):
+            yield message.topic, unpacked(self.path, bytes(message.data)), message.log_time, message.publish_time

@@ -1,0 +1,226 @@
+// Messages of a recording into streams, for robocache/_recording.py.
+//
+//   _core.Decoder(name: str, encoding: str, text: bytes, message_encoding: str, topic: str, time: str = "auto")
+//       A topic: its schema (name "sensor_msgs/msg/Imu", encoding "ros2msg" | "ros2idl" | "jsonschema" | "", its text),
+//       the encoding of its messages ("cdr" | "json"), time "auto" | "stamp" | "log" | "publish". Raises FileError where
+//       the encoding is unknown or the schema cannot be understood.
+//     .add(messages: list[tuple[bytes, int, int]]) -> tuple[int, str | None]
+//       (data, log_time, publish_time) each. How many were broken and left out, and the sentence of the first of them.
+//     .bytes: int                                           what take() would hand out; call it at 1 to 4 MiB
+//     .take() -> list[Piece]
+//
+//   Piece = (info, values, times, arrivals, lengths)        NumPy arrays that own their memory
+//       values [N, *shape]; ragged [rows, *shape]; times, arrivals int64 [N]; lengths int64 [N] where ragged, else None
+//   info  = (name: str, type: str, dtype: str, shape: tuple[int, ...], channels: tuple[str, ...],
+//            methods: tuple[tuple[str, int, int], ...], ragged: bool, metadata: dict[str, str])
+//       methods: (method, begin, end) over the flattened shape, all channels once; (): align's default.
+//       Channels may be added from one piece of a stream to the next (earlier pieces: NaN there), never taken away.
+//       metadata["time"]: "stamp", "log", "publish", or "varies": what "auto" chose.
+//
+//   _core.McapRecording(source: object, name: str, time: str = "auto")
+//       source: what robocache._bytes.source_of makes (source.h). Reads the summary (or, where there is none, the records) and no message.
+//     .summary() -> dict:  "topics": list[tuple[topic, type, message_encoding, schema_encoding, count | None]],
+//                          "messages": int | None, "start": int | None, "end": int | None (log times, ns),
+//                          "warnings": list[str]
+//     .pieces(topics: list[str] | None = None, start: int = 0, end: int | None = None) -> Iterator[Piece]
+//                                                           one pass, bounded memory; pieces of 1 to 4 MiB; log times
+//                                                           in [start, end), by the index where there is one
+//     .problems: list[tuple[topic, count, sentence]]        after a pass: topics that are skipped (count: 0) and broken
+//                                                           messages (how many, the first one's sentence)
+#include "messages.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <robocache/formats.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "errors.h"
+#include "numpy.h"
+#include "source.h"
+
+namespace nb = nanobind;
+
+namespace robocache::python {
+
+namespace {
+
+TimeSource parse_time(const std::string& name) {
+  if (name == "auto") return TimeSource::automatic;
+  if (name == "stamp") return TimeSource::stamp;
+  if (name == "log") return TimeSource::log;
+  if (name == "publish") return TimeSource::publish;
+  throw Error(ErrorKind::value, "time is \"" + name + "\"; expected \"auto\", \"stamp\", \"log\" or \"publish\"");
+}
+
+const char* method_name(Method method) {  // of those that a stream may hint at
+  return method == Method::slerp ? "slerp" : method == Method::hold ? "hold" : "linear";
+}
+
+nb::object take(std::vector<std::int64_t>&& values) {
+  auto* const memory = new std::vector<std::int64_t>(std::move(values));
+  const nb::capsule owner(memory, [](void* p) noexcept { delete static_cast<std::vector<std::int64_t>*>(p); });
+  const std::size_t shape[] = {memory->size()};
+  return nb::cast(nb::ndarray<nb::numpy, std::int64_t>(memory->data(), 1, shape, owner));
+}
+
+template <class Items, class F>
+nb::tuple tuple_of(const Items& items, const F& object) {
+  nb::list list;
+  for (const auto& item : items) list.append(object(item));
+  return nb::tuple(list);
+}
+
+nb::tuple info_of(const StreamInfo& info) {
+  nb::dict metadata;
+  for (const auto& [key, value] : info.metadata) metadata[text_from(key)] = text_from(value);
+  return nb::make_tuple(text_from(info.name), text_from(info.type), name_of(info.dtype),
+                        tuple_of(info.shape, [](std::int64_t size) { return nb::int_(size); }),
+                        tuple_of(info.channels, [](const std::string& name) { return text_from(name); }),
+                        tuple_of(info.methods,
+                                 [](const MethodRange& range) {
+                                   return nb::make_tuple(method_name(range.method), range.begin, range.end);
+                                 }),
+                        info.is_ragged, metadata);
+}
+
+nb::tuple piece_of(StreamBatch&& batch) {
+  return nb::make_tuple(info_of(*batch.info), numpy_of(std::move(batch.values)), take(std::move(batch.times)),
+                        take(std::move(batch.arrivals)),
+                        batch.info->is_ragged ? take(std::move(batch.lengths)) : nb::none());
+}
+
+Decoder make_decoder(const std::string& name, const std::string& encoding, const nb::bytes& text,
+                     const std::string& message_encoding, const std::string& topic, const std::string& time) {
+  return {{name, encoding, std::string(text.c_str(), text.size())}, message_encoding, topic, parse_time(time)};
+}
+
+nb::tuple add(Decoder& decoder, const nb::list& messages) {
+  std::int64_t broken = 0;
+  nb::object first = nb::none();
+  const Py_ssize_t count = PyList_Size(messages.ptr());
+  for (Py_ssize_t k = 0; k < count; ++k) {
+    PyObject* const message = PyList_GetItem(messages.ptr(), k);
+    if (message == nullptr || PyTuple_Check(message) == 0 || PyTuple_Size(message) != 3) {
+      PyErr_Clear();
+      throw Error(ErrorKind::type, "Decoder.add: expected a list of (bytes, log time, publish time)");
+    }
+    char* data = nullptr;
+    Py_ssize_t size = 0;
+    if (PyBytes_AsStringAndSize(PyTuple_GetItem(message, 0), &data, &size) != 0) throw nb::python_error();
+    const std::int64_t log = PyLong_AsLongLong(PyTuple_GetItem(message, 1));
+    const std::int64_t publish = PyLong_AsLongLong(PyTuple_GetItem(message, 2));
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    try {
+      decoder.add({reinterpret_cast<const std::byte*>(data), static_cast<std::size_t>(size)}, log, publish);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::file) throw;
+      if (broken++ == 0) first = text_from(error.what());
+    }
+  }
+  return nb::make_tuple(broken, first);
+}
+
+nb::list take_pieces(Decoder& decoder) {
+  nb::list pieces;
+  for (StreamBatch& batch : decoder.take()) pieces.append(piece_of(std::move(batch)));
+  return pieces;
+}
+
+// A recording, and what its last pass found.
+struct Recording {
+  McapRecording recording;
+  std::vector<Problem> problems;
+};
+
+struct Pieces {
+  nb::object owner;  // of the recording
+  Recording* recording;
+  std::optional<McapBatches> batches;
+};
+
+nb::dict summary_of(const Recording& recording) {
+  const Summary summary = recording.recording.summary();
+  nb::dict result;
+  nb::list topics, warnings;
+  for (const Topic& topic : summary.topics) {
+    topics.append(nb::make_tuple(text_from(topic.name), text_from(topic.type), text_from(topic.message_encoding),
+                                 text_from(topic.schema_encoding), nb::cast(topic.messages)));
+  }
+  for (const std::string& warning : summary.warnings) warnings.append(text_from(warning));
+  result["topics"] = topics;
+  result["messages"] = nb::cast(summary.messages);
+  result["start"] = nb::cast(summary.start);
+  result["end"] = nb::cast(summary.end);
+  result["warnings"] = warnings;
+  return result;
+}
+
+nb::object next_piece(Pieces& pieces) {
+  std::optional<StreamBatch> batch;
+  if (pieces.batches) {
+    const nb::gil_scoped_release released;
+    batch = pieces.batches->next();
+  }
+  if (pieces.batches) pieces.recording->problems = pieces.batches->problems();
+  if (!batch) {
+    pieces.batches.reset();
+    throw nb::stop_iteration();
+  }
+  return piece_of(std::move(*batch));
+}
+
+}  // namespace
+
+void bind_messages(nb::module_& m) {
+  nb::class_<Decoder>(m, "Decoder", "The messages of one topic into pieces of streams.")
+      .def(nb::new_(&make_decoder), nb::arg("name"), nb::arg("encoding"), nb::arg("text"), nb::arg("message_encoding"),
+           nb::arg("topic"), nb::arg("time") = "auto")
+      .def("add", &add, nb::arg("messages"),
+           nb::sig("def add(self, messages: list[tuple[bytes, int, int]]) -> tuple[int, str | None]"))
+      .def_prop_ro("bytes", [](const Decoder& decoder) { return decoder.bytes(); })
+      .def("take", &take_pieces, nb::sig("def take(self) -> list[typing.Any]"));
+
+  nb::class_<Pieces>(m, "Pieces", "One pass over a recording.")
+      .def(
+          "__iter__", [](nb::handle self) { return nb::borrow(self); },
+          nb::sig("def __iter__(self) -> typing.Iterator[typing.Any]"))
+      .def("__next__", &next_piece, nb::sig("def __next__(self) -> typing.Any"));
+
+  nb::class_<Recording>(m, "McapRecording", "An MCAP file as streams.")
+      .def(nb::new_([](nb::handle source, const std::string& name, const std::string& time) {
+             Bytes bytes = bytes_from(source, name);
+             const TimeSource chosen = parse_time(time);
+             const nb::gil_scoped_release released;
+             return new Recording{McapRecording(std::move(bytes), chosen), {}};
+           }),
+           nb::arg("source"), nb::arg("name"), nb::arg("time") = "auto")
+      .def("summary", &summary_of, nb::sig("def summary(self) -> dict[str, typing.Any]"))
+      .def(
+          "pieces",
+          [](nb::handle self, std::optional<std::vector<std::string>> topics, std::uint64_t start,
+             std::optional<std::uint64_t> end) {
+            auto* const recording = nb::cast<Recording*>(self);
+            recording->problems.clear();
+            return new Pieces{nb::borrow(self), recording, recording->recording.batches(std::move(topics), start, end)};
+          },
+          nb::arg("topics").none() = nb::none(), nb::arg("start") = 0, nb::arg("end").none() = nb::none(),
+          nb::rv_policy::take_ownership)
+      .def_prop_ro(
+          "problems",
+          [](const Recording& recording) {
+            nb::list list;
+            for (const Problem& problem : recording.problems) {
+              list.append(nb::make_tuple(text_from(problem.topic), problem.messages, text_from(problem.sentence)));
+            }
+            return list;
+          },
+          nb::sig("def problems(self) -> list[tuple[str, int, str]]"));
+}
+
+}  // namespace robocache::python

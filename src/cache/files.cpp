@@ -1,0 +1,279 @@
+#include "cache/files.h"
+
+#include <fcntl.h>
+#include <robocache/error.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "cache/hash.h"
+#include "core/text.h"
+
+namespace robocache::cache {
+
+namespace {
+
+constexpr std::int64_t block = 1 << 20;
+constexpr std::int64_t write_back_step = 8 << 20;
+
+Path scratch_name(const Path& beside) {
+  static std::atomic<unsigned> count = 0;
+  return beside.string() + "." + std::to_string(getpid()) + "." + std::to_string(count++) + ".tmp";
+}
+
+template <class Call>
+auto retried(const Call& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+}  // namespace
+
+void fail_errno(const Path& path, std::string_view what, int error) {
+  const char* const more = error == ENOSPC || error == EDQUOT ? "; what was committed before is kept" : "";
+  throw Error(ErrorKind::file, concat(path.string(), ": ", what, ": ", std::strerror(error), more));
+}
+
+// ---- File
+
+File::File(const Path& path, int flags) : path_(path) {
+  descriptor_ = retried([&] { return open(path.c_str(), flags | O_CLOEXEC, 0666); });
+  if (descriptor_ < 0) fail_errno(path, (flags & O_CREAT) != 0 ? "cannot be made" : "cannot be opened", errno);
+}
+
+File& File::operator=(File&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+File::~File() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+void File::write(std::int64_t offset, std::span<const std::byte> from) const {
+  while (!from.empty()) {
+    const ssize_t count = retried([&] { return pwrite(descriptor_, from.data(), from.size(), offset); });
+    if (count < 0) fail_errno(path_, "cannot be written", errno);
+    if (count == 0) fail_errno(path_, "cannot be written", ENOSPC);
+    from = from.subspan(static_cast<std::size_t>(count));
+    offset += count;
+  }
+}
+
+void File::read(std::int64_t offset, std::span<std::byte> to) const {
+  while (!to.empty()) {
+    const ssize_t count = retried([&] { return pread(descriptor_, to.data(), to.size(), offset); });
+    if (count < 0) fail_errno(path_, "cannot be read", errno);
+    if (count == 0) throw Error(ErrorKind::file, concat(path_.string(), ": the file became shorter while it was read"));
+    to = to.subspan(static_cast<std::size_t>(count));
+    offset += count;
+  }
+}
+
+std::int64_t File::size() const {
+  struct stat status {};
+  if (fstat(descriptor_, &status) != 0) fail_errno(path_, "cannot be read", errno);
+  return status.st_size;
+}
+
+void File::resize(std::int64_t size) const {
+  if (retried([&] { return ftruncate(descriptor_, size); }) != 0) fail_errno(path_, "cannot be written", errno);
+}
+
+void File::sync() const {
+  if (retried([&] { return fsync(descriptor_); }) != 0) fail_errno(path_, "cannot be written to the disk", errno);
+}
+
+void File::write_back(std::int64_t offset, std::int64_t count) const {
+  static_cast<void>(sync_file_range(descriptor_, offset, count, SYNC_FILE_RANGE_WRITE));  // sync() tells of failures
+}
+
+void File::rename(const Path& to) {
+  if (::rename(path_.c_str(), to.c_str()) != 0) {
+    fail_errno(path_, concat("cannot be renamed to ", to.filename().string()), errno);
+  }
+  path_ = to;
+}
+
+// ---- Spool
+
+Spool::Spool(Path path, Kind kind, std::int64_t base, std::size_t memory)
+    : path_(std::move(path)), kind_(kind), base_(base), memory_(memory) {}
+
+void Spool::create() {
+  const bool named = kind_ == Kind::named;
+  file_ = File(named ? path_ : scratch_name(path_), O_RDWR | O_CREAT | (named ? O_TRUNC : O_EXCL));
+  if (!named) remove_file(file_.path());
+}
+
+void Spool::flush() {
+  if (tail_.empty()) return;
+  if (!file_) create();
+  file_.write(base_ + flushed_, tail_);
+  flushed_ += static_cast<std::int64_t>(tail_.size());
+  tail_.clear();
+}
+
+void Spool::append(std::span<const std::byte> from) {
+  if (tail_.size() + from.size() > memory_) flush();
+  if (from.size() > memory_) {
+    if (!file_) create();
+    file_.write(base_ + flushed_, from);
+    flushed_ += static_cast<std::int64_t>(from.size());
+  } else {
+    tail_.insert(tail_.end(), from.begin(), from.end());
+  }
+  size_ += static_cast<std::int64_t>(from.size());
+  if (kind_ == Kind::named && flushed_ - written_back_ >= write_back_step) {
+    file_.write_back(base_ + written_back_, flushed_ - written_back_);
+    written_back_ = flushed_;
+  }
+}
+
+void Spool::read(std::int64_t offset, std::span<std::byte> to) const {
+  const std::int64_t in_file = std::clamp<std::int64_t>(flushed_ - offset, 0, static_cast<std::int64_t>(to.size()));
+  if (in_file > 0) file_.read(base_ + offset, to.first(static_cast<std::size_t>(in_file)));
+  const auto rest = to.subspan(static_cast<std::size_t>(in_file));
+  if (!rest.empty()) std::memcpy(rest.data(), tail_.data() + (offset + in_file - flushed_), rest.size());
+}
+
+void Spool::write(std::int64_t offset, std::span<const std::byte> from) {
+  const std::int64_t in_file = std::clamp<std::int64_t>(flushed_ - offset, 0, static_cast<std::int64_t>(from.size()));
+  if (in_file > 0) file_.write(base_ + offset, from.first(static_cast<std::size_t>(in_file)));
+  const auto rest = from.subspan(static_cast<std::size_t>(in_file));
+  if (!rest.empty()) std::memcpy(tail_.data() + (offset + in_file - flushed_), rest.data(), rest.size());
+}
+
+void Spool::truncate(std::int64_t size) {
+  if (size >= size_) return;
+  tail_.resize(static_cast<std::size_t>(std::max<std::int64_t>(size - flushed_, 0)));
+  flushed_ = std::min(flushed_, size);
+  written_back_ = std::min(written_back_, size);
+  size_ = size;
+}
+
+std::int64_t Spool::settle(std::int64_t base, const Path& other) {
+  if (!file_) base_ = base;  // nothing was written yet: no need to reserve
+  if (file_ && base > base_) {
+    Spool moved(other, kind_, base, memory_);
+    moved.create();
+    std::vector<std::byte> bytes(static_cast<std::size_t>(block));
+    for (std::int64_t at = 0; at < size_; at += block) {
+      const auto part = std::span(bytes).first(static_cast<std::size_t>(std::min(block, size_ - at)));
+      read(at, part);
+      moved.append(part);
+    }
+    remove_file(path_);
+    *this = std::move(moved);
+  }
+  if (!file_) create();
+  flush();
+  return base_;
+}
+
+// ---- Names
+
+void make_directory(const Path& path) {
+  if (mkdir(path.c_str(), 0777) == 0) {
+    const Path parent = path.parent_path();
+    sync_directory(parent.empty() ? "." : parent);
+    return;
+  }
+  const int error = errno;
+  if (error == EEXIST && std::filesystem::is_directory(path)) return;
+  fail_errno(path, "the directory cannot be made", error == EEXIST ? ENOTDIR : error);
+}
+
+void sync_directory(const Path& path) { File(path, O_RDONLY | O_DIRECTORY).sync(); }
+
+void replace_file(const Path& path, std::string_view content) {
+  const Path temporary = path.string() + ".tmp";
+  try {
+    File file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
+    file.write(0, std::as_bytes(std::span(content)));
+    file.sync();
+    file.rename(path);
+  } catch (const Error&) {
+    remove_file(temporary);
+    throw;
+  }
+  sync_directory(path.parent_path());
+}
+
+void remove_file(const Path& path) noexcept { static_cast<void>(unlink(path.c_str())); }
+
+std::string read_text(const Path& path, std::int64_t most) {
+  const File file(path, O_RDONLY);
+  const std::int64_t size = file.size();
+  if (size > most) throw Error(ErrorKind::file, concat(path.string(), ": has ", size, " bytes; at most ", most));
+  std::string text(static_cast<std::size_t>(size), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+// ---- Lock
+
+Lock::Lock(const Path& directory) : file_(directory / "lock", O_RDWR | O_CREAT) {
+  if (retried([&] { return flock(file_.descriptor(), LOCK_EX | LOCK_NB); }) != 0) {
+    if (errno != EWOULDBLOCK) fail_errno(file_.path(), "cannot be locked", errno);
+    char process[32] = {};
+    const ssize_t count = pread(file_.descriptor(), process, sizeof(process) - 1, 0);
+    const std::string who = count > 0 ? concat(" (process ", process, ")") : "";
+    throw Error(ErrorKind::file, concat(directory.string(), ": another writer", who,
+                                        " has this cache; one at a time can write, wait until it is done"));
+  }
+  const std::string process = std::to_string(getpid());  // for the sentence above, no more: a failure is no matter
+  if (ftruncate(file_.descriptor(), 0) == 0) {
+    static_cast<void>(!pwrite(file_.descriptor(), process.data(), process.size(), 0));
+  }
+}
+
+bool Lock::is_held(const Path& directory) {
+  const int descriptor = open((directory / "lock").c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  const bool held = flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  close(descriptor);
+  return held;
+}
+
+// ---- Sources
+
+Stamp stamp_of(std::span<const Path> files) {
+  Stamp stamp;
+  for (const Path& path : files) {
+    struct stat status {};
+    if (stat(path.c_str(), &status) != 0) fail_errno(path, "cannot be read", errno);
+    stamp.size += status.st_size;
+    stamp.mtime = std::max<std::int64_t>(stamp.mtime, status.st_mtim.tv_sec * 1'000'000'000LL + status.st_mtim.tv_nsec);
+  }
+  if (files.empty()) stamp.size = -1;
+  return stamp;
+}
+
+std::string hash_of(std::span<const Path> files) {
+  if (files.empty()) return {};
+  Hash hash;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(block));
+  for (const Path& path : files) {
+    const File file(path, O_RDONLY);
+    static_cast<void>(posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_SEQUENTIAL));
+    const std::int64_t size = file.size();
+    hash.add(std::as_bytes(std::span(&size, 1)));
+    for (std::int64_t at = 0; at < size; at += block) {
+      const auto part = std::span(bytes).first(static_cast<std::size_t>(std::min(block, size - at)));
+      file.read(at, part);
+      hash.add(part);
+    }
+  }
+  return hash.text();
+}
+
+}  // namespace robocache::cache

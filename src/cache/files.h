@@ -1,0 +1,109 @@
+// Files as the cache writes them: every failure is a sentence with the file's name; nothing is half replaced.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace robocache::cache {
+
+using Path = std::filesystem::path;
+
+// Throws Error(file): `PATH: WHAT: <errno in words>`, and for a full disk that nothing committed is lost.
+[[noreturn]] void fail_errno(const Path& path, std::string_view what, int error);
+
+class File {
+ public:
+  File() = default;
+  File(const Path& path, int flags);
+  File(File&& other) noexcept { *this = std::move(other); }
+  File& operator=(File&& other) noexcept;
+  ~File();
+
+  explicit operator bool() const noexcept { return descriptor_ >= 0; }
+  int descriptor() const noexcept { return descriptor_; }
+  const Path& path() const noexcept { return path_; }
+
+  void write(std::int64_t offset, std::span<const std::byte> from) const;
+  void read(std::int64_t offset, std::span<std::byte> to) const;  // all of it, or an Error
+  std::int64_t size() const;
+  void resize(std::int64_t size) const;
+  void sync() const;
+  void write_back(std::int64_t offset, std::int64_t count) const;  // begins to; so that sync() finds little to do
+  void rename(const Path& to);
+
+ private:
+  int descriptor_ = -1;
+  Path path_;
+};
+
+// Bytes that are appended, read and overwritten anywhere. They stay in memory up to a limit, then they go into a file.
+class Spool {
+ public:
+  // The file is made at `path` when it is needed, its bytes begin at `base`. A scratch file has no name: it is gone with
+  // the process.
+  enum class Kind : std::uint8_t { named, scratch };
+  Spool(Path path, Kind kind, std::int64_t base, std::size_t memory);
+  Spool(Spool&&) noexcept = default;
+  Spool& operator=(Spool&&) noexcept = default;
+
+  void append(std::span<const std::byte> from);
+  void read(std::int64_t offset, std::span<std::byte> to) const;
+  void write(std::int64_t offset, std::span<const std::byte> from);
+  void truncate(std::int64_t size);  // forgets what lies behind
+  std::int64_t size() const noexcept { return size_; }
+
+  // All of it in the file, whose bytes begin at `base` or later, and where they begin. A file that exists and begins
+  // earlier is written anew, as `other`.
+  std::int64_t settle(std::int64_t base, const Path& other);
+  File& file() noexcept { return file_; }
+  const Path& path() const noexcept { return path_; }
+
+ private:
+  void create();
+  void flush();
+
+  Path path_;
+  Kind kind_ = Kind::scratch;
+  std::int64_t base_ = 0;
+  std::size_t memory_ = 0;
+  File file_;
+  std::int64_t flushed_ = 0;  // bytes in the file; the others are in tail_
+  std::int64_t size_ = 0;
+  std::int64_t written_back_ = 0;
+  std::vector<std::byte> tail_;
+};
+
+void make_directory(const Path& path);                          // fine where it is there; its name is then on the disk
+void sync_directory(const Path& path);                          // names that were made in it
+void replace_file(const Path& path, std::string_view content);  // by way of PATH.tmp
+void remove_file(const Path& path) noexcept;                    // of no use any more: whoever comes next tries again
+
+// The content of a small file; Error(file) where it cannot be read or is over `most` bytes.
+std::string read_text(const Path& path, std::int64_t most);
+
+// Throws Error(file) where another process, or another object, has it.
+class Lock {
+ public:
+  explicit Lock(const Path& directory);
+  static bool is_held(const Path& directory);  // by someone else
+
+ private:
+  File file_;
+};
+
+// The content of files, as a source is known by it.
+struct Stamp {
+  std::int64_t size = 0;
+  std::int64_t mtime = 0;
+  friend bool operator==(const Stamp&, const Stamp&) = default;
+};
+Stamp stamp_of(std::span<const Path> files);
+std::string hash_of(std::span<const Path> files);
+
+}  // namespace robocache::cache

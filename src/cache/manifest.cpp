@@ -1,0 +1,667 @@
+#include "cache/manifest.h"
+
+#include <robocache/error.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cache/directory.h"
+#include "cache/safetensors.h"
+#include "core/text.h"
+
+namespace robocache::cache {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::int64_t max_time = std::int64_t{1} << 62;
+constexpr std::int64_t max_count = std::int64_t{1} << 48;
+constexpr const char* format_name = "robocache";
+
+struct DTypeName {
+  DType dtype;
+  std::string_view safetensors;
+};
+constexpr std::array<DTypeName, 13> dtype_names{{{DType::boolean, "BOOL"},
+                                                 {DType::u8, "U8"},
+                                                 {DType::u16, "U16"},
+                                                 {DType::u32, "U32"},
+                                                 {DType::u64, "U64"},
+                                                 {DType::i8, "I8"},
+                                                 {DType::i16, "I16"},
+                                                 {DType::i32, "I32"},
+                                                 {DType::i64, "I64"},
+                                                 {DType::f16, "F16"},
+                                                 {DType::bf16, "BF16"},
+                                                 {DType::f32, "F32"},
+                                                 {DType::f64, "F64"}}};
+
+constexpr std::array<std::pair<Method, std::string_view>, 11> method_names{{{Method::linear, "linear"},
+                                                                            {Method::hold, "hold"},
+                                                                            {Method::nearest, "nearest"},
+                                                                            {Method::slerp, "slerp"},
+                                                                            {Method::angle, "angle"},
+                                                                            {Method::angle_degrees, "angle_degrees"},
+                                                                            {Method::cubic, "cubic"},
+                                                                            {Method::mean, "mean"},
+                                                                            {Method::max, "max"},
+                                                                            {Method::min, "min"},
+                                                                            {Method::last, "last"}}};
+
+// ---- Reading
+
+// A value in a document, and the way to it, for sentences.
+class Node {
+ public:
+  Node(const Json& json, const std::string& file, std::string way) : json_(&json), file_(&file), way_(std::move(way)) {}
+
+  template <class... Parts>
+  std::string sentence(const Parts&... parts) const {
+    return concat(*file_, ": ", way_.empty() ? "" : way_ + " ", parts...);
+  }
+  template <class... Parts>
+  [[noreturn]] void fail(const Parts&... parts) const {
+    throw Error(ErrorKind::file, sentence(parts...));
+  }
+
+  bool has(const char* key) const { return object().contains(key); }
+  Node operator[](const char* key) const {
+    const auto found = object().find(key);
+    if (found == object().end()) fail("lacks ", in_quotes(key));
+    return {*found, *file_, way_.empty() ? key : concat(way_, ".", key)};
+  }
+  std::int64_t integer(std::int64_t least, std::int64_t most) const {
+    const bool fits =
+        json_->is_number_integer() &&
+        (!json_->is_number_unsigned() ||
+         json_->get<std::uint64_t>() <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()));
+    const std::int64_t value = fits ? json_->get<std::int64_t>() : 0;
+    if (!fits || value < least || value > most) {
+      fail("is ", json_->is_number() ? json_->dump() : json_->type_name(), "; expected a whole number from ", least,
+           " to ", most);
+    }
+    return value;
+  }
+  const std::string& string() const {
+    if (!json_->is_string()) fail("is ", json_->type_name(), "; expected a string");
+    return json_->get_ref<const std::string&>();
+  }
+  bool boolean() const {
+    if (!json_->is_boolean()) fail("is ", json_->type_name(), "; expected true or false");
+    return json_->get<bool>();
+  }
+  bool is_null() const { return json_->is_null(); }
+
+  template <class F>
+  void each(const F& f) const {
+    if (!json_->is_array()) fail("is ", json_->type_name(), "; expected a list");
+    std::size_t k = 0;
+    for (const Json& item : *json_) f(Node(item, *file_, concat(way_, "[", k++, "]")));
+  }
+  template <class F>
+  void each_member(const F& f) const {
+    for (const auto& [key, value] : object().items())
+      f(key, Node(value, *file_, concat(way_, "[", in_quotes(key), "]")));
+  }
+  std::size_t size() const { return json_->size(); }
+
+ private:
+  const Json& object() const {
+    if (!json_->is_object()) fail("is ", json_->type_name(), "; expected an object");
+    return *json_;
+  }
+  const Json* json_;
+  const std::string* file_;
+  std::string way_;
+};
+
+// As the library keeps it: 16 bytes a value, a node of a tree for each key. Refused before they are over the cap that
+// cache.h states; and no nesting that nothing here has.
+Json parse(std::string_view text, const std::string& name) {
+  const std::size_t most = 2 * text.size() + (std::size_t{128} << 20);
+  std::size_t used = 0;
+  const auto count = [&](int depth, Json::parse_event_t event, Json&) {
+    if (depth > 16) throw Error(ErrorKind::file, concat(name, ": its lists and objects are nested over 16 deep"));
+    used += event == Json::parse_event_t::key ? 112 : event == Json::parse_event_t::value ? 48 : 64;
+    if (used > most) throw Error(ErrorKind::file, concat(name, ": has too many values for its size"));
+    return true;
+  };
+  try {
+    return Json::parse(text, count);
+  } catch (const Json::exception& error) {
+    std::string words = error.what();  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+    if (const std::size_t at = words.find("] "); at != std::string::npos) words.erase(0, at + 2);
+    words.resize(std::min<std::size_t>(words.size(), 200));
+    std::ranges::replace_if(
+        words, [](char c) { return c < ' ' || c > '~'; }, '?');
+    throw Error(ErrorKind::file, concat(name, ": is damaged: ", words));
+  }
+}
+
+DType parse_dtype(const Node& node) {
+  const std::string& word = node.string();
+  for (const DTypeName& entry : dtype_names) {
+    if (word == name_of(entry.dtype)) return entry.dtype;
+  }
+  node.fail("is ", in_quotes(word), ", which is no dtype");
+}
+
+std::vector<std::int64_t> parse_shape(const Node& node, std::size_t most_rank) {
+  std::vector<std::int64_t> shape;
+  node.each([&](const Node& size) {
+    shape.push_back(size.integer(0, max_count));
+    if (shape.size() > most_rank) node.fail("has over ", most_rank, " dimensions");
+  });
+  return shape;
+}
+
+StreamInfo parse_stream(const Node& node) {
+  StreamInfo info;
+  info.name = node["name"].string();
+  info.type = node["type"].string();
+  info.dtype = parse_dtype(node["dtype"]);
+  info.shape = parse_shape(node["shape"], max_rank - 1);
+  if (!bytes_of_shape(info.dtype, info.shape)) node["shape"].fail("is too large");
+  info.is_ragged = node["ragged"].boolean();
+  node["channels"].each([&](const Node& channel) { info.channels.push_back(channel.string()); });
+  const std::int64_t channels = channels_of(info);
+  if (!info.channels.empty() && static_cast<std::int64_t>(info.channels.size()) != channels) {
+    node["channels"].fail("has ", info.channels.size(), " names for ", channels, " channels");
+  }
+  node["method"].each([&](const Node& range) {
+    const char* const expected = "is no method; expected [name, begin, end]";
+    MethodRange made;
+    std::size_t k = 0;
+    range.each([&](const Node& part) {
+      if (k == 0) {
+        const auto* const found = std::ranges::find(method_names, std::string_view(part.string()),
+                                                    &std::pair<Method, std::string_view>::second);
+        if (found == method_names.end()) part.fail("is ", in_quotes(part.string()), ", which is no method");
+        made.method = found->first;
+      } else if (k < 3) {
+        (k == 1 ? made.begin : made.end) = part.integer(0, channels);
+      }
+      ++k;
+    });
+    if (k != 3 || made.begin > made.end) range.fail(expected);
+    info.methods.push_back(made);
+  });
+  node["metadata"].each_member([&](const std::string& key, const Node& value) { info.metadata[key] = value.string(); });
+  return info;
+}
+
+CacheSource parse_source(const Node& node) {
+  CacheSource source;
+  source.path = node["path"].string();
+  source.size = node["size"].integer(-1, max_time);
+  source.mtime =
+      node["mtime"].integer(std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max());
+  source.hash = node["hash"].string();
+  source.options = node["options"].string();
+  source.is_complete = node["complete"].boolean();
+  return source;
+}
+
+struct Streams {
+  std::map<std::string, std::int64_t> places{};
+  bool are_all_described = true;  // else a name is enough: a shard describes one, and its episodes have others too
+};
+
+std::int64_t stream_named(Manifest& manifest, Streams& streams, const std::string& name, const Node& node) {
+  const auto found = streams.places.find(name);
+  if (found != streams.places.end()) return found->second;
+  if (streams.are_all_described) node.fail("names the stream ", in_quotes(name), ", which is not among the streams");
+  manifest.streams.push_back({.name = name});
+  return streams.places[name] = static_cast<std::int64_t>(manifest.streams.size()) - 1;
+}
+
+Shard parse_shard(const Node& node, Manifest& manifest, Streams& streams) {
+  Shard shard;
+  shard.file = node["file"].string();
+  if (!is_shard_name(shard.file)) node["file"].fail("is ", in_quotes(shard.file), ", which is no name of a shard");
+  shard.stream = stream_named(manifest, streams, node["stream"].string(), node["stream"]);
+  shard.group = node["group"].integer(0, max_count);
+  shard.bytes = node["bytes"].integer(0, max_time);
+  shard.episodes = node["episodes"].integer(0, max_count);
+  shard.samples = node["samples"].integer(0, max_count);
+  const StreamInfo& info = manifest.streams[static_cast<std::size_t>(shard.stream)];
+  shard.rows = node["rows"].integer(0, max_count);
+  if (!info.is_ragged && shard.rows != shard.samples) node["rows"].fail("is not the number of samples");
+  const std::int64_t channels = channels_of(info);
+  shard.channels = node["channels"].integer(0, channels);
+  if (shard.channels != channels && (info.shape.size() != 1 || info.channels.empty())) {
+    node["channels"].fail("is ", shard.channels, ", but the stream has ", channels);
+  }
+  if (!bytes_of_shape(info.dtype, values_shape(info, shard))) node["rows"].fail("is too large");
+  if (lay_out(info, shard).back().end > shard.bytes) node["bytes"].fail("is too small for the tensors of the shard");
+  node["xxh3"].each_member([&](const std::string& key, const Node& hash) { shard.hashes[key] = hash.string(); });
+  return shard;
+}
+
+CachedEpisode parse_episode(const Node& node, Manifest& manifest, Streams& streams) {
+  CachedEpisode episode;
+  episode.name = node["name"].string();
+  episode.task = node["task"].string();
+  if (!node["source"].is_null()) {
+    episode.source = node["source"].integer(0, static_cast<std::int64_t>(manifest.sources.size()) - 1);
+  }
+  episode.number = node["number"].integer(0, max_count);
+  episode.group = node["group"].integer(0, max_count);
+  episode.row = node["row"].integer(0, max_count);
+  episode.start = node["start"].integer(-max_time, max_time);
+  episode.end = node["end"].integer(-max_time, max_time);
+  std::map<std::int64_t, EpisodeStream> found;
+  node["samples"].each_member([&](const std::string& name, const Node& samples) {
+    const std::int64_t stream = stream_named(manifest, streams, name, node["samples"]);
+    found[stream] = {stream, samples.integer(0, max_count), 0, 0};
+  });
+  const auto add = [&](const char* key, std::int64_t EpisodeStream::*member, std::int64_t least) {
+    if (!node.has(key)) return;
+    node[key].each_member([&](const std::string& name, const Node& value) {
+      const auto entry = found.find(stream_named(manifest, streams, name, node[key]));
+      if (entry == found.end())
+        node[key].fail("names the stream ", in_quotes(name), ", which the episode does not have");
+      entry->second.*member = value.integer(least, max_time);
+    });
+  };
+  add("backward", &EpisodeStream::backward, 0);
+  add("latency", &EpisodeStream::latency, -max_time);
+  for (const auto& [stream, entry] : found) episode.streams.push_back(entry);
+  return episode;
+}
+
+void check_version(const Node& root) {
+  if (root["format"].string() != format_name) {
+    root["format"].fail("is ", in_quotes(root["format"].string()), "; this is no manifest of a cache");
+  }
+  const std::int64_t version = root["version"].integer(1, max_count);
+  if (version > cache_version) {
+    throw NewerVersion(root.sentence("was written by a newer RoboCache: it is a cache of version ", version,
+                                     ", and this one reads up to ", cache_version, "; update robocache"));
+  }
+}
+
+// What both documents have.
+void parse_content(const Node& root, Manifest& manifest, Streams& streams) {
+  root["streams"].each([&](const Node& node) {
+    manifest.streams.push_back(parse_stream(node));
+    const auto place = static_cast<std::int64_t>(manifest.streams.size()) - 1;
+    if (!streams.places.emplace(manifest.streams.back().name, place).second) {
+      node["name"].fail("is ", in_quotes(manifest.streams.back().name), " a second time");
+    }
+  });
+  root["sources"].each([&](const Node& node) { manifest.sources.push_back(parse_source(node)); });
+  root["shards"].each([&](const Node& node) { manifest.shards.push_back(parse_shard(node, manifest, streams)); });
+  root["episodes"].each([&](const Node& node) { manifest.episodes.push_back(parse_episode(node, manifest, streams)); });
+}
+
+// ---- Writing
+
+void append_string(std::string& out, std::string_view text) {
+  out += '"';
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (byte < 0x20) {
+      out += "\\u00";
+      out += "0123456789abcdef"[byte >> 4];
+      out += "0123456789abcdef"[byte & 15];
+    } else {
+      out += c;
+    }
+  }
+  out += '"';
+}
+
+// One line of a document: keys and values in the order they are added.
+class Object {
+ public:
+  Object& add(std::string_view key, std::string_view text) {
+    append_string(begin(key), text);
+    return *this;
+  }
+  Object& add(std::string_view key, const char* text) { return add(key, std::string_view(text)); }
+  Object& add(std::string_view key, std::int64_t number) {
+    begin(key) += std::to_string(number);
+    return *this;
+  }
+  Object& add(std::string_view key, bool flag) {
+    begin(key) += flag ? "true" : "false";
+    return *this;
+  }
+  Object& add_raw(std::string_view key, std::string_view json) {
+    begin(key) += json;
+    return *this;
+  }
+  std::string text() const { return text_.empty() ? "{}" : text_ + "}"; }
+
+ private:
+  std::string& begin(std::string_view key) {
+    text_ += text_.empty() ? "{" : ", ";
+    append_string(text_, key);
+    text_ += ": ";
+    return text_;
+  }
+  std::string text_;
+};
+
+template <class Items, class F>
+std::string list(const Items& items, const char* between, const F& f) {
+  std::string text = "[";
+  for (const auto& item : items) {
+    if (text.size() > 1) text += between;
+    text += f(item);
+  }
+  return text + "]";
+}
+
+std::string number_list(std::span<const std::int64_t> numbers) { return shape_text(numbers); }
+
+std::string stream_text(const StreamInfo& info) {
+  Object metadata;
+  for (const auto& [key, value] : info.metadata) metadata.add(key, value);
+  return Object()
+      .add("name", info.name)
+      .add("type", info.type)
+      .add("dtype", name_of(info.dtype))
+      .add_raw("shape", number_list(info.shape))
+      .add_raw("channels", list(info.channels, ", ",
+                                [](const std::string& channel) {
+                                  std::string text;
+                                  append_string(text, channel);
+                                  return text;
+                                }))
+      .add_raw(
+          "method",
+          list(
+              info.methods, ", ",
+              [](const MethodRange& range) {
+                std::string text = "[";
+                append_string(
+                    text,
+                    std::ranges::find(method_names, range.method, &std::pair<Method, std::string_view>::first)->second);
+                return text + ", " + std::to_string(range.begin) + ", " + std::to_string(range.end) + "]";
+              }))
+      .add("ragged", info.is_ragged)
+      .add_raw("metadata", metadata.text())
+      .text();
+}
+
+std::string source_text(const CacheSource& source) {
+  return Object()
+      .add("path", source.path)
+      .add("size", source.size)
+      .add("mtime", source.mtime)
+      .add("hash", source.hash)
+      .add("options", source.options)
+      .add("complete", source.is_complete)
+      .text();
+}
+
+std::string shard_text(const Manifest& manifest, const Shard& shard) {
+  Object hashes;
+  for (const auto& [key, value] : shard.hashes) hashes.add(key, value);
+  return Object()
+      .add("file", shard.file)
+      .add("stream", manifest.streams[static_cast<std::size_t>(shard.stream)].name)
+      .add("group", shard.group)
+      .add("bytes", shard.bytes)
+      .add("episodes", shard.episodes)
+      .add("samples", shard.samples)
+      .add("rows", shard.rows)
+      .add("channels", shard.channels)
+      .add_raw("xxh3", hashes.text())
+      .text();
+}
+
+std::string episode_text(const Manifest& manifest, const CachedEpisode& episode, std::int64_t source) {
+  Object samples, backward, latency;
+  bool any_backward = false, any_latency = false;
+  for (const EpisodeStream& entry : episode.streams) {
+    const std::string& name = manifest.streams[static_cast<std::size_t>(entry.stream)].name;
+    samples.add(name, entry.samples);
+    if (entry.backward != 0) backward.add(name, entry.backward);
+    if (entry.latency != 0) latency.add(name, entry.latency);
+    any_backward = any_backward || entry.backward != 0;
+    any_latency = any_latency || entry.latency != 0;
+  }
+  Object object;
+  object.add("name", episode.name).add("task", episode.task);
+  if (source < 0) {
+    object.add_raw("source", "null");
+  } else {
+    object.add("source", source);
+  }
+  object.add("number", episode.number)
+      .add("group", episode.group)
+      .add("row", episode.row)
+      .add("start", episode.start)
+      .add("end", episode.end)
+      .add_raw("samples", samples.text());
+  if (any_backward) object.add_raw("backward", backward.text());
+  if (any_latency) object.add_raw("latency", latency.text());
+  return object.text();
+}
+
+}  // namespace
+
+// ---- Text
+
+std::string in_quotes(std::string_view text) {
+  constexpr std::size_t longest = 80;
+  std::string result = "\"";
+  for (const char c : text.substr(0, longest)) {
+    if (c >= ' ' && c <= '~') {
+      result += c;
+    } else {
+      const auto byte = static_cast<unsigned char>(c);
+      result += {'\\', 'x', "0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
+    }
+  }
+  return result + (text.size() > longest ? "...\"" : "\"");
+}
+
+std::string as_utf8(std::string_view text) {
+  std::string result;
+  for (std::size_t k = 0; k < text.size();) {
+    const auto byte = [&](std::size_t i) { return k + i < text.size() ? static_cast<unsigned char>(text[k + i]) : 0; };
+    const int first = byte(0);
+    const std::size_t length = first < 0x80                    ? 1
+                               : first >= 0xc2 && first < 0xe0 ? 2
+                               : first >= 0xe0 && first < 0xf0 ? 3
+                               : first >= 0xf0 && first < 0xf5 ? 4
+                                                               : 0;
+    bool is_good = length > 0;
+    for (std::size_t i = 1; i < length; ++i) is_good = is_good && (byte(i) & 0xc0) == 0x80;
+    if (length == 3) is_good = is_good && !(first == 0xe0 && byte(1) < 0xa0) && !(first == 0xed && byte(1) > 0x9f);
+    if (length == 4) is_good = is_good && !(first == 0xf0 && byte(1) < 0x90) && !(first == 0xf4 && byte(1) > 0x8f);
+    if (is_good) {
+      result += text.substr(k, length);
+      k += length;
+    } else {
+      result += "\xef\xbf\xbd";
+      ++k;
+    }
+  }
+  return result;
+}
+
+// ---- Manifest
+
+std::int64_t Manifest::find_stream(std::string_view name) const {
+  const auto found = std::ranges::find(streams, name, &StreamInfo::name);
+  return found == streams.end() ? -1 : found - streams.begin();
+}
+
+const Shard* Manifest::find_shard(std::int64_t group, std::int64_t stream) const {
+  const auto found =
+      std::ranges::find_if(shards, [&](const Shard& s) { return s.group == group && s.stream == stream; });
+  return found == shards.end() ? nullptr : &*found;
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& name) {
+  const Json json = parse(text, name);
+  const Node root(json, name, "");
+  check_version(root);
+  Manifest manifest;
+  Streams streams;
+  parse_content(root, manifest, streams);
+  manifest.next_group = root["next_group"].integer(0, max_count);
+
+  std::map<std::pair<std::int64_t, std::int64_t>, const Shard*> shards;
+  std::set<std::string_view> files;
+  for (const Shard& shard : manifest.shards) {
+    if (!shards.emplace(std::pair(shard.group, shard.stream), &shard).second || !files.insert(shard.file).second) {
+      root["shards"].fail("has ", in_quotes(shard.file), ", or its stream in its group, twice");
+    }
+    if (shard.group >= manifest.next_group) root["next_group"].fail("is not over that of ", in_quotes(shard.file));
+  }
+  std::set<std::pair<std::int64_t, std::int64_t>> rows;
+  std::map<const Shard*, std::int64_t> samples;
+  for (const CachedEpisode& episode : manifest.episodes) {
+    const auto fail = [&](const auto&... parts) {
+      root["episodes"].fail("has ", in_quotes(episode.name), ", ", parts...);
+    };
+    if (!rows.emplace(episode.group, episode.row).second) fail("whose row another one has too");
+    for (const EpisodeStream& entry : episode.streams) {
+      const auto shard = shards.find({episode.group, entry.stream});
+      const std::string& stream = manifest.streams[static_cast<std::size_t>(entry.stream)].name;
+      if (shard == shards.end()) fail("but no shard with its stream ", in_quotes(stream));
+      if (episode.row >= shard->second->episodes) fail("which is not in the shard of its stream ", in_quotes(stream));
+      std::int64_t& sum = samples[shard->second];
+      sum += entry.samples;
+      if (sum > shard->second->samples) fail("which has more samples of ", in_quotes(stream), " than the shard");
+    }
+    if (episode.end < episode.start) fail("which ends before it starts");
+  }
+  return manifest;
+}
+
+std::string write_manifest(const Manifest& manifest) {
+  // Streams and sources that nothing uses any more are left out.
+  std::vector<bool> used(manifest.streams.size(), false), needed;
+  for (const CacheSource& source : manifest.sources) needed.push_back(source.is_complete);
+  for (const Shard& shard : manifest.shards) used[static_cast<std::size_t>(shard.stream)] = true;
+  for (const CachedEpisode& episode : manifest.episodes) {
+    if (episode.source >= 0) needed[static_cast<std::size_t>(episode.source)] = true;
+  }
+  std::vector<const StreamInfo*> streams;
+  for (std::size_t k = 0; k < used.size(); ++k) {
+    if (used[k]) streams.push_back(&manifest.streams[k]);
+  }
+  std::vector<const CacheSource*> sources;
+  std::vector<std::int64_t> places;
+  for (std::size_t k = 0; k < needed.size(); ++k) {
+    places.push_back(static_cast<std::int64_t>(sources.size()));
+    if (needed[k]) sources.push_back(&manifest.sources[k]);
+  }
+  const char* const line = ",\n    ";
+  const auto lines = [&](const auto& items, const auto& f) {
+    const std::string text = list(items, line, f);
+    return items.empty() ? text : "[\n    " + text.substr(1, text.size() - 2) + "\n  ]";
+  };
+  std::string text = "{\n";
+  text += concat("  \"format\": \"", format_name, "\",\n  \"version\": ", cache_version,
+                 ",\n  \"next_group\": ", manifest.next_group, ",\n");
+  text += "  \"streams\": " + lines(streams, [](const StreamInfo* info) { return stream_text(*info); });
+  text += ",\n  \"sources\": " + lines(sources, [](const CacheSource* source) { return source_text(*source); });
+  text += ",\n  \"shards\": " + lines(manifest.shards, [&](const Shard& shard) { return shard_text(manifest, shard); });
+  text += ",\n  \"episodes\": " + lines(manifest.episodes, [&](const CachedEpisode& episode) {
+            return episode_text(manifest, episode,
+                                episode.source < 0 ? -1 : places[static_cast<std::size_t>(episode.source)]);
+          });
+  return text + "\n}\n";
+}
+
+// ---- Shards
+
+const TensorEntry* ShardHeader::find(std::string_view name) const {
+  const auto found = std::ranges::find(tensors, name, &TensorEntry::name);
+  return found == tensors.end() ? nullptr : &*found;
+}
+
+ShardHeader parse_header(std::string_view text, std::int64_t data_bytes, const std::string& name) {
+  const Json json = parse(text, name);
+  const Node root(json, name, "");
+  ShardHeader header;
+  root.each_member([&](const std::string& key, const Node& node) {
+    if (key == "__metadata__") {
+      if (node.has(format_name)) header.description = node[format_name].string();
+      return;
+    }
+    TensorEntry& tensor = header.tensors.emplace_back();
+    tensor.name = key;
+    const std::string& dtype = node["dtype"].string();
+    const auto* const found = std::ranges::find(dtype_names, std::string_view(dtype), &DTypeName::safetensors);
+    if (found == dtype_names.end()) node["dtype"].fail("is ", in_quotes(dtype), ", which no tensor of a cache has");
+    tensor.dtype = found->dtype;
+    tensor.shape = parse_shape(node["shape"], max_rank);
+    std::vector<std::int64_t> offsets;
+    node["data_offsets"].each([&](const Node& offset) { offsets.push_back(offset.integer(0, data_bytes)); });
+    if (offsets.size() != 2 || offsets[1] < offsets[0]) node["data_offsets"].fail("is not [begin, end]");
+    tensor.begin = offsets[0];
+    tensor.end = offsets[1];
+    if (bytes_of_shape(tensor.dtype, tensor.shape) != tensor.end - tensor.begin) {
+      node["data_offsets"].fail("are ", tensor.end - tensor.begin, " bytes apart, which is not what its shape needs");
+    }
+  });
+  std::ranges::sort(header.tensors, {}, [](const TensorEntry& t) { return std::pair(t.begin, t.end); });
+  std::int64_t at = 0;
+  for (const TensorEntry& tensor : header.tensors) {
+    if (tensor.begin != at) root.fail("leaves a gap, or an overlap, before the tensor ", in_quotes(tensor.name));
+    at = tensor.end;
+  }
+  if (at != data_bytes) root.fail("describes ", at, " bytes of tensors, but ", data_bytes, " follow it");
+  return header;
+}
+
+std::string write_header(std::span<const TensorEntry> tensors, std::string_view description) {
+  Object object;
+  object.add_raw("__metadata__", Object().add(format_name, description).text());
+  for (const TensorEntry& tensor : tensors) {
+    const std::int64_t offsets[] = {tensor.begin, tensor.end};
+    const auto* const dtype = std::ranges::find(dtype_names, tensor.dtype, &DTypeName::dtype);
+    object.add_raw(tensor.name, Object()
+                                    .add("dtype", dtype->safetensors)
+                                    .add_raw("shape", number_list(tensor.shape))
+                                    .add_raw("data_offsets", number_list(offsets))
+                                    .text());
+  }
+  return object.text();
+}
+
+Manifest parse_description(std::string_view text, const std::string& name) {
+  const Json json = parse(text, name);
+  const Node root(json, name, "");
+  check_version(root);
+  Manifest manifest;
+  Streams streams{.are_all_described = false};
+  parse_content(root, manifest, streams);
+  if (manifest.shards.size() != 1) root["shards"].fail("is not one shard");
+  for (const CachedEpisode& episode : manifest.episodes) {
+    if (episode.group != manifest.shards[0].group) root["episodes"].fail("has one of another group");
+  }
+  return manifest;
+}
+
+std::string write_description(const Manifest& group, const Shard& shard) {
+  const auto items = [](const auto& all, const auto& f) { return list(all, ", ", f); };
+  return Object()
+      .add("format", format_name)
+      .add("version", std::int64_t{cache_version})
+      .add_raw("streams", "[" + stream_text(group.streams[static_cast<std::size_t>(shard.stream)]) + "]")
+      .add_raw("sources", items(group.sources, [](const CacheSource& source) { return source_text(source); }))
+      .add_raw("shards", "[" + shard_text(group, shard) + "]")
+      .add_raw("episodes",
+               items(group.episodes,
+                     [&](const CachedEpisode& episode) { return episode_text(group, episode, episode.source); }))
+      .text();
+}
+
+}  // namespace robocache::cache

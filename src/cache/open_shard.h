@@ -1,0 +1,89 @@
+// A shard while it is written: values go straight into its temporary file, stamps into a scratch file, so that memory
+// stays small whatever the length.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cache/files.h"
+#include "cache/hash.h"
+#include "cache/manifest.h"
+
+namespace robocache::cache {
+
+class OpenShard {
+ public:
+  // `stem`: of its file in `directory`; no other shard of the group has it.
+  OpenShard(const Path& directory, std::string stem, std::int64_t stream, const StreamInfo& info);
+  OpenShard(OpenShard&&) noexcept = default;
+  OpenShard& operator=(OpenShard&&) noexcept = default;
+
+  std::int64_t stream() const noexcept { return stream_; }
+  const std::string& stem() const noexcept { return stem_; }
+  std::int64_t bytes() const noexcept { return values_.size() + stamps_.size(); }
+
+  void begin_episode(std::int64_t row);  // rows in between do not have the stream
+  bool has_episode(std::int64_t row) const noexcept { return open_ && open_->row == row; }
+  // Dense, as wide as the shard.
+  void append_values(std::span<const std::byte> values, std::int64_t rows);
+  void append_stamps(std::span<const std::int64_t> times, std::span<const std::int64_t> arrivals,
+                     std::span<const std::int64_t> lengths);
+  void widen(const StreamInfo& info);  // more channels, NaN in all that is there
+
+  struct Extent {
+    std::int64_t samples = 0, backward = 0;
+    std::int64_t first = 0, last = 0;  // times; where there are samples
+  };
+  void sort_episode();  // by time, equal ones in their order; all that can fail of an episode's end
+  Extent end_episode();
+  void discard_episode();
+  bool is_unused() const noexcept { return !open_ && episodes_ == 0; }  // no episode has it
+  std::int64_t channels() const;
+
+  // Written whole, synced and renamed; can be repeated where it failed. `group` describes all episodes of the group;
+  // its shards are not looked at.
+  Shard finish(const Manifest& group, std::int64_t number);
+  void abandon() noexcept;  // removes the temporary file
+
+ private:
+  struct Stamps {
+    std::int64_t time, arrival, rows;
+  };
+  struct Episode {
+    std::int64_t row = 0, samples = 0, rows = 0;  // of the shard when it began
+    std::optional<std::int64_t> last_time{};
+    std::int64_t first = 0, last = 0;  // of the times
+    std::int64_t backward = 0;
+    bool was_rewritten = false;
+    Hash hash{};
+  };
+
+  Path temporary();
+  std::int64_t row_bytes() const;
+  void read_stamps(std::int64_t first, std::span<Stamps> to) const;
+  void permute_values(const Spool& order, std::int64_t count);
+  std::string hash_values() const;
+  template <class Sink>
+  void generate(const TensorEntry& tensor, const Sink& sink) const;
+
+  Path directory_;
+  std::string stem_;
+  std::int64_t stream_ = 0;
+  StreamInfo info_;
+  Spool values_;
+  Spool stamps_;
+  Hash hash_;                  // of the values, as they came
+  bool is_rewritten_ = false;  // they were sorted or widened since: the hash is taken from the file
+  std::int64_t samples_ = 0, rows_ = 0;
+  std::int64_t episodes_ = 0;       // that have the stream
+  std::vector<std::int64_t> ends_;  // in samples, of each episode of the group
+  std::optional<Episode> open_;
+};
+
+// A row of NaN; of integers, zeros.
+std::vector<std::byte> blank_row(DType dtype, std::int64_t channels);
+
+}  // namespace robocache::cache

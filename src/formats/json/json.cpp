@@ -1,0 +1,272 @@
+// JSON messages: their numbers by path, in the order in which the paths first appear. No tree is built.
+#include <robocache/error.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "formats/clouds/source.h"
+#include "formats/messages/output.h"
+
+namespace robocache::messages {
+namespace {
+
+constexpr std::size_t max_depth = 64;
+constexpr std::size_t max_channels = 4096;
+constexpr std::size_t max_nodes = 1 << 16;
+constexpr std::size_t max_elements = 1024;  // of an array; the others are left out
+constexpr std::size_t max_name = 1024;
+
+constexpr std::uint32_t none = 0xffffffff;
+
+// A place in the messages: an object's key or an array's element. Places are found, not made, once they are known.
+struct Node {
+  std::string key{};
+  std::uint32_t parent = none;
+  std::uint32_t element = none;           // of an array; none: a key
+  std::uint32_t channel = none;           // of the number that was seen here
+  std::uint32_t place = 0;                // among its parent's children or elements
+  std::uint32_t next = 0;                 // of `children`: messages tend to have their keys in one order
+  std::vector<std::uint32_t> children{};  // keys
+  std::vector<std::uint32_t> elements{};
+};
+
+class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json> {
+ public:
+  JsonMessages(const Schema& schema, std::string_view topic)
+      : nodes_(1), stream_({.name = std::string(topic), .type = schema.name, .shape = {0}}) {}
+
+  void add(std::span<const std::byte> message, const Clock& clock) override {
+    const std::size_t nodes = nodes_.size(), channels = names_.size();
+    try {
+      std::ranges::fill(row_, std::numeric_limits<double>::quiet_NaN());
+      stack_.clear();
+      at_ = 0;
+      ignored_ = 0;
+      is_header_ = has_seconds_ = is_cut_ = false;
+      seconds_ = nanoseconds_ = 0;
+      const char* const begin = reinterpret_cast<const char*>(message.data());
+      nlohmann::json_sax<nlohmann::json>* const sax = this;
+      nlohmann::json::sax_parse(begin, begin + message.size(), sax);
+      std::optional<std::int64_t> stamp;
+      if (has_seconds_) stamp = stamp_of();
+      if (names_.size() > channels) stream_.add_channels(std::span(names_).subspan(channels), methods_);
+      if (names_.empty()) return;  // no number yet: there is no stream
+      std::memcpy(stream_.rows(1, message.size()), row_.data(), row_.size() * sizeof(double));
+      if (is_cut_) stream_.note(0, "left_out", "numbers past the first 1024 of an array, or 4096 of a message");
+      added_ += stream_.commit(clock, stamp);
+    } catch (...) {
+      forget(nodes, channels);
+      stream_.discard();
+      throw;
+    }
+  }
+  std::int64_t bytes() const override { return added_; }
+  std::int64_t footprint() const override {
+    constexpr std::int64_t each = 2 * (sizeof(Node) + sizeof(std::string) + 64);  // here and in the index
+    return std::ssize(nodes_) * each + stream_.footprint();
+  }
+  void take(std::vector<StreamBatch>& to) override {
+    stream_.take(to);
+    added_ = 0;
+  }
+
+ private:
+  bool null() override { return place(); }
+  bool boolean(bool value) override { return number(value ? 1 : 0, Method::hold); }
+  bool number_integer(std::int64_t value) override { return number(static_cast<double>(value), Method::linear); }
+  bool number_unsigned(std::uint64_t value) override { return number(static_cast<double>(value), Method::linear); }
+  bool number_float(double value, const std::string&) override { return number(value, Method::linear); }
+  bool string(std::string&) override { return place(); }
+  bool binary(nlohmann::json::binary_t&) override { return place(); }
+
+  bool start_object(std::size_t) override { return open(false); }
+  bool end_object() override { return close(); }
+  bool start_array(std::size_t) override { return open(true); }
+  bool end_array() override { return close(); }
+  bool key(std::string& name) override {
+    if (ignored_ > 0) return true;
+    Frame& frame = stack_.back();
+    is_header_ = stack_.size() == 1 ? name == "header" : is_header_;
+    at_ = child_of(frame.node, name);
+    return true;
+  }
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) override {
+    const std::string_view what = error.what();
+    // "[json.exception.out_of_range.406] number overflow parsing '1e999'"
+    const bool overflows = what.find(".406]") != std::string_view::npos;
+    throw Error(ErrorKind::file, concat("a message is no JSON after byte ", position,
+                                        overflows ? ": a number is past the range of float64" : ""));
+  }
+
+  struct Frame {
+    std::uint32_t node;
+    bool is_array;
+    std::uint32_t count = 0;
+  };
+
+  // Goes to the next element, where the value is one.
+  bool place() {
+    if (ignored_ > 0 || stack_.empty() || !stack_.back().is_array) return true;
+    Frame& frame = stack_.back();
+    at_ = element_of(frame.node, frame.count++);
+    return true;
+  }
+
+  bool open(bool is_array) {
+    if (stack_.size() + ignored_ >= max_depth) {
+      throw Error(ErrorKind::file, concat("a message is nested deeper than ", max_depth));
+    }
+    place();
+    if (ignored_ > 0 || at_ == none) {
+      ++ignored_;
+    } else {
+      stack_.push_back({at_, is_array});
+      nodes_[at_].next = 0;
+    }
+    return true;
+  }
+  bool close() {
+    if (ignored_ > 0) {
+      --ignored_;
+    } else {
+      stack_.pop_back();
+    }
+    return true;
+  }
+
+  bool number(double value, Method method) {
+    place();
+    if (ignored_ > 0 || at_ == none) return true;
+    if (is_header_) {
+      stamp_part(value);
+      return true;
+    }
+    Node& node = nodes_[at_];
+    if (node.channel == none) {
+      if (names_.size() >= max_channels) {
+        is_cut_ = true;
+        return true;
+      }
+      std::string name = name_of(at_);
+      if (name.size() > max_name) {
+        throw Error(ErrorKind::file, concat("a message has a field whose name has ", name.size(), " bytes"));
+      }
+      node.channel = static_cast<std::uint32_t>(names_.size());
+      names_.push_back(std::move(name));
+      methods_.push_back(method);
+      row_.push_back(0);
+    }
+    row_[node.channel] = value;
+    return true;
+  }
+
+  // header.stamp.sec and .nanosec, or what others call them
+  void stamp_part(double value) {
+    const Node& node = nodes_[at_];
+    if (stack_.size() != 3 || nodes_[node.parent].key != "stamp") return;
+    if (node.key == "sec" || node.key == "secs") {
+      has_seconds_ = true;
+      seconds_ = value;
+    } else if (node.key == "nanosec" || node.key == "nsec" || node.key == "nsecs") {
+      nanoseconds_ = value;
+    }
+  }
+  std::int64_t stamp_of() const {
+    constexpr double most = 4e9;  // seconds, and nanoseconds: |t| < 2^62
+    if (!(std::abs(seconds_) < most && std::abs(nanoseconds_) < most)) {
+      throw Error(ErrorKind::file, "a message has a stamp past 4e9 seconds");
+    }
+    return static_cast<std::int64_t>(seconds_) * 1'000'000'000 + static_cast<std::int64_t>(nanoseconds_);
+  }
+
+  std::uint32_t child_of(std::uint32_t index, const std::string& key) {
+    Node& node = nodes_[index];
+    if (node.next < node.children.size() && nodes_[node.children[node.next]].key == key) {
+      return node.children[node.next++];
+    }
+    const auto found = index_.find({index, key});
+    if (found == index_.end()) return make({.key = key, .parent = index}, false);
+    node.next = nodes_[found->second].place + 1;
+    return found->second;
+  }
+  std::uint32_t element_of(std::uint32_t index, std::uint32_t element) {
+    const Node& node = nodes_[index];
+    if (element < node.elements.size()) return node.elements[element];
+    if (element >= max_elements) {
+      is_cut_ = true;
+      return none;
+    }
+    return make({.parent = index, .element = element}, true);
+  }
+  std::uint32_t make(Node node, bool is_element) {
+    if (nodes_.size() >= max_nodes || node.key.size() > max_name) {
+      is_cut_ = true;
+      return none;
+    }
+    const auto made = static_cast<std::uint32_t>(nodes_.size());
+    const std::uint32_t parent = node.parent;
+    std::vector<std::uint32_t>& siblings = is_element ? nodes_[parent].elements : nodes_[parent].children;
+    node.place = static_cast<std::uint32_t>(siblings.size());
+    siblings.push_back(made);
+    if (!is_element) index_.emplace(std::pair(parent, node.key), made);
+    nodes_.push_back(std::move(node));
+    return made;
+  }
+  std::string name_of(std::uint32_t index) const {
+    std::vector<std::uint32_t> path;
+    for (; nodes_[index].parent != none; index = nodes_[index].parent) path.push_back(index);
+    std::string name;
+    for (std::size_t k = path.size(); k-- > 0;) {
+      const Node& node = nodes_[path[k]];
+      if (node.element != none) {
+        name += concat("[", node.element, "]");
+      } else {
+        (name += name.empty() ? "" : ".") += node.key;
+      }
+    }
+    return name.empty() ? "value" : name;
+  }
+
+  // What a message that turned out to be broken has made.
+  void forget(std::size_t nodes, std::size_t channels) {
+    while (nodes_.size() > nodes) {
+      const Node& last = nodes_.back();
+      (last.element == none ? nodes_[last.parent].children : nodes_[last.parent].elements).pop_back();
+      if (last.element == none) index_.erase({last.parent, last.key});
+      nodes_.pop_back();
+    }
+    for (Node& node : nodes_) {
+      if (node.channel != none && node.channel >= channels) node.channel = none;
+    }
+    names_.resize(channels);
+    methods_.resize(channels);
+    row_.resize(channels);
+  }
+
+  std::vector<Node> nodes_;
+  std::map<std::pair<std::uint32_t, std::string>, std::uint32_t> index_{};  // of keys, by parent
+  std::vector<std::string> names_{};                                        // of the channels
+  std::vector<Method> methods_{};
+  std::vector<double> row_{};
+  Stream stream_;
+  std::int64_t added_ = 0;
+
+  // Of the message that is being read
+  std::vector<Frame> stack_{};
+  std::uint32_t at_ = 0;
+  std::size_t ignored_ = 0;  // how deep inside a value that has no place
+  bool is_header_ = false, has_seconds_ = false, is_cut_ = false;
+  double seconds_ = 0, nanoseconds_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Messages> make_json(const Schema& schema, std::string_view topic) {
+  return std::make_unique<JsonMessages>(schema, topic);
+}
+
+}  // namespace robocache::messages

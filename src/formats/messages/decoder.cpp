@@ -1,0 +1,64 @@
+#include <robocache/error.h>
+
+#include <string>
+#include <utility>
+
+#include "formats/clouds/source.h"
+#include "formats/messages/output.h"
+
+namespace robocache {
+
+struct Decoder::State {
+  std::string topic;
+  TimeSource time;
+  std::unique_ptr<messages::Messages> messages;
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error(ErrorKind::file, concat(quote(topic), ": ", what));
+  }
+};
+
+Decoder::Decoder(const Schema& schema, std::string_view message_encoding, std::string_view topic, TimeSource time)
+    : state_(std::make_unique<State>(State{std::string(topic), time, nullptr})) {
+  try {
+    if (message_encoding == "json") {
+      state_->messages = messages::make_json(schema, topic);
+    } else if (message_encoding == "cdr" && (schema.encoding == "ros2msg" || schema.encoding == "ros2idl")) {
+      state_->messages = messages::make_ros2(schema, topic, time);
+    }
+  } catch (const Error& error) {
+    state_->fail(error.what());
+  }
+  if (!state_->messages) {
+    state_->fail(concat("messages of encoding ", quote(message_encoding), " with a schema of encoding ",
+                        quote(schema.encoding), " cannot be read; expected cdr with ros2msg or ros2idl, or json"));
+  }
+}
+
+Decoder::~Decoder() = default;
+Decoder::Decoder(Decoder&&) noexcept = default;
+Decoder& Decoder::operator=(Decoder&&) noexcept = default;
+
+void Decoder::add(std::span<const std::byte> message, std::int64_t log_time, std::int64_t publish_time) {
+  constexpr std::int64_t latest = std::int64_t{1} << 62;
+  if (log_time >= latest || log_time <= -latest || publish_time >= latest || publish_time <= -latest) {
+    state_->fail("a message has a time past 2^62 nanoseconds");
+  }
+  try {
+    state_->messages->add(message, {state_->time, log_time, publish_time});
+  } catch (const Error& error) {
+    state_->fail(error.what());
+  }
+}
+
+std::int64_t Decoder::bytes() const noexcept { return state_->messages->bytes(); }
+
+std::int64_t Decoder::footprint() const noexcept { return state_->messages->footprint(); }
+
+std::vector<StreamBatch> Decoder::take() {
+  std::vector<StreamBatch> batches;
+  state_->messages->take(batches);
+  return batches;
+}
+
+}  // namespace robocache

@@ -1,0 +1,231 @@
+// MCAP messages through decoders, in batches of bounded size.
+#include <robocache/formats.h>
+#include <robocache/mcap.h>
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "formats/clouds/source.h"
+
+namespace robocache {
+
+namespace {
+
+constexpr std::int64_t batch_bytes = std::int64_t{2} << 20;
+constexpr std::int64_t held_bytes = std::int64_t{32} << 20;
+
+std::int64_t time_of(std::uint64_t time) {
+  return static_cast<std::int64_t>(std::min<std::uint64_t>(time, std::numeric_limits<std::int64_t>::max()));
+}
+
+}  // namespace
+
+struct McapRecording::State {
+  std::string name;
+  TimeSource time;
+  std::int64_t most;  // bytes that decoders may take, all together: 4 times the file and 128 MiB
+  mcap::Reader reader;
+
+  State(Bytes bytes, TimeSource source)
+      : name(bytes.name), time(source), most(4 * bytes.size + (std::int64_t{128} << 20)), reader(std::move(bytes)) {}
+};
+
+struct McapBatches::State {
+  // The messages of a topic: of all its channels that have the same schema.
+  struct Source {
+    std::string topic;
+    const mcap::Schema* schema = nullptr;
+    std::string encoding;  // of its messages
+    std::optional<Decoder> decoder{};
+    std::int64_t bytes = 0;      // in the decoder
+    std::int64_t footprint = 0;  // of the decoder
+    std::size_t problem = 0;     // of its broken messages; 0: none yet, else 1 more than its place
+  };
+
+  McapRecording::State& recording;
+  mcap::Messages messages;
+  std::deque<Source> sources{};
+  std::map<std::string, std::vector<Source*>> by_topic{};
+  std::vector<Source*> of_channel{};                           // by id; nullptr: not seen yet
+  std::map<std::string, const Source*, std::less<>> owners{};  // of streams
+  std::deque<StreamBatch> ready{};
+  std::vector<Problem> problems{};
+  std::int64_t held = 0, footprints = 0;
+  bool is_over = false;
+
+  State(McapRecording::State& of, mcap::Messages selected) : recording(of), messages(std::move(selected)) {}
+
+  Source& source_of(std::uint16_t id) {
+    if (id >= of_channel.size()) of_channel.resize(std::size_t{id} + 1, nullptr);
+    Source*& known = of_channel[id];
+    if (known == nullptr) known = &find(recording.reader.channels().at(id));
+    return *known;
+  }
+
+  Source& find(const mcap::Channel& channel) {
+    static const mcap::Schema none{};
+    const mcap::Schema* schema = recording.reader.schema(channel);
+    if (schema == nullptr) schema = &none;
+    const auto same = [&](const Source& source) {
+      return source.topic == channel.topic && source.encoding == channel.message_encoding &&
+             (source.schema == schema ||
+              (source.schema->name == schema->name && source.schema->encoding == schema->encoding &&
+               source.schema->data == schema->data));
+    };
+    std::vector<Source*>& of_topic = by_topic[channel.topic];
+    for (Source* const known : of_topic) {
+      if (same(*known)) return *known;
+    }
+    const bool is_second = !of_topic.empty();
+    Source& source = sources.emplace_back();
+    of_topic.push_back(&source);
+    source.topic = channel.topic;
+    source.schema = schema;
+    source.encoding = channel.message_encoding;
+    try {
+      if (is_second) {
+        throw Error(ErrorKind::file, concat(quote(channel.topic), ": has messages of more than one type; those of ",
+                                            quote(schema->name), " are left out"));
+      }
+      source.decoder.emplace(Schema{schema->name, schema->encoding, schema->data}, channel.message_encoding,
+                             channel.topic, recording.time);
+    } catch (const Error& error) {
+      problems.push_back({channel.topic, 0, concat(recording.name, ": ", error.what())});
+    }
+    return source;
+  }
+
+  void add(const mcap::Message& message) {
+    Source& source = source_of(message.channel_id);
+    if (!source.decoder) return;
+    try {
+      source.decoder->add(message.data, time_of(message.log_time), time_of(message.publish_time));
+    } catch (const Error& error) {
+      if (source.problem == 0) {
+        problems.push_back({source.topic, 0, concat(recording.name, ": ", error.what())});
+        source.problem = problems.size();
+      }
+      ++problems[source.problem - 1].messages;
+      return;
+    }
+    const std::int64_t footprint = source.decoder->footprint();
+    footprints += footprint - std::exchange(source.footprint, footprint);
+    if (footprints > recording.most) return drop(source);
+    const std::int64_t bytes = source.decoder->bytes();
+    held += bytes - std::exchange(source.bytes, bytes);
+    if (bytes >= batch_bytes) {
+      take(source);
+    } else if (held >= held_bytes) {
+      // Of those that hold half of the average or more, which is half of all at least.
+      const std::int64_t least = held / (2 * std::ssize(sources));
+      for (Source& large : sources) {
+        if (large.bytes > 0 && large.bytes >= least) take(large);
+      }
+    }
+  }
+
+  // A file may have many topics that each need much to be decoded.
+  void drop(Source& source) {
+    take(source);
+    source.decoder.reset();
+    footprints -= std::exchange(source.footprint, 0);
+    problems.push_back(
+        {source.topic, 0,
+         concat(recording.name, ": ", quote(source.topic), ": is left out from here on: all topics together ",
+                "take more than ", recording.most, " bytes to decode")});
+  }
+
+  void take(Source& source) {
+    held -= std::exchange(source.bytes, 0);
+    if (!source.decoder) return;
+    for (StreamBatch& batch : source.decoder->take()) {
+      const auto [owner, is_new] = owners.try_emplace(batch.info->name, &source);
+      if (owner->second == &source) {
+        ready.push_back(std::move(batch));
+      } else if (is_new || std::ranges::find(problems, batch.info->name, &Problem::topic) == problems.end()) {
+        problems.push_back({batch.info->name, static_cast<std::int64_t>(batch.times.size()),
+                            concat(recording.name, ": ", quote(source.topic), ": its stream ", quote(batch.info->name),
+                                   " is left out: ", quote(owner->second->topic), " has one of that name")});
+      }
+    }
+  }
+};
+
+McapBatches::McapBatches(std::unique_ptr<State> state) : state_(std::move(state)) {}
+McapBatches::~McapBatches() = default;
+McapBatches::McapBatches(McapBatches&&) noexcept = default;
+McapBatches& McapBatches::operator=(McapBatches&&) noexcept = default;
+
+std::optional<StreamBatch> McapBatches::next() {
+  State& state = *state_;
+  while (state.ready.empty() && !state.is_over) {
+    if (const mcap::Message* message = state.messages.next()) {
+      state.add(*message);
+    } else {
+      state.is_over = true;
+      for (State::Source& source : state.sources) state.take(source);
+    }
+  }
+  if (state.ready.empty()) return std::nullopt;
+  StreamBatch batch = std::move(state.ready.front());
+  state.ready.pop_front();
+  return batch;
+}
+
+const std::vector<Problem>& McapBatches::problems() const noexcept { return state_->problems; }
+
+McapRecording::McapRecording(Bytes bytes, TimeSource time) : state_(std::make_unique<State>(std::move(bytes), time)) {}
+McapRecording::~McapRecording() = default;
+McapRecording::McapRecording(McapRecording&&) noexcept = default;
+McapRecording& McapRecording::operator=(McapRecording&&) noexcept = default;
+
+McapBatches McapRecording::batches(std::optional<std::vector<std::string>> topics, std::uint64_t start,
+                                   std::optional<std::uint64_t> end) {
+  mcap::Messages messages = state_->reader.messages({.topics = std::move(topics), .start = start, .end = end});
+  return McapBatches(std::make_unique<McapBatches::State>(*state_, std::move(messages)));
+}
+
+Summary McapRecording::summary() const {
+  const mcap::Reader& reader = state_->reader;
+  Summary summary;
+  summary.warnings = reader.warnings();
+  const std::optional<mcap::Statistics>& statistics = reader.statistics();
+  std::map<std::uint16_t, std::uint64_t> counts;
+  if (statistics) counts.insert(statistics->channel_message_counts.begin(), statistics->channel_message_counts.end());
+  std::map<std::string, Topic> topics;
+  for (const auto& [id, channel] : reader.channels()) {
+    const auto [entry, is_new] = topics.try_emplace(channel.topic);
+    Topic& topic = entry->second;
+    if (is_new) {
+      topic.name = channel.topic;
+      topic.message_encoding = channel.message_encoding;
+      if (const mcap::Schema* schema = reader.schema(channel)) {
+        topic.type = schema->name;
+        topic.schema_encoding = schema->encoding;
+      }
+    }
+    if (statistics) topic.messages = topic.messages.value_or(0) + time_of(counts[id]);
+  }
+  for (auto& [name, topic] : topics) summary.topics.push_back(std::move(topic));
+  if (statistics) {
+    summary.messages = time_of(statistics->message_count);
+    if (statistics->message_count > 0) {
+      summary.start = time_of(statistics->message_start_time);
+      summary.end = time_of(statistics->message_end_time);
+    }
+    return summary;
+  }
+  for (const mcap::ChunkIndex& chunk : reader.chunk_indexes()) {
+    if (chunk.message_index_offsets.empty() && chunk.message_start_time == 0 && chunk.message_end_time == 0) continue;
+    const std::int64_t start = time_of(chunk.message_start_time), end = time_of(chunk.message_end_time);
+    summary.start = std::min(start, summary.start.value_or(start));
+    summary.end = std::max(end, summary.end.value_or(end));
+  }
+  return summary;
+}
+
+}  // namespace robocache

@@ -1,0 +1,47 @@
+// Message types that are more than their fields: joints by name, points, images, frames of a tree.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "formats/messages/output.h"
+#include "formats/ros2/cdr.h"
+#include "formats/ros2/definition.h"
+
+namespace robocache::ros2 {
+
+// Reads the messages of one known type. add() may throw half way; discard() then takes back what it has done.
+class Known {
+ public:
+  virtual ~Known() = default;
+  virtual void add(Cursor& cursor, const messages::Clock& clock) = 0;
+  virtual void discard() {}
+  virtual void take(std::vector<StreamBatch>& to) = 0;
+  virtual std::int64_t footprint() const = 0;
+  std::int64_t bytes() const { return added_; }
+
+ protected:
+  std::int64_t added_ = 0;  // bytes since the last take()
+};
+
+// nullptr: the definition is of none of them, by its name or its fields.
+std::unique_ptr<Known> make_known(const Definition& definition, std::string_view type, std::string_view topic);
+
+// The makers, each for a definition that has been found to be its own.
+std::unique_ptr<Known> make_joint_state(std::string_view type, std::string_view topic);
+std::unique_ptr<Known> make_point_cloud(std::string_view type, std::string_view topic);
+std::unique_ptr<Known> make_image(std::string_view type, std::string_view topic, bool is_compressed);
+std::unique_ptr<Known> make_transforms(std::string_view type, std::string_view topic);
+
+struct Header {
+  std::int64_t stamp = 0;
+  std::string_view frame{};
+};
+inline Header read_header(Cursor& cursor) {
+  const char* const at = cursor.numbers(4, 2);
+  const auto seconds = clouds::load<std::int32_t>(at, cursor.swapped());
+  const auto nanoseconds = clouds::load<std::uint32_t>(at + 4, cursor.swapped());
+  return {std::int64_t{seconds} * 1'000'000'000 + nanoseconds, cursor.string()};
+}
+
+}  // namespace robocache::ros2

@@ -1,0 +1,163 @@
+// Messages of ROS 2: known types by themselves, all others by their program.
+#include <zstd.h>
+
+#include <string>
+#include <utility>
+
+#include "formats/ros2/known.h"
+#include "formats/ros2/program.h"
+
+namespace robocache::messages {
+
+using namespace ros2;
+
+namespace {
+
+// rosbag2 may compress each message by itself. CDR begins with a zero, so this is none.
+constexpr unsigned char zstd_magic[] = {0x28, 0xb5, 0x2f, 0xfd};
+
+class Unpacker {
+ public:
+  // While a message is used; then memory that few messages need is given back.
+  class Use {
+   public:
+    explicit Use(Unpacker& unpacker) : unpacker_(unpacker) {}
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    ~Use() {
+      if (unpacker_.room_.size() > most_kept) unpacker_.room_ = {};
+    }
+
+   private:
+    Unpacker& unpacker_;
+  };
+
+  std::span<const std::byte> unpack(std::span<const std::byte> message) {
+    if (message.size() < 4 || std::memcmp(message.data(), zstd_magic, 4) != 0) return message;
+    const unsigned long long size = ZSTD_getFrameContentSize(message.data(), message.size());
+    const auto most = static_cast<unsigned long long>(expansion) * message.size() + allowance;
+    if (size == ZSTD_CONTENTSIZE_ERROR || size == ZSTD_CONTENTSIZE_UNKNOWN || size > most) {
+      throw Error(ErrorKind::file,
+                  concat("a message of ", message.size(), " bytes that begins as zstd does ",
+                         size > most ? "not say its size, or is larger than " : "is larger than ", most, " bytes"));
+    }
+    if (room_.size() < size) room_.resize(size);
+    const std::size_t got = ZSTD_decompress(room_.data(), room_.size(), message.data(), message.size());
+    if (ZSTD_isError(got) != 0) {
+      throw Error(ErrorKind::file, concat("a message that is compressed by zstd: ", ZSTD_getErrorName(got)));
+    }
+    return {room_.data(), got};
+  }
+
+  std::int64_t footprint() const { return std::ssize(room_); }
+
+ private:
+  static constexpr std::size_t most_kept = std::size_t{16} << 20;
+  std::vector<std::byte> room_{};
+};
+
+class KnownMessages : public Messages {
+ public:
+  explicit KnownMessages(std::unique_ptr<Known> known) : known_(std::move(known)) {}
+
+  void add(std::span<const std::byte> message, const Clock& clock) override {
+    const Unpacker::Use use(unpacker_);
+    Cursor cursor(unpacker_.unpack(message));
+    try {
+      known_->add(cursor, clock);
+    } catch (...) {
+      known_->discard();
+      throw;
+    }
+  }
+  std::int64_t bytes() const override { return known_->bytes(); }
+  std::int64_t footprint() const override { return known_->footprint() + unpacker_.footprint(); }
+  void take(std::vector<StreamBatch>& to) override { known_->take(to); }
+
+ private:
+  std::unique_ptr<Known> known_;
+  Unpacker unpacker_{};
+};
+
+class AnyMessages : public Messages {
+ public:
+  explicit AnyMessages(Program program) : program_(std::move(program)) {
+    for (StreamInfo& info : program_.streams) streams_.emplace_back(std::move(info));
+    program_.streams.clear();
+    footprint_ = static_cast<std::int64_t>(program_.steps.capacity() * sizeof(Step));
+    for (const Stream& stream : streams_) footprint_ += stream.footprint();
+  }
+
+  void add(std::span<const std::byte> message, const Clock& clock) override {
+    if (streams_.empty()) return;
+    const Unpacker::Use use(unpacker_);
+    const std::span<const std::byte> content = unpacker_.unpack(message);
+    Program::Header header;
+    if (!program_.has_wstring) {
+      header = run(content, 4, false);
+    } else {
+      // Characters of 4 bytes (Fast CDR 1) or of 2 (Fast CDR 2): what fits the message. No field tells.
+      try {
+        header = run(content, character_, true);
+      } catch (const Error&) {
+        header = run(content, 6 - character_, true);
+        character_ = 6 - character_;
+      }
+    }
+    for (Stream& stream : streams_) {
+      if (!header.frame.empty()) stream.note(0, "frame_id", header.frame);
+      added_ += stream.commit(clock, header.stamp);
+    }
+  }
+  std::int64_t bytes() const override { return added_; }
+  std::int64_t footprint() const override { return footprint_ + unpacker_.footprint(); }
+  void take(std::vector<StreamBatch>& to) override {
+    for (Stream& stream : streams_) stream.take(to);
+    added_ = 0;
+  }
+
+ private:
+  Program::Header run(std::span<const std::byte> message, std::size_t character, bool to_the_end) {
+    try {
+      Cursor cursor(message);
+      const Program::Header header = program_.run(cursor, streams_, character);
+      if (to_the_end && cursor.left() > 7) cursor.fail("goes on for ", cursor.left(), " bytes after its last field");
+      return header;
+    } catch (...) {
+      for (Stream& stream : streams_) stream.discard();
+      throw;
+    }
+  }
+
+  Program program_;
+  std::vector<Stream> streams_{};
+  Unpacker unpacker_{};
+  std::int64_t added_ = 0, footprint_ = 0;
+  std::size_t character_ = 4;
+};
+
+// "sensor_msgs/Imu" is "sensor_msgs/msg/Imu".
+std::string full_name(std::string_view name) {
+  std::string result = short_name(name);
+  const std::size_t slash = result.find('/');
+  if (slash != std::string::npos && result.find('/', slash + 1) == std::string::npos) result.insert(slash, "/msg");
+  return result;
+}
+
+}  // namespace
+
+std::unique_ptr<Messages> make_ros2(const Schema& schema, std::string_view topic, TimeSource time) {
+  const Definition definition =
+      schema.encoding == "ros2idl" ? parse_ros2idl(schema.name, schema.text) : parse_ros2msg(schema.name, schema.text);
+  const std::string type = full_name(schema.name);
+  if (std::unique_ptr<Known> known = make_known(definition, type, topic)) {
+    return std::make_unique<KnownMessages>(std::move(known));
+  }
+  Program program = compile(definition, type, topic);
+  if (time == TimeSource::stamp && !program.has_stamp && !program.streams.empty()) {
+    throw Error(ErrorKind::file, concat("messages of ", type, " have no header.stamp; automatic takes their log time"));
+  }
+  return std::make_unique<AnyMessages>(std::move(program));
+}
+
+}  // namespace robocache::messages

@@ -1,0 +1,95 @@
+// A schema and messages of any bytes: streams, or a sentence. Anything else is a bug.
+//   ros2: a byte (odd: ros2idl), the type's name up to a newline, the schema up to a zero, messages
+//   json: messages
+// Each message has its size before it, 2 bytes, little endian.
+#include <robocache/error.h>
+#include <robocache/formats.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <string_view>
+
+namespace {
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+void visit(const robocache::StreamBatch& batch) {
+  const robocache::StreamInfo& info = *batch.info;
+  require(!batch.times.empty() && batch.times.size() == batch.arrivals.size());
+  require(batch.lengths.size() == (info.is_ragged ? batch.times.size() : 0));
+  const auto samples = static_cast<std::int64_t>(batch.times.size());
+  const std::int64_t rows =
+      info.is_ragged ? std::accumulate(batch.lengths.begin(), batch.lengths.end(), std::int64_t{0}) : samples;
+  std::vector<std::int64_t> shape{rows};
+  shape.insert(shape.end(), info.shape.begin(), info.shape.end());
+  require(batch.values.shape == shape && batch.values.dtype == info.dtype);
+  require(info.shape.empty() || (info.shape.size() == 1 && info.shape[0] == std::ssize(info.channels)));
+  std::int64_t covered = 0;
+  for (const robocache::MethodRange& range : info.methods) {
+    require(range.begin == covered && range.end > range.begin);
+    require(range.method != robocache::Method::slerp || (range.end - range.begin) % 4 == 0);
+    covered = range.end;
+  }
+  require(info.methods.empty() || covered == (info.shape.empty() ? 1 : info.shape[0]));
+  // The sum is taken so that the sanitizers see each byte.
+  unsigned sum = 0;
+  const std::int64_t bytes = batch.values.view().size() * size_of(info.dtype);
+  for (std::int64_t k = 0; k < bytes; ++k) sum += static_cast<unsigned>(batch.values.data[k]);
+  volatile unsigned sink = sum;
+  static_cast<void>(sink);
+}
+
+#define ROBOCACHE_TEXT(word) #word
+#define ROBOCACHE_NAME(word) ROBOCACHE_TEXT(word)
+constexpr std::string_view format = ROBOCACHE_NAME(ROBOCACHE_FUZZ_FORMAT);
+
+template <class F>
+bool succeeds(const F& f) {
+  try {
+    f();
+    return true;
+  } catch (const robocache::Error& error) {
+    const std::string_view text = error.what();
+    require(error.kind() == robocache::ErrorKind::file && text.starts_with("\"/fuzz\": ") && text.size() < 1000);
+    for (const char c : text) require(c >= ' ' && c <= '~');
+    return false;
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  std::string_view input(reinterpret_cast<const char*>(data), size);
+  robocache::Schema schema;
+  if (format == "ros2") {
+    const std::size_t name = input.find('\n'), end = input.find('\0', std::min<std::size_t>(1, size));
+    if (name == std::string_view::npos || end == std::string_view::npos || end <= name || name < 1) return -1;
+    schema = {std::string(input.substr(1, name - 1)), (input[0] & 1) != 0 ? "ros2idl" : "ros2msg",
+              std::string(input.substr(name + 1, end - name - 1))};
+    input.remove_prefix(end + 1);
+  }
+  succeeds([&] {
+    robocache::Decoder decoder(schema, format == "ros2" ? "cdr" : "json", "/fuzz");
+    std::int64_t time = 0;
+    while (input.size() >= 2) {
+      const std::size_t length = static_cast<unsigned char>(input[0]) | static_cast<unsigned char>(input[1]) << 8;
+      const std::string_view message = input.substr(2, length);
+      input.remove_prefix(2 + message.size());
+      // In a block of its own, so that a read past its end is seen.
+      const std::vector<char> copy(message.begin(), message.end());
+      const std::int64_t before = decoder.bytes();
+      const bool added = succeeds([&] { decoder.add(std::as_bytes(std::span(copy)), time, time); });
+      require(added || decoder.bytes() == before);
+      if (++time % 5 == 0) {
+        for (const robocache::StreamBatch& batch : decoder.take()) visit(batch);
+      }
+    }
+    for (const robocache::StreamBatch& batch : decoder.take()) visit(batch);
+    require(decoder.bytes() == 0 && decoder.take().empty());
+  });
+  return 0;
+}

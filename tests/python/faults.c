@@ -1,0 +1,113 @@
+// LD_PRELOAD: calls that change files under a folder fail when told to. fault_arm(folder, n, error, sticky): the n-th call
+// from now fails with `error` (0: it writes half of what it was asked to), and with `sticky` every later one too.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char folder[PATH_MAX];
+static long at, calls, fired;
+static int failure, sticky;
+static char last[PATH_MAX + 32];
+
+void fault_arm(const char* where, long n, int error, int all) {
+  strncpy(folder, where, sizeof folder - 1);
+  at = n;
+  calls = fired = 0;
+  failure = error;
+  sticky = all;
+  last[0] = 0;
+}
+long fault_fired(void) { return fired; }
+long fault_calls(void) { return calls; }
+const char* fault_last(void) { return last; }
+
+static int fails(const char* what, const char* path) {
+  if (at == 0 || strncmp(path, folder, strlen(folder)) != 0) return 0;
+  ++calls;
+  if (calls != at && !(sticky && calls > at)) return 0;
+  ++fired;
+  if (fired == 1) snprintf(last, sizeof last, "%s %s", what, path);
+  return 1;
+}
+static int fails_on(const char* what, int descriptor) {
+  if (at == 0) return 0;
+  char link[64], path[PATH_MAX];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+  const ssize_t n = readlink(link, path, sizeof path - 1);
+  if (n <= 0) return 0;
+  path[n] = 0;
+  return fails(what, path);
+}
+#define REAL(type, name, ...)                         \
+  static type (*real)(__VA_ARGS__);                   \
+  if (!real) real = (type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
+#define FAIL(condition) \
+  if (condition) {      \
+    errno = failure;    \
+    return -1;          \
+  }
+
+ssize_t pwrite(int d, const void* p, size_t n, off_t o) {
+  REAL(ssize_t, pwrite, int, const void*, size_t, off_t);
+  if (fails_on("pwrite", d)) {
+    if (failure == 0) return real(d, p, n > 1 ? n / 2 : n, o);
+    errno = failure;
+    return -1;
+  }
+  return real(d, p, n, o);
+}
+ssize_t pwrite64(int d, const void* p, size_t n, off_t o) { return pwrite(d, p, n, o); }
+ssize_t write(int d, const void* p, size_t n) {
+  REAL(ssize_t, write, int, const void*, size_t);
+  FAIL(fails_on("write", d) && failure != 0)
+  return real(d, p, n);
+}
+int fsync(int d) {
+  REAL(int, fsync, int);
+  FAIL(fails_on("fsync", d) && failure != 0)
+  return real(d);
+}
+int fdatasync(int d) {
+  REAL(int, fdatasync, int);
+  FAIL(fails_on("fdatasync", d) && failure != 0)
+  return real(d);
+}
+int ftruncate(int d, off_t n) {
+  REAL(int, ftruncate, int, off_t);
+  FAIL(fails_on("ftruncate", d) && failure != 0)
+  return real(d, n);
+}
+int ftruncate64(int d, off_t n) { return ftruncate(d, n); }
+int rename(const char* from, const char* to) {
+  REAL(int, rename, const char*, const char*);
+  FAIL(fails("rename", from) && failure != 0)
+  return real(from, to);
+}
+int mkdir(const char* path, mode_t mode) {
+  REAL(int, mkdir, const char*, mode_t);
+  FAIL(fails("mkdir", path) && failure != 0)
+  return real(path, mode);
+}
+int open(const char* path, int flags, ...) {
+  REAL(int, open, const char*, int, ...);
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0;
+  va_end(list);
+  FAIL((flags & O_CREAT) && fails("open", path) && failure != 0)
+  return real(path, flags, mode);
+}
+int open64(const char* path, int flags, ...) {
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0;
+  va_end(list);
+  return open(path, flags, mode);
+}

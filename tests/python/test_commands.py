@@ -1,0 +1,267 @@
+"""info, build, export, verify: what a shell sees. The work behind them is tested elsewhere."""
+
+import json
+
+import numpy as np
+import pytest
+from recordings import shared, write_lerobot
+from test_mcap_recording import write
+
+import robocache as rc
+from robocache import mcap
+
+typer_testing = pytest.importorskip("typer.testing", reason="Typer is not installed")
+
+
+def robocache(*arguments):
+    from robocache._commands import application
+
+    return typer_testing.CliRunner().invoke(application, list(map(str, arguments)))
+
+
+def answer(*arguments):
+    result = robocache(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_info_tells_and_is_json(tmp_path):
+    write(tmp_path / "a.mcap", {"/fast": 100, "/slow": 10})
+    text = answer("info", tmp_path / "a.mcap")
+    for word in ("/fast", "100 Hz", "/slow", "Verdict: 2 of 2 streams good.", "--full"):
+        assert word in text
+    text = answer("info", tmp_path / "a.mcap", "--full")
+    for word in ("float64 [2]", "arrival - stamp", "never change"):
+        assert word in text
+    found = json.loads(answer("info", tmp_path / "a.mcap", "--json", "--full"))
+    assert found["format"] == "MCAP"
+    assert found["sync"]["streams"]["/fast"]["rate_hz"] == pytest.approx(100)
+    assert found["episodes"][0]["name"] == "a"
+
+
+def test_info_lists_episodes(tmp_path):
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    write_lerobot(tmp_path / "set")
+    text = answer("info", tmp_path / "set")
+    assert "Episodes: 3" in text
+    assert "episode-2" in text
+    assert "push" in text
+
+
+def test_strict_tells_by_its_exit_code():
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    place = shared("lerobot-v3-so101")  # whose joints never move
+    assert robocache("info", place).exit_code == 0
+    assert robocache("info", place, "--strict").exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["info", "none.mcap"], "robocache info: none.mcap: No such file or directory"),
+        (["info", "none.mcap", "--time", "header"], "time is 'header'"),
+        (["export", "none", "--rate", "50", "-o", "out"], "robocache export: none: No such file"),
+        (["verify", "none"], "robocache verify: none"),
+    ],
+)
+def test_what_cannot_be_done_is_a_sentence(tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    result = robocache(*arguments)
+    assert result.exit_code == 1
+    assert words in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_wrong_usage():
+    assert robocache("build", "x").exit_code == 2
+    assert robocache("build", "x", "-o", "y", "--episodes", "daily").exit_code == 2
+
+
+def test_a_recipe_is_written_and_used(tmp_path):
+    write(tmp_path / "a.mcap", {"/fast": 100, "/slow": 10})
+    recipe = tmp_path / "recipe.toml"
+    answer("info", tmp_path / "a.mcap", "--write-recipe", recipe)
+    assert robocache("info", tmp_path / "a.mcap", "--write-recipe", recipe).exit_code == 1  # what was edited stays
+    recipe.write_text(recipe.read_text().replace('name = "/fast"', 'name = "observation.state"'))
+    answer("build", tmp_path / "a.mcap", "-o", tmp_path / "cache", "--recipe", recipe)
+    cache = rc.Cache(tmp_path / "cache")
+    assert set(cache.streams) == {"observation.state", "/slow"}
+    np.testing.assert_array_equal(
+        cache.episodes[0].streams["observation.state"].values, rc.open(tmp_path / "a.mcap").streams["/fast"].values
+    )
+
+
+def test_only_what_changed_is_read_again(tmp_path):
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b"):
+        write(tmp_path / "in" / f"{name}.mcap", {"/fast": 100})
+    build = ("build", tmp_path / "in", "-o", tmp_path / "cache", "--json")
+    first = json.loads(answer(*build))
+    assert [row["state"] for row in first["sources"]] == ["added", "added"]
+    assert [row["samples"] for row in first["sources"]] == [200, 200]
+    write(tmp_path / "in" / "b.mcap", {"/fast": 50})
+    write(tmp_path / "in" / "c.mcap", {"/fast": 10})
+    second = json.loads(answer(*build))
+    assert [row["state"] for row in second["sources"]] == ["unchanged", "added", "added"]
+    cache = rc.Cache(tmp_path / "cache")
+    counts = {episode.name: len(episode.streams["/fast"].times) for episode in cache.episodes}
+    assert counts == {"a": 200, "b": 100, "c": 20}
+    third = json.loads(answer(*build, "--time", "log"))  # read in another way
+    assert [row["state"] for row in third["sources"]] == ["added"] * 3
+
+
+def test_one_that_cannot_be_read_does_not_stop_the_others(tmp_path):
+    (tmp_path / "bad.mcap").write_bytes(b"no MCAP at all")
+    write(tmp_path / "good.mcap", {"/fast": 100})
+    result = robocache("build", tmp_path / "bad.mcap", tmp_path / "good.mcap", "-o", tmp_path / "cache")
+    assert result.exit_code == 1
+    assert "bad.mcap: not a known format" in result.stderr
+    assert [episode.name for episode in rc.Cache(tmp_path / "cache").episodes] == ["good"]
+
+
+def test_episodes_by_gap(tmp_path):
+    with mcap.Writer(tmp_path / "long.mcap") as writer:
+        channel = writer.add_channel("/a", "json", writer.add_schema("a", "jsonschema", "{}"))
+        for k in [*range(50), *range(2000, 2030)]:
+            writer.write(channel, json.dumps({"x": k}).encode(), log_time=k * 10_000_000)
+    answer("build", tmp_path / "long.mcap", "-o", tmp_path / "cache", "--episodes", "by-gap", "--gap", "2")
+    cache = rc.Cache(tmp_path / "cache")
+    assert [len(episode.streams["/a"].times) for episode in cache.episodes] == [50, 30]
+    assert cache.episodes[1].streams["/a"].values[0].tolist() == [2000]
+
+
+def test_episodes_by_a_topic_that_is_not_taken(tmp_path):
+    with mcap.Writer(tmp_path / "long.mcap") as writer:
+        data = writer.add_channel("/a", "json", writer.add_schema("a", "jsonschema", "{}"))
+        marks = writer.add_channel("/on", "json", writer.add_schema("on", "jsonschema", "{}"))
+        for k in range(100):
+            if k in (20, 50, 80):
+                writer.write(marks, json.dumps({"on": k != 50}).encode(), log_time=k * 10_000_000)
+            writer.write(data, json.dumps({"x": k}).encode(), log_time=k * 10_000_000)
+    (tmp_path / "recipe.toml").write_text(
+        '[streams."/a"]\nname = "action"\n[episodes]\nby = "topic"\ntopic = "/on"\n[task]\nname = "go"\n'
+    )
+    answer("build", tmp_path / "long.mcap", "-o", tmp_path / "cache", "--recipe", tmp_path / "recipe.toml")
+    cache = rc.Cache(tmp_path / "cache")
+    assert set(cache.streams) == {"action"}
+    assert [(len(e.streams["action"].times), e.task) for e in cache.episodes] == [(30, "go"), (20, "go")]
+
+
+def test_verify_says_what_is_wrong(tmp_path):
+    write(tmp_path / "a.mcap", {"/fast": 100})
+    answer("build", tmp_path / "a.mcap", "-o", tmp_path / "cache")
+    assert "all is well" in answer("verify", tmp_path / "cache")
+    assert json.loads(answer("verify", tmp_path / "cache", "--json"))["ok"] is True
+    shard = next((tmp_path / "cache").rglob("*.safetensors"))
+    damaged = bytearray(shard.read_bytes())
+    damaged[-9] ^= 255
+    shard.write_bytes(damaged)
+    result = robocache("verify", tmp_path / "cache")
+    assert result.exit_code == 3
+    assert shard.name[:10] in result.stdout
+    assert robocache("verify", tmp_path / "cache", "--repair").exit_code == 0
+    answer("build", tmp_path / "a.mcap", "-o", tmp_path / "cache")
+    assert "all is well" in answer("verify", tmp_path / "cache")
+    assert len(rc.Cache(tmp_path / "cache").episodes) == 1
+
+
+@pytest.fixture
+def cached(tmp_path):
+    write(tmp_path / "a.mcap", {"/fast": 100, "/slow": 10})
+    answer("build", tmp_path / "a.mcap", "-o", tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+def test_export_lerobot_opens_again(cached, tmp_path):
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    found = json.loads(answer("export", cached, "--rate", 50, "-o", tmp_path / "out", "--json"))
+    assert (found["episodes"], found["frames"]) == (1, 96)
+    recording = rc.open(tmp_path / "out")
+    assert recording.format == "LeRobot v3.0"
+    streams = recording.streams
+    assert list(streams) == ["fast", "valid.fast", "slow", "valid.slow"]
+    source = rc.Cache(cached).episodes[0].streams
+    truth = rc.align(dict(source), rc.Timeline.over(dict(source), rate=50))
+    np.testing.assert_array_equal(streams["fast"].values, truth["/fast"].values)
+    np.testing.assert_array_equal(streams["slow"].values, truth["/slow"].values)
+    assert streams["valid.fast"].values.all()
+    again = robocache("export", cached, "--rate", 50, "-o", tmp_path / "out")
+    assert again.exit_code == 1
+    assert "is there already" in again.stderr
+
+
+def test_episodes_that_lack_a_stream(tmp_path):
+    t = np.arange(100) * 10_000_000
+    one, other = (rc.Stream(np.sin(t * 1e-9 + k)[:, None], t) for k in range(2))
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        writer.add({"a": one, "b": other}, name="x")
+        writer.add({"b": other}, name="y")
+        writer.add({"c": other}, name="z")
+    export = ("export", tmp_path / "cache", "--rate", 50, "--format", "safetensors", "--json")
+    result = robocache(*export, "-o", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "no stream is in every episode; name some with --streams: a, b, c" in result.stderr
+    found = json.loads(answer(*export, "-o", tmp_path / "out", "--streams", "b"))
+    assert found["episodes"] == 2
+    assert found["notes"] == ['episode z is left out: it has no stream "b"']
+
+
+def test_a_sensor_that_died_is_told(tmp_path):
+    t = np.arange(1000) * 10_000_000
+    alive, dead = rc.Stream(np.sin(t * 1e-9)[:, None], t), rc.Stream(np.cos(t[:300] * 1e-9)[:, None], t[:300])
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        writer.add({"alive": alive, "dead": dead}, name="x")
+    export = ("export", tmp_path / "cache", "--rate", 50, "--format", "safetensors", "--json")
+    found = json.loads(answer(*export, "-o", tmp_path / "out"))
+    assert found["notes"] == [
+        'of episode x, 30 % are exported: "alive" begins last and "dead" ends first; --streams leaves one out'
+    ]
+    assert json.loads(answer(*export, "-o", tmp_path / "whole", "--streams", "alive"))["notes"] == []
+
+
+def test_export_safetensors_opens_with_safetensors(cached, tmp_path):
+    numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+    answer("export", cached, "--rate", 20, "-o", tmp_path / "out", "--format", "safetensors", "--streams", "/fast")
+    (file,) = (tmp_path / "out").iterdir()
+    tensors = numpy.load_file(file)
+    assert set(tensors) == {"times", "/fast", "/fast.valid", "/fast.age"}
+    assert tensors["/fast"].shape == (40, 2)
+    np.testing.assert_array_equal(np.diff(tensors["times"]), 50_000_000)
+
+
+def test_export_mcap_opens_again(cached, tmp_path):
+    answer("export", cached, "--rate", 20, "-o", tmp_path / "out", "--format", "mcap")
+    recording = rc.open(tmp_path / "out" / "episode-000000.mcap")
+    assert recording.streams["/fast"].channels == ("x", "y.z")
+    assert len(recording.streams["/slow"]) == 39
+    assert recording.streams["/fast"].values[1, 0] == 5
+
+
+def test_export_of_what_is_not_there(cached, tmp_path):
+    result = robocache("export", cached, "--rate", 20, "-o", tmp_path / "out", "--streams", "/fats")
+    assert result.exit_code == 1
+    assert 'there is no stream "/fats"; near names: /fast' in result.stderr
+    assert robocache("export", cached, "--rate", 20, "-o", tmp_path / "out", "--format", "zip").exit_code == 1
+    assert robocache("export", cached, "--rate", -1, "-o", tmp_path / "out").exit_code == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_video_goes_through(tmp_path):
+    """LeRobot in, cache, LeRobot out at another rate: frames are those that were held."""
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    pytest.importorskip("av", reason="PyAV is not installed")
+    from robocache._lerobot_write import Feature, LeRobotWriter
+
+    features = {"action": Feature("float32", (1,)), "observation.images.wrist": Feature("video", (32, 48, 3))}
+    with LeRobotWriter(tmp_path / "in", fps=10, features=features) as writer:
+        for length in (12, 7):
+            frames = (np.full((32, 48, 3), 15 * k + 20, np.uint8) for k in range(length))
+            writer.add({"action": np.arange(length)[:, None]}, "look", {"observation.images.wrist": frames})
+    answer("build", tmp_path / "in", "-o", tmp_path / "cache")
+    answer("export", tmp_path / "cache", "--rate", 20, "-o", tmp_path / "out")
+    recording = rc.open(tmp_path / "out")
+    assert [len(episode.streams["action"]) for episode in recording.episodes] == [23, 13]
+    frames = recording.episodes[1].streams["observation.images.wrist"].samples
+    for k in range(13):
+        assert abs(frames[k].mean() - (15 * (k // 2) + 20)) < 4
+    assert recording.episodes[0].task == "look"

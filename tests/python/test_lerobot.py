@@ -1,0 +1,168 @@
+"""LeRobot data sets: every feature a stream, exact times, tasks, videos by reference."""
+
+import contextlib
+import json
+
+import numpy as np
+import pytest
+from recordings import lies, shared, write_lerobot
+
+import robocache as rc
+
+pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+
+
+@pytest.mark.parametrize("version", ["v3.0", "v2.1"])
+def test_episodes_features_and_tasks(tmp_path, version):
+    write_lerobot(tmp_path / "set", version)
+    recording = rc.open(tmp_path / "set")
+    assert recording.format == f"LeRobot {version}"
+    assert [(e.name, e.task, len(e.streams)) for e in recording.episodes] == [
+        ("episode-0", "push", 5),
+        ("episode-1", "pull", 5),
+        ("episode-2", "push", 5),
+    ]
+    streams = recording.episodes[1].streams
+    assert list(streams) == ["observation.state", "action", "matrix", "next.done", "task_index"]
+    assert streams["observation.state"].channels == ("x", "y", "z")
+    assert streams["action"].channels == ("left", "right")
+    assert streams["matrix"].values.shape == (5, 2, 2)
+    assert streams["next.done"].values[:, 0].tolist() == [False] * 4 + [True]
+    assert streams["next.done"].method == "hold"
+    assert streams["task_index"].values[:, 0].tolist() == [1] * 5
+    np.testing.assert_array_equal(streams["action"].values, streams["observation.state"].values[:, :2] + 1)
+    assert streams["action"].times.tolist() == [0, 40_000_000, 80_000_000, 120_000_000, 160_000_000]
+    assert recording.notes == ['feature "note" is of type string, which is no number: left out']
+    assert recording.episodes[1].end == 160_000_000
+
+
+def test_one_pass_gives_every_sample_once(tmp_path):
+    write_lerobot(tmp_path / "set")
+    recording = rc.open(tmp_path / "set")
+    seen = [(b.episode, len(b.times)) for b in recording.batches(["action"])]
+    assert [sum(n for e, n in seen if e == k) for k in range(3)] == [7, 5, 9]
+    assert [e for e, _ in seen] == sorted(e for e, _ in seen)
+    whole = np.concatenate([b.values for b in recording.batches(["matrix"])])
+    np.testing.assert_array_equal(whole[7:12], recording.episodes[1].streams["matrix"].values)
+
+
+def test_timestamps_that_do_not_follow_the_frames_are_kept(tmp_path):
+    write_lerobot(tmp_path / "set", fps=30)
+    path = tmp_path / "set/data/chunk-000/file-001.parquet"
+    table = pq.read_table(path)
+    column = table.schema.get_field_index("timestamp")
+    late = np.asarray(table["timestamp"]) + np.float32(0.01)
+    pq.write_table(table.set_column(column, "timestamp", [late]), path)
+    recording = rc.open(tmp_path / "set")
+    assert recording.episodes[0].streams["action"].times[1] == 33_333_333
+    assert recording.episodes[2].streams["action"].times[0] == pytest.approx(10_000_000, abs=2)
+    assert "timestamps differ from frame_index / fps by more than 0.1 ms" in recording.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"codebase_version": "v1.6"}, r"LeRobot version 'v1.6'; v3.0 and v2.1 are read; LeRobot's own converters"),
+        ({"codebase_version": "v4.0"}, "LeRobot version 'v4.0'; v3.0 and v2.1 are read$"),
+        ({"fps": -3}, "fps is -3.0; expected a positive number"),
+        ({"features": 3}, "no fps or no features"),
+        ({"data_path": "/etc/{chunk_index:03d}"}, "does not lead to a file of the data set"),
+        ({"data_path": "../{chunk_index:03d}"}, "does not lead to a file of the data set"),
+        ({"data_path": "data/{chunk_index:9999999999d}"}, "does not lead to a file of the data set"),
+        ({"data_path": "data/{secret}"}, 'asks for "secret"; known: chunk_index, file_index'),
+    ],
+)
+def test_what_is_wrong_in_its_metadata_gets_a_sentence(tmp_path, changes, words):
+    write_lerobot(tmp_path / "set", **changes)
+    with pytest.raises(rc.FileError, match=words):
+        rc.open(tmp_path / "set")
+
+
+def test_what_is_wrong_in_its_data_gets_a_sentence(tmp_path):
+    write_lerobot(tmp_path / "set")
+    (tmp_path / "set/data/chunk-000/file-001.parquet").write_bytes(b"PAR1 and no more")
+    recording = rc.open(tmp_path / "set")
+    assert len(recording.episodes[0].streams["action"]) == 7
+    with pytest.raises(rc.FileError, match=r"file-001.parquet: cannot be read as Parquet"):
+        _ = recording.episodes[2].streams["action"]
+    about = json.loads((tmp_path / "set/meta/info.json").read_text())
+    about["features"]["action"]["shape"] = [3]
+    (tmp_path / "set/meta/info.json").write_text(json.dumps(about))
+    with pytest.raises(rc.FileError, match=r'feature "action" is float32 \[3\].*7 rows of the data hold 14 values'):
+        _ = rc.open(tmp_path / "set").episodes[0].streams["action"]
+    (tmp_path / "set/meta/info.json").write_text("{")
+    with pytest.raises(rc.FileError, match=r"info\.json: not JSON"):
+        rc.open(tmp_path / "set")
+
+
+def test_columns_of_a_wrong_kind_get_a_sentence(tmp_path):
+    import pyarrow as pa
+
+    write_lerobot(tmp_path / "set")
+    path = tmp_path / "set/data/chunk-000/file-001.parquet"
+    table = pq.read_table(path)
+    for name, column in (("frame_index", pa.array(["x"] * 9)), ("timestamp", pa.array([None] * 9, pa.float32()))):
+        place = table.schema.get_field_index(name)
+        pq.write_table(table.set_column(place, name, column), path)
+        with pytest.raises(rc.FileError, match=rf"file-001\.parquet: the column {name} holds"):
+            _ = rc.open(tmp_path / "set").episodes[2].streams["action"]
+
+
+@pytest.mark.parametrize(
+    ("version", "name"), [("v3.0", "info.json"), ("v2.1", "info.json"), ("v2.1", "episodes.jsonl")]
+)
+def test_metadata_that_lies_is_told_or_harmless(tmp_path, version, name):
+    write_lerobot(tmp_path / "set", version)
+    path = tmp_path / "set" / "meta" / name
+    first, *others = path.read_text().splitlines() if name.endswith("jsonl") else [path.read_text()]
+    for lie in lies(json.loads(first)):
+        path.write_text("\n".join([json.dumps(lie), *others]))
+        with contextlib.suppress(rc.FileError):
+            recording = rc.open(tmp_path / "set")
+            repr(recording)
+            dict(recording.episodes[0].streams.items())
+
+
+def test_log_times_are_refused(tmp_path):
+    write_lerobot(tmp_path / "set")
+    with pytest.raises(ValueError, match="one time for each sample"):
+        rc.open(tmp_path / "set", time="log")
+
+
+def test_the_shared_data_set():
+    root = shared("lerobot-v3-so101")
+    recording = rc.open(root)
+    assert repr(recording).endswith("LeRobot v3.0: 6 episodes, 3 streams, 59.20 s)")
+    table = pq.read_table(root / "data/chunk-000/file-000.parquet")
+    state = np.stack(table["observation.state"].to_numpy())
+    offset = 0
+    for episode, length in zip(recording.episodes, (383, 386, 379, 382, 90, 162), strict=True):
+        assert episode.task == "pick and place"
+        stream = episode.streams["observation.state"]
+        np.testing.assert_array_equal(stream.values, state[offset : offset + length])
+        np.testing.assert_array_equal(stream.times, np.rint(np.arange(length) * 1e9 / 30))
+        wrist = episode.streams["observation.images.wrist"]
+        np.testing.assert_array_equal(wrist.values, np.stack([np.zeros(length), offset + np.arange(length)], 1))
+        np.testing.assert_array_equal(wrist.times, stream.times)
+        offset += length
+
+
+def test_frames_of_the_shared_video_are_those_of_the_whole_video():
+    av = pytest.importorskip("av", reason="PyAV is not installed")
+    root = shared("lerobot-v3-so101")
+    frames = rc.open(root).episodes[4].streams["observation.images.wrist"].samples
+    with av.open(str(root / "videos/observation.images.wrist/chunk-000/file-000.mp4")) as container:
+        stream = container.streams.video[0]
+        container.seek(int(50.9 / stream.time_base), stream=stream)
+        truth = {}
+        for frame in container.decode(stream):
+            truth[round(float(frame.pts * stream.time_base) * 30)] = frame
+            if len(truth) > 40:
+                break
+    first = 383 + 386 + 379 + 382
+    for k in (0, 3, 17):
+        np.testing.assert_array_equal(frames[k], truth[first + k].to_ndarray(format="rgb24"))
+    assert len(frames) == 90
+    assert len(frames[2:20:6]) == 3
+    with pytest.raises(IndexError):
+        frames[90]

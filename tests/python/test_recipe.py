@@ -1,0 +1,160 @@
+"""Recipes: names, channels, methods, latencies; sentences for what is wrong; episodes out of long recordings."""
+
+import numpy as np
+import pytest
+from recordings import batch, made, write_lerobot
+
+import robocache as rc
+from robocache._recipe import first_recipe, load_recipe, split
+
+MS = 1_000_000
+
+
+def recipe(tmp_path, text):
+    path = tmp_path / "recipe.toml"
+    path.write_text(text)
+    return load_recipe(path)
+
+
+def arm():
+    t = np.arange(5) * 10 * MS
+    channels = ["position.a", "position.b", "velocity.a", "orientation.x"]
+    values = np.arange(20.0).reshape(5, 4)
+    methods = (("linear", 0, 3), ("slerp", 3, 4))
+    return made(
+        batch("/joint_states", values, t, t + 5 * MS, channels=channels, method=methods),
+        batch("/gripper", np.arange(5)[:, None], t),
+    )
+
+
+def test_streams_are_named_cut_and_shifted(tmp_path):
+    cooked = recipe(
+        tmp_path,
+        """
+        [task]
+        name = "pick"
+        [streams."/joint_states"]
+        name = "observation.state"
+        channels = ["velocity.*", "position.*"]
+        method = { "position.a" = "cubic", "*" = "linear" }
+        latency = 0.002
+        clock_offset = -0.001
+        dtype = "float32"
+        [streams.action]
+        topic = "/joint_states"
+        channels = ["position.b", "orientation.x"]
+        """,
+    ).apply(arm())
+    assert list(cooked.streams) == ["observation.state", "action"]
+    state = cooked.streams["observation.state"]
+    assert state.channels == ("velocity.a", "position.a", "position.b")
+    assert state.values.dtype == np.float32
+    assert state.values[1].tolist() == [6, 4, 5]
+    assert state.method == (("linear", 0, 1), ("cubic", 1, 2), ("linear", 2, 3))
+    assert state.times[0] == -1 * MS
+    assert state.arrivals[0] == 5 * MS
+    assert state.info.metadata["latency_ns"] == "2000000"
+    assert cooked.streams["action"].method == (("linear", 0, 1), ("slerp", 1, 2))
+    assert cooked.episodes[0].task == "pick"
+    with pytest.raises(KeyError, match="no stream"):
+        cooked.streams["/gripper"]
+    rc.align(cooked.streams.select("observation.state"), np.array([5 * MS]))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[stream.x]", 'a recipe has no section "stream"; near names: streams'),
+        ("[task]\nnme = 'x'", 'there is no key "nme"; near names: name'),
+        ("[streams.x]\nmethd = 'hold'", 'there is no key "methd"; near names: method'),
+        ("[streams.x]\nmethod = 'lnear'", 'there is no method "lnear"; near names: linear'),
+        ("[streams.x]\nlatency = '8 ms'", "latency is '8 ms'; expected int or float"),
+        ("[streams.x]\nlatency = true", "latency is True; expected int or float"),
+        ("[streams.x]\nlatency = inf", "latency is inf; expected seconds"),
+        ("[streams.x]\ndtype = 'float'", 'there is no dtype "float"; near names: float64'),
+        ("[streams.x]\nname = 'a'\n[streams.a]", 'two streams are named "a"'),
+        ("[streams]\nx = 3", "must be a table"),
+        ("streams = 3", "streams must be a table"),
+        ("[episodes]\nby = 'day'", 'by is "day"; expected "file", "gap" or "topic"'),
+        ("[streams.x]\nchannels = [3]", "channels must be a list of text"),
+    ],
+)
+def test_what_is_wrong_gets_a_sentence(tmp_path, text, words):
+    with pytest.raises(ValueError, match=words):
+        recipe(tmp_path, text)
+
+
+def test_no_toml_and_no_file(tmp_path):
+    with pytest.raises(rc.FileError, match="not TOML"):
+        recipe(tmp_path, "[[[")
+    with pytest.raises(rc.FileError, match="No such file"):
+        load_recipe(tmp_path / "none.toml")
+
+
+def test_topics_and_channels_that_are_not_there(tmp_path):
+    with pytest.raises(ValueError, match=r'made.mcap has no stream "/joints"; near names: /joint_states'):
+        recipe(tmp_path, '[streams."/joints"]').apply(arm())
+    cooked = recipe(tmp_path, '[streams."/joint_states"]\nchannels = ["positon.*"]').apply(arm())
+    with pytest.raises(ValueError, match=r'there is no channel "positon.\*"; near names: position.b, position.a'):
+        _ = cooked.streams["/joint_states"]
+    cooked = recipe(tmp_path, '[streams."/joint_states"]\nmethod = { "position.*" = "linear" }').apply(arm())
+    with pytest.raises(ValueError, match=r'no pattern of method matches the channel "velocity.a"'):
+        _ = cooked.streams["/joint_states"]
+
+
+def test_the_first_recipe_takes_everything_as_it_is(tmp_path):
+    plain = arm()
+    cooked = recipe(tmp_path, first_recipe(plain)).apply(plain)
+    assert list(cooked.streams) == list(plain.streams)
+    for name, stream in plain.streams.items():
+        other = cooked.streams[name]
+        np.testing.assert_array_equal(other.values, stream.values)
+        np.testing.assert_array_equal(other.times, stream.times)
+        assert other.channels == stream.channels
+        assert other.method == stream.method
+
+
+def test_a_recipe_opens_data_sets(tmp_path):
+    write_lerobot(tmp_path / "set")
+    wanted = recipe(tmp_path, '[streams.action]\nchannels = ["right"]\n[task]\nname="all"')
+    cooked = wanted.apply(wanted.open(tmp_path / "set"))
+    assert [episode.task for episode in cooked.episodes] == ["all"] * 3
+    assert cooked.episodes[0].streams["action"].values.shape == (7, 1)
+
+
+def test_a_recipe_maps_hdf5(tmp_path):
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["q"], file["clock"] = np.ones((4, 2)), np.arange(4) * MS
+    wanted = recipe(tmp_path, '[streams."/q"]\ntimes = "/clock"\nname = "state"')
+    cooked = wanted.apply(wanted.open(tmp_path / "x.h5"))
+    assert cooked.streams["state"].times.tolist() == [0, MS, 2 * MS, 3 * MS]
+
+
+def test_episodes_by_gap():
+    t = np.concatenate([np.arange(10), 1000 + np.arange(5), 5000 + np.arange(3)]) * 10 * MS
+    recording = split(
+        made(batch("/a", np.arange(18.0)[:, None], t, t + MS), batch("/b", [[1.0]], [t[12]])), "gap", gap=5
+    )
+    assert [episode.name for episode in recording.episodes] == ["episode-0-0", "episode-0-1", "episode-0-2"]
+    assert [len(episode.streams["/a"]) for episode in recording.episodes] == [10, 5, 3]
+    assert [len(episode.streams["/b"]) for episode in recording.episodes] == [0, 1, 0]
+    assert recording.episodes[1].start == t[10] + MS
+    assert [b.episode for b in recording.batches()] == [0, 1, 1, 2]
+
+
+def test_episodes_by_topic():
+    t = np.arange(100) * 10 * MS
+    marks = batch("/on", np.array([[1], [1], [0], [1]]), [100 * MS, 150 * MS, 300 * MS, 900 * MS])
+    recording = split(made(batch("/a", np.arange(100.0)[:, None], t), marks), "topic", topic="/on")
+    assert [(e.start, e.end) for e in recording.episodes] == [(100 * MS, 300 * MS - 1), (900 * MS, 990 * MS)]
+    assert [len(e.streams["/a"]) for e in recording.episodes] == [20, 10]
+    words = batch("/says", np.zeros((2, 0)), [100 * MS, 500 * MS], channels=[])
+    recording = split(made(batch("/a", np.arange(100.0)[:, None], t), words), "topic", topic="/says")
+    assert [len(e.streams["/a"]) for e in recording.episodes] == [40, 50]
+    with pytest.raises(ValueError, match="which one"):
+        split(made(marks), "topic")
+    with pytest.raises(ValueError, match='no topic "/of"; near names: /on'):
+        split(made(marks), "topic", topic="/of")
+    with pytest.raises(ValueError, match="marks no episode"):
+        split(made(batch("/on", [[0]], [5])), "topic", topic="/on")

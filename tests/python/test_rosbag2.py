@@ -1,0 +1,254 @@
+"""rosbag2: directories, split files, both stores, both compressions, definitions from everywhere."""
+
+import contextlib
+import json
+import sqlite3
+
+import numpy as np
+import pytest
+from recordings import batch, lies, made, shared
+
+import robocache as rc
+
+rosbags = pytest.importorskip("rosbags.rosbag2", reason="rosbags is not installed")
+from rosbags.typesys import Stores, get_typestore  # noqa: E402
+
+from robocache._rosbag2 import grown  # noqa: E402
+
+STORE = get_typestore(Stores.LATEST)
+SECOND = 1_000_000_000
+
+
+def imu(k):
+    types = STORE.types
+    stamp = types["builtin_interfaces/msg/Time"](sec=100 + k // 100, nanosec=(k % 100) * 10_000_000)
+    vector = types["geometry_msgs/msg/Vector3"]
+    return types["sensor_msgs/msg/Imu"](
+        header=types["std_msgs/msg/Header"](stamp=stamp, frame_id="imu"),
+        orientation=types["geometry_msgs/msg/Quaternion"](x=0.0, y=0.0, z=0.0, w=1.0),
+        orientation_covariance=np.zeros(9),
+        angular_velocity=vector(x=float(k), y=0.5, z=-1.0),
+        angular_velocity_covariance=np.zeros(9),
+        linear_acceleration=vector(x=0.0, y=0.0, z=9.81),
+        linear_acceleration_covariance=np.zeros(9),
+    )
+
+
+def write(path, plugin="SQLITE3", mode=None, count=300, version=9):
+    writer = rosbags.Writer(path, version=version, storage_plugin=rosbags.StoragePlugin[plugin])
+    if mode is not None:
+        writer.set_compression(rosbags.CompressionMode[mode], rosbags.CompressionFormat.ZSTD)
+    with writer:
+        topic = writer.add_connection("/imu", "sensor_msgs/msg/Imu", typestore=STORE)
+        text = writer.add_connection("/says", "std_msgs/msg/String", typestore=STORE)
+        for k in range(count):
+            at = 100 * SECOND + k * 10_000_000 + 2_000_000
+            writer.write(topic, at, STORE.serialize_cdr(imu(k), "sensor_msgs/msg/Imu"))
+        hello = STORE.types["std_msgs/msg/String"](data="hello")
+        writer.write(text, at + 1, STORE.serialize_cdr(hello, "std_msgs/msg/String"))
+    return path
+
+
+def pack(path):
+    """A bag whose only file is compressed as a whole, as `ros2 bag record --compression-mode file` leaves it."""
+    from robocache._rosbag2 import zstd
+
+    (file,) = path.glob("*.mcap")
+    packed = file.with_name(f"{file.name}.zstd")
+    packed.write_bytes(zstd().compress(file.read_bytes()))
+    file.unlink()
+    text = (path / "metadata.yaml").read_text().replace(file.name, packed.name)
+    text = text.replace("compression_format: ''", "compression_format: zstd")
+    (path / "metadata.yaml").write_text(text.replace("compression_mode: ''", "compression_mode: FILE"))
+    return path
+
+
+def check(recording, count=300):
+    stream = recording.streams["/imu"]
+    assert stream.channels[4] == "angular_velocity.x"
+    np.testing.assert_array_equal(stream.values[:, 4], np.arange(count))
+    np.testing.assert_array_equal(stream.times, 100 * SECOND + np.arange(count) * 10_000_000)
+    np.testing.assert_array_equal(stream.arrivals - stream.times, 2_000_000)
+    assert stream.method == (("slerp", 0, 4), ("linear", 4, 10))
+
+
+@pytest.mark.parametrize("mode", [None, "FILE", "MESSAGE"])
+@pytest.mark.parametrize("plugin", ["SQLITE3", "MCAP"])
+def test_directories(tmp_path, plugin, mode):
+    if plugin == "MCAP" and mode == "FILE":  # which rosbags does not write
+        path = pack(write(tmp_path / "bag", plugin))
+    else:
+        path = write(tmp_path / "bag", plugin, mode)
+    recording = rc.open(path)
+    assert recording.format == ("rosbag2 (SQLite)" if plugin == "SQLITE3" else "rosbag2 (MCAP)")
+    check(recording)
+    assert recording.episodes[0].start == 100 * SECOND + 2_000_000
+    assert recording.streams.contents["/imu"].samples == 300
+    report = rc.sync_report(recording)
+    assert report.streams["/imu"].offset_ms == 2
+    assert report.streams["/imu"].source == "stamp"
+    assert (path / "metadata.yaml") in recording.files
+
+
+def test_a_db3_file_alone(tmp_path):
+    path = write(tmp_path / "bag")
+    (database,) = path.glob("*.db3")
+    recording = rc.open(database)
+    check(recording)
+    assert recording.episodes[0].end == 100 * SECOND + 299 * 10_000_000 + 2_000_001
+    quick = recording.quick()
+    assert (quick["/imu"][0], len(quick["/imu"][1])) == ("sensor_msgs/msg/Imu", 300)
+
+
+def strip_definitions(path, kind=None):
+    """As bags before Iron: no definitions; or with another name for a type."""
+    (database,) = path.glob("*.db3")
+    with sqlite3.connect(database) as connection:
+        connection.execute("DROP TABLE message_definitions")
+        if kind is not None:
+            connection.execute("UPDATE topics SET type = ? WHERE name = '/imu'", [kind])
+    connection.close()
+
+
+def test_definitions_from_the_type_store(tmp_path):
+    path = write(tmp_path / "bag")
+    strip_definitions(path)
+    check(rc.open(path))
+
+
+def test_definitions_from_a_folder(tmp_path):
+    path = write(tmp_path / "bag")
+    strip_definitions(path, "robot_msgs/msg/Body")
+    recording = rc.open(path)
+    assert list(recording.streams) == []
+    assert any("robot_msgs/msg/Body is defined neither in the bag" in note for note in recording.notes)
+    package = tmp_path / "messages" / "robot_msgs" / "msg"
+    package.mkdir(parents=True)
+    text = STORE.generate_msgdef("sensor_msgs/msg/Imu", ros_version=2)[0].split("=" * 80)[0]
+    (package / "Body.msg").write_text(f"# of our robot\nuint8 KIND=3\n{text}\n")
+    recording = rc.open(path, msg_path=tmp_path / "messages")
+    stream = recording.streams["/imu"]
+    names = [name for name in stream.channels if "covariance" not in name]
+    assert "angular_velocity.x" in names
+    column = stream.channels.index("angular_velocity.x")
+    np.testing.assert_array_equal(stream.values[:, column], np.arange(300))
+    with pytest.raises(rc.FileError, match="msg_path must name a folder"):
+        rc.open(path, msg_path=tmp_path / "none")
+
+
+def test_split_files_are_one_episode(tmp_path):
+    first, second = write(tmp_path / "one"), write(tmp_path / "two", count=100)
+    (one,), (two,) = first.glob("*.db3"), second.glob("*.db3")
+    with sqlite3.connect(two) as connection:
+        connection.execute("UPDATE messages SET timestamp = timestamp + 3000000000")
+    connection.close()
+    two.rename(first / "part_1.db3")
+    text = (first / "metadata.yaml").read_text()
+    (first / "metadata.yaml").write_text(text.replace(f"- {one.name}", f"- {one.name}\n  - part_1.db3"))
+    if "part_1.db3" not in (first / "metadata.yaml").read_text():
+        pytest.skip("another layout of metadata.yaml than this test edits")
+    recording = rc.open(first)
+    assert len(recording.episodes) == 1
+    assert recording.streams.contents["/imu"].samples == 400
+    stream = recording.streams["/imu"]
+    assert len(stream) == 400
+    assert stream.backward == 1  # the second part repeats the stamps of the first
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda text: text.replace("version: 9", "version: 99"), "rosbag2 metadata of version 99; 1 to 9 are read"),
+        (lambda text: "a: [", "metadata.yaml: not YAML"),
+        (lambda text: "a: 1", "no rosbag2_bagfile_information"),
+        (lambda text: text.replace(".db3", ".db4"), "names this file, and it is not there"),
+        (lambda text: text.replace("- bag", "- ../bag"), "lies outside the bag"),
+        (
+            lambda text: text.replace("compression_format: ''", "compression_format: lz9").replace(
+                "compression_mode: ''", "compression_mode: FILE"
+            ),
+            'compression_format is "lz9"; zstd is read',
+        ),
+    ],
+)
+def test_what_is_wrong_gets_a_sentence(tmp_path, change, words):
+    path = write(tmp_path / "bag", count=3)
+    before = (path / "metadata.yaml").read_text()
+    after = change(before)
+    if after == before:
+        pytest.skip("another layout of metadata.yaml than this test edits")
+    (path / "metadata.yaml").write_text(after)
+    with pytest.raises(rc.FileError, match=words):
+        rc.open(path)
+
+
+def test_damaged_databases(tmp_path):
+    path = write(tmp_path / "bag", count=50)
+    (database,) = path.glob("*.db3")
+    whole = database.read_bytes()
+    random = np.random.default_rng(2)
+    for _ in range(40):
+        damaged = bytearray(whole[: random.integers(2000, len(whole) + 1)])
+        for at in random.integers(100, len(damaged), 20):
+            damaged[at] = random.integers(256)
+        database.write_bytes(damaged)
+        with contextlib.suppress(rc.FileError):
+            dict(rc.open(database).streams.items())
+    database.write_bytes(whole[:100])
+    with pytest.raises(rc.FileError):
+        rc.open(database)
+
+
+def test_other_databases_are_refused(tmp_path):
+    path = tmp_path / "x.db3"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE things (id)")
+        connection.execute("CREATE VIEW messages AS SELECT 1")
+    connection.close()
+    with pytest.raises(rc.FileError, match="SQLite without the tables topics and messages; it has things"):
+        rc.open(path)
+
+
+def test_shared_files_as_a_bag(tmp_path):
+    """Two files that rosbag2 split, put back into a directory."""
+    files = [shared(f"mcap/rosbag2/wbag_{k}.mcap") for k in (0, 1)]
+    bag = tmp_path / "wbag"
+    bag.mkdir()
+    for file in files:
+        (bag / file.name).write_bytes(file.read_bytes())
+    names = "\n".join(f"    - {file.name}" for file in files)
+    (bag / "metadata.yaml").write_text(
+        f"rosbag2_bagfile_information:\n  version: 5\n  storage_identifier: mcap\n  relative_file_paths:\n{names}\n"
+    )
+    recording = rc.open(bag)
+    assert recording.format == "rosbag2 (MCAP)"
+    counts = {name: content.samples for name, content in recording.listed().items()}
+    parts = [rc.open(file).listed() for file in files]
+    assert counts == {name: sum(part[name].samples for part in parts if name in part) for name in counts}
+    assert len(counts) == 8
+    assert list(recording.streams) == []  # they hold text
+
+
+def test_files_of_a_bag_may_have_other_channels():
+    """A joint that appears in the second file only, in another order: the first file's channels stay in front."""
+    first = batch("/joints", [[1.0, 2.0]], [0], channels=["a", "b"])
+    second = grown(batch("/joints", [[5.0, 6.0]], [1], channels=["c", "a"]), first.info)
+    assert second.info.channels == ("a", "b", "c")
+    np.testing.assert_array_equal(second.values, [[6, np.nan, 5]])
+    third = grown(batch("/joints", [[7.0, 8.0]], [2], channels=["a", "b"]), second.info)
+    np.testing.assert_array_equal(third.values, [[7, 8, np.nan]])
+    stream = made(first, second, third).streams["/joints"]
+    np.testing.assert_array_equal(stream.values, [[1, 2, np.nan], [6, np.nan, 5], [7, 8, np.nan]])
+
+
+def test_metadata_that_lies_is_told_or_harmless(tmp_path):
+    from robocache._rosbag2 import read_yaml
+
+    path = write(tmp_path / "bag", count=3)
+    content = read_yaml((path / "metadata.yaml").read_text())
+    for lie in lies(content):
+        (path / "metadata.yaml").write_text(json.dumps(lie))  # JSON is YAML
+        with contextlib.suppress(rc.FileError):
+            recording = rc.open(path)
+            repr(recording)
+            dict(recording.streams.items())

@@ -1,0 +1,173 @@
+"""The sync report says what was put into the recording: jitter, gaps, lost samples, offsets, drift, dead channels."""
+
+import json
+
+import numpy as np
+import pytest
+from recordings import batch, made, shared
+
+import robocache as rc
+
+SECOND = 1_000_000_000
+START = 1_700_000_000 * SECOND
+random = np.random.default_rng(3)
+
+
+def clock(rate, seconds, jitter=0.0):
+    count = int(rate * seconds)
+    t = np.arange(count) / rate + random.normal(0, jitter, count)
+    return START + np.rint(np.sort(t) * 1e9).astype(np.int64)
+
+
+def report_of(*batches, **options):
+    return rc.sync_report(made(*batches), **options)
+
+
+def wave(times, channels=3):
+    return np.sin((times[:, None] - START) * 1e-9 * np.arange(1, channels + 1))
+
+
+def test_a_regular_stream():
+    times = clock(100, 10, 0.0002)
+    report = report_of(batch("/joints", wave(times), times, times + 3_000_000))
+    joints = report.streams["/joints"]
+    assert joints.rate_hz == pytest.approx(100, rel=1e-2)
+    assert joints.jitter_ms_p50 == pytest.approx(0.19, rel=0.3)  # the median of |N(0, 0.2 sqrt 2)|
+    assert joints.jitter_ms_p99 < 1.2
+    assert (joints.gaps, joints.lost, joints.duplicates, joints.backward) == (0, 0, 0, 0)
+    assert joints.offset_ms == 3
+    assert joints.offset_spread_ms == 0
+    assert abs(joints.drift_ppm) < 1e-6
+    assert joints.coverage == 1
+    assert joints.constant_channels == []
+    assert joints.source == "stamp"
+    assert (joints.level, joints.verdict) == ("good", "regular, nothing lost")
+    assert report.verdict == "1 of 1 stream good."
+
+
+def test_gaps_and_lost_samples():
+    times = clock(50, 10)
+    keep = np.ones(len(times), bool)
+    keep[100:140] = False  # 40 of them: a gap of 41 periods
+    keep[[300, 302]] = False  # two that are lost one by one
+    report = report_of(batch("/camera", wave(times[keep]), times[keep], times[keep]), batch("/imu", wave(times), times))
+    camera = report.streams["/camera"]
+    assert (camera.gaps, camera.lost) == (1, 42)
+    assert camera.longest_gap_s == pytest.approx(0.82)
+    assert camera.gap_threshold_ms == pytest.approx(60)
+    assert camera.coverage == pytest.approx(1 - 0.82 / 9.98)
+    assert "1 gap, longest 0.82 s: set max_gap" in camera.verdict
+    assert report_of(batch("/c", wave(times[keep]), times[keep]), gap=0.9).streams["/c"].gaps == 0
+    assert report.level == "fair"
+    assert report.verdict == "1 of 2 streams good; usable with care: /camera."
+
+
+def test_duplicate_and_backward_stamps():
+    times = clock(100, 1)
+    times[10] = times[9]
+    times[[20, 21]] = times[[21, 20]]
+    stream = report_of(batch("/a", wave(times), times, np.sort(times) + 5)).streams["/a"]
+    assert (stream.duplicates, stream.backward) == (1, 1)
+    assert "1 duplicate stamps" in stream.verdict
+    assert "1 stamps went backward" in stream.verdict
+
+
+def test_drift_shows_through_delays_that_only_add():
+    times = clock(100, 60)
+    arrivals = (
+        times + np.rint((times - START) * 400e-6).astype(np.int64) + random.exponential(2e6, len(times)).astype(int)
+    )
+    stream = report_of(batch("/a", wave(times), times, arrivals)).streams["/a"]
+    assert stream.drift_ppm == pytest.approx(400, abs=10)
+    assert stream.level == "bad"
+    assert "drifts by +40" in stream.verdict or "drifts by +39" in stream.verdict
+    short = times[:150]
+    assert report_of(batch("/a", wave(short), short, short + 1)).streams["/a"].drift_ppm is None
+
+
+def test_clocks_that_disagree():
+    times = clock(100, 5)
+    ahead = report_of(batch("/a", wave(times), times, times - 40_000_000)).streams["/a"]
+    assert "stamps lie 40 ms ahead of their arrival" in ahead.verdict
+    behind = report_of(batch("/a", wave(times), times, times + 7 * SECOND)).streams["/a"]
+    assert "stamps lie 7 s behind their arrival" in behind.verdict
+    assert ahead.level == behind.level == "bad"
+
+
+def test_channels_that_never_change():
+    times = clock(100, 1)
+    values = wave(times)
+    values[:, 1] = 4
+    values[:50, 2] = np.nan
+    stream = report_of(batch("/a", values[:50], times[:50]), batch("/a", values[50:], times[50:])).streams["/a"]
+    assert stream.constant_channels == ["c1"]
+    assert stream.not_finite == 50
+    assert "1 of 3 channels never change" in stream.verdict
+    dead = report_of(batch("/a", np.ones((100, 2)), times)).streams["/a"]
+    assert (dead.level, dead.verdict) == ("bad", "no channel ever changes: is the sensor alive?")
+
+
+def test_streams_on_change_and_of_few_samples():
+    change = START + np.array([0, 1, 500, 501, 2000, 9000]) * 1_000_000
+    times = clock(10, 9)
+    report = report_of(
+        batch("/gripper", np.arange(6)[:, None], change),
+        batch("/one", [[1.0]], [START]),
+        batch("/half", wave(times[:45]), times[:45]),
+        batch("/whole", wave(times), times),
+    )
+    gripper = report.streams["/gripper"]
+    assert (gripper.regular, gripper.rate_hz, gripper.gaps) == (False, None, None)
+    assert "irregular" in gripper.verdict
+    assert report.streams["/one"].verdict == "one sample only"
+    half = report.streams["/half"]
+    assert half.ends_before_s == pytest.approx(4.6)
+    assert half.level == "bad"
+
+
+def test_episodes_are_apart():
+    times = clock(100, 1)
+    later = times + 3600 * SECOND
+    recording = made(batch("/a", wave(times), times), batch("/a", wave(later), later, episode=1), tasks=(None, None))
+    report = rc.sync_report(recording)
+    assert report.streams["/a"].gaps == 0
+    assert report.duration_s == pytest.approx(1.98)
+    assert report.episodes == 2
+
+
+def test_log_time_is_told():
+    times = clock(100, 1)
+    assert report_of(batch("/a", wave(times), times)).streams["/a"].source == "log"
+    mixed = times.copy()
+    mixed[::2] -= 5_000_000
+    assert report_of(batch("/a", wave(times), mixed, times)).streams["/a"].source == "mixed"
+
+
+def test_it_prints_and_is_a_dict(capsys):
+    times = clock(100, 1)
+    report = report_of(batch("/a", wave(times), times, times + 7), batch("/b", np.ones((100, 1)), times))
+    text = str(report)
+    assert "Sync report: MCAP, 1 episode, 0.99 s" in text
+    assert "/b: no channel ever changes" in text
+    assert text.endswith("Verdict: 1 of 2 streams good; to be looked at before training: /b.")
+    report.show()
+    assert "Verdict:" in capsys.readouterr().out
+    again = json.loads(json.dumps(report.as_dict()))
+    assert again["streams"]["/a"]["rate_hz"] == pytest.approx(100)
+    assert repr(report).startswith("SyncReport('made.mcap', 2 streams, bad:")
+
+
+def test_no_samples_at_all():
+    report = report_of()
+    assert report.verdict == "there are no streams"
+    empty = report_of(batch("/a", np.zeros((0, 2)), []))
+    assert empty.streams["/a"].verdict == "no samples"
+
+
+def test_the_shared_data_set():
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    report = rc.sync_report(rc.open(shared("lerobot-v3-so101")))
+    action = report.streams["action"]
+    assert action.rate_hz == pytest.approx(30)
+    assert (action.gaps, action.lost, action.source) == (0, 0, "file")
+    assert action.constant_channels == [f"j{k}" for k in range(6)]  # as its own stats.json says
