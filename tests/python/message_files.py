@@ -57,7 +57,8 @@ def valid() -> dict[str, dict[str, bytes]]:
     packed = "std_msgs/Header header\nstring format\nuint8[] data" + HEADER
     jpeg = CDR + STAMP + text(b"jpeg") + struct.pack("<I", 0)
     found["ros2"]["jpeg"] = schema("sensor_msgs/msg/CompressedImage", packed, jpeg)
-    tree = "geometry_msgs/TransformStamped[] transforms\n===\nMSG: geometry_msgs/TransformStamped\nstd_msgs/Header header\n"
+    tree = "geometry_msgs/TransformStamped[] transforms\n===\nMSG: geometry_msgs/TransformStamped\n"
+    tree += "std_msgs/Header header\n"
     tree += "string child_frame_id\ngeometry_msgs/Transform transform\n===\nMSG: geometry_msgs/Transform\n"
     tree += "geometry_msgs/Vector3 translation\ngeometry_msgs/Quaternion rotation" + VECTOR + QUATERNION + HEADER
     transform = CDR + struct.pack("<I", 1) + STAMP + text(b"base") + bytes(64)
