@@ -19,9 +19,9 @@
 //   - works in stream order on the caller's stream, never synchronises, and can be captured in a CUDA graph; only a sparse
 //     call without max_voxels waits for the GPU, once, and voxel_downsample twice: they must know how many voxels there are;
 //   - takes at most 2^31 - 1 points;
-//   - asks for scratch on CUDA: a byte a cell for occupancy_bits; where features are reduced 4 bytes a cell, and a point
-//     up to 17 bytes and one for each channel; where the result is sparse 24 to 56 bytes a point, what CUB's sort needs, and
-//     one for every five channels;
+//   - asks for scratch on CUDA: a byte a cell for occupancy_bits; 2.4 bytes a point for counts of two million points and
+//     more; where features are reduced 4 bytes a cell, and a point up to 17 bytes and one for each channel; where the
+//     result is sparse 24 to 56 bytes a point, what CUB's sort needs, and one for every five channels;
 //   - checks shapes, dtypes and devices first and throws robocache::Error before anything is written; outputs of a sparse
 //     call when it is told them, by when `dropped` may have been written. What only the data
 //     can tell (lengths, offsets, into, whether a pose is rigid) is checked on the CPU before anything is written too; on
