@@ -9,6 +9,8 @@ aligned = cache.align(episodes=[0, 3], rate=50)
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
@@ -27,6 +29,7 @@ from robocache._recording import (
     RecordedStream,
     Recording,
     StreamInfo,
+    max_gap_of,
     missing,
 )
 
@@ -316,8 +319,9 @@ class CachedEpisode:
 
     name, task, start, end (nanoseconds, latencies taken off), duration (seconds), source, number (within its source)
     samples   {stream: how many}
-    streams   {stream: rc.Stream}, mapped when touched: values, times, arrivals, channels, method, latency; with `info`,
-              `backward` (stamps that were sorted) and, of samples that vary in length, `samples`
+    streams   {stream: rc.Stream}, mapped when touched: values, times, arrivals, channels, method, latency, and
+              max_gap where a recipe says it; with `info`, `backward` (stamps that were sorted) and, of samples that
+              vary in length, `samples`
     """
 
     def __init__(self, cache: Cache, index: int) -> None:
@@ -362,7 +366,7 @@ class CachedStreams(Mapping[str, RecordedStream]):
             raise NoStream(missing(f"{self._cache.path}: episode {episode.name!r} has no stream", name, self))
         stream, _, backward, latency = episode._entries[name]
         values, times, arrivals, inner, _ = self._cache._core.read(episode.index, stream)
-        info = self._cache.streams[name]
+        info = as_built(self._cache.streams[name], episode.source)
         values = typed(values, info.dtype)
         samples = None
         if inner is not None:
@@ -374,7 +378,14 @@ class CachedStreams(Mapping[str, RecordedStream]):
         channels = info.channels if info.channels and not info.ragged else None
         method = "hold" if info.ragged else info.method
         made = RecordedStream(
-            values, times, arrivals=arrivals, method=method, channels=channels, latency=latency, name=name
+            values,
+            times,
+            arrivals=arrivals,
+            method=method,
+            channels=channels,
+            latency=latency,
+            max_gap=max_gap_of(info),
+            name=name,
         )
         made.info, made.backward, made.samples = info, backward, samples
         return made
@@ -543,7 +554,8 @@ class Cache:
         targets    instead of a rate: [T], or [B, T], relative to each episode's start; floats are seconds, ints
                    nanoseconds. All of them count: lengths are T.
         streams    names; default: all that any of the episodes has. In an episode that lacks one, nothing is valid.
-        method, max_gap   for all streams, or by name; default: the method that the cache has.
+        method, max_gap   for all streams, or by name; default: what the cache has. Where the episodes were built with
+                   different max_gaps, the least.
         edge, causal, on_nan, backend   as in rc.align. Latencies that the cache has are taken off.
         device     None: NumPy arrays. "cpu", "cuda", ...: torch tensors there.
 
@@ -565,7 +577,7 @@ class Cache:
         members: dict[str, Stream[Any]] = {}
         for name, info in zip(names, infos, strict=True):
             changes = said("method", method, name, {"method": info.method}, names)
-            changes |= said("max_gap", max_gap, name, {"max_gap": None}, names)
+            changes |= said("max_gap", max_gap, name, {"max_gap": least_gap(info, chosen)}, names)
             if info.ragged:  # numbers of samples, between which there is nothing, and of which none is NaN
                 changes["method"] = "nearest" if changes["method"] == "nearest" else "hold"
                 changes["edge"] = "clamp" if edge == "nan" else edge
@@ -673,6 +685,40 @@ class Cache:
         long = "" if seconds is None else f", {seconds:.1f} s"
         head = f"Cache({self.path!r}: {len(self.episodes)} episodes{long}, {self.bytes / 2**20:.1f} MiB)"
         return f"{head}\n{self.streams!r}" if self._names else head
+
+
+# ---- What a recipe says of a stream is kept with its source: of two builds, each has its own
+
+
+def source_options(how: str, max_gaps: Mapping[str, int]) -> str:
+    """How a recording was read, for CacheWriter.add: any words, and by stream the longest gap, in nanoseconds."""
+    return json.dumps({"how": how, "max_gap_ns": dict(max_gaps)})
+
+
+@functools.lru_cache(maxsize=64)
+def max_gaps_of(options: str) -> dict[str, int] | None:
+    """None: they do not say."""
+    try:
+        told = json.loads(options)["max_gap_ns"]
+        return {str(name): int(gap) for name, gap in told.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # words of somebody else's
+        return None
+
+
+def as_built(info: StreamInfo, source: CacheSource | None) -> StreamInfo:
+    """Of an episode: metadata are the cache's, and only say "varies" where builds differ."""
+    told = None if source is None else max_gaps_of(source.options)
+    if told is None:
+        return info
+    metadata = {key: value for key, value in info.metadata.items() if key != "max_gap_ns"}
+    if info.name in told:
+        metadata["max_gap_ns"] = str(told[info.name])
+    return info._replace(metadata=metadata)
+
+
+def least_gap(info: StreamInfo, episodes: Sequence[CachedEpisode]) -> int | None:
+    gaps = [max_gap_of(as_built(info, episode.source)) for episode in episodes if info.name in episode.samples]
+    return min((gap for gap in gaps if gap is not None), default=None)
 
 
 # ---- Checking

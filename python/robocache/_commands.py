@@ -179,6 +179,10 @@ def export(
     streams: Annotated[
         list[str] | None, typer.Option(help="Only these; may be repeated, or separated by commas.")
     ] = None,
+    max_gap: Annotated[
+        float | None,
+        typer.Option(help="Seconds: inside a longer gap no value is valid. For all streams; default: the recipe's."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Align every episode at a rate, and write a LeRobot data set, safetensors or MCAP."""
@@ -194,7 +198,9 @@ def export(
             done += 1
             heard(str(output), done / max(total, 1))
 
-        found = _export.export(opened.episodes, output, rate=rate, format=format, streams=names, done=each)
+        found = _export.export(
+            opened.episodes, output, rate=rate, format=format, streams=names, max_gap=max_gap, done=each
+        )
     if as_json:
         print(json.dumps(found, indent=2))
         return

@@ -1,9 +1,9 @@
 """`robocache export`: the episodes of a cache, aligned at a rate, as a LeRobot data set, safetensors or MCAP.
 
 Of each episode the timeline spans what its regular streams share (one that is written on change bounds nothing); values
-are aligned as the streams say. Where a value is not real (outside a stream's samples), it is the nearest one, and a
-feature tells: `valid.<name>` in a LeRobot data set, whose policies take every feature that begins with "observation" or
-"action" as their own, else `<name>.valid`.
+are aligned as the streams say. Where a value is not real (outside a stream's samples, or inside a gap over its max_gap)
+it is the nearest one, and a feature tells: `valid.<name>` in a LeRobot data set, whose policies take every feature that
+begins with "observation" or "action" as their own; `<name>.valid` in safetensors. MCAP has no message there.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def warn_of_cuts(episode: str, streams: Mapping[str, Stream[Any]], line: Timelin
     note(notes, f"of episode {episode}, {share:.0f} % are exported: {cut}; --streams leaves one out")
 
 
-def take(episodes: Sequence[Any], rate: float, names: Sequence[str] | None, notes: list[str]) -> Iterator[Taken]:
+def take(
+    episodes: Sequence[Any], rate: float, names: Sequence[str] | None, max_gap: float | None, notes: list[str]
+) -> Iterator[Taken]:
     common: list[str] = []
     if names is None and len(episodes):
         every = dict.fromkeys(name for episode in episodes for name in episode.streams)
@@ -99,7 +101,7 @@ def take(episodes: Sequence[Any], rate: float, names: Sequence[str] | None, note
             continue
         warn_of_cuts(episode.name, streams, timeline, notes)
         aligned: dict[str, Aligned[Any]] = {}
-        items = list(streams.items())
+        items = [(n, s if max_gap is None else s.replace(max_gap=float(max_gap))) for n, s in streams.items()]
         for first in range(0, len(items), 64):  # what one call takes
             aligned |= align(dict(items[first : first + 64]), timeline)
         yield Taken(number, episode.name, episode.task or "", np.asarray(timeline.times), aligned, streams)
@@ -117,9 +119,13 @@ def export(
     rate: float,
     format: str,
     streams: Sequence[str] | None = None,
+    max_gap: float | None = None,
     done: Callable[[int], None] = lambda frames: None,
 ) -> dict[str, Any]:
-    """Writes them; what was written, and notes. `done` hears of each episode's frames."""
+    """Writes them; what was written, and notes. `done` hears of each episode's frames.
+
+    max_gap: seconds, for all streams, instead of what each of them says.
+    """
     if format not in FORMATS:
         raise ValueError(missing("export: there is no format", format, FORMATS))
     if not 0 < rate < 1e6:
@@ -127,7 +133,7 @@ def export(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileError(f"{target}: is there already; an export is written to a new directory")
     notes: list[str] = []
-    taken = take(episodes, rate, streams, notes)
+    taken = take(episodes, rate, streams, max_gap, notes)
     write = {"lerobot": to_lerobot, "safetensors": to_safetensors, "mcap": to_mcap}[format]
     frames = 0
     count = 0
@@ -315,9 +321,12 @@ def to_mcap(episodes: Iterator[Taken], target: Path, rate: float, notes: list[st
                     schema = json.dumps({"type": "object", "properties": kinds})
                     number = writer.add_schema(f"robocache.{name.strip('/')}", "jsonschema", schema)
                     topic = name if name.startswith("/") else f"/{name}"
-                    columns.append((writer.add_channel(topic, "json", number), keys, values.tolist()))
+                    channel = writer.add_channel(topic, "json", number)
+                    columns.append((channel, keys, values.tolist(), np.asarray(taken.aligned[name].valid)))
                 for k, at in enumerate(taken.times.tolist()):
-                    for channel, keys, rows in columns:
+                    for channel, keys, rows, valid in columns:
+                        if not valid[k]:
+                            continue
                         row = {
                             key: (value if value == value else None) for key, value in zip(keys, rows[k], strict=True)
                         }

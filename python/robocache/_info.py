@@ -46,8 +46,8 @@ def show(recording: Recording, report: SyncReport) -> None:
     report.show()
 
 
-def write_recipe(recording: Recording, path: Path) -> None:
-    text = first_recipe(recording)
+def write_recipe(recording: Recording, report: SyncReport, path: Path) -> None:
+    text = first_recipe(recording, report)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -58,7 +58,7 @@ def write_recipe(recording: Recording, path: Path) -> None:
 def main(recording: Recording, *, full: bool, as_json: bool, recipe: Path | None, gap: float | None) -> SyncReport:
     found, report = gather(recording, full, gap, not as_json)
     if recipe is not None:
-        write_recipe(recording, recipe)
+        write_recipe(recording, report, recipe)
     if as_json:
         print(json.dumps(found, indent=2))
         return report

@@ -19,6 +19,7 @@
     method = "linear"                     # or { "position.*" = "linear", "orientation.*" = "slerp" }
     latency = 0.008                       # seconds that a stamp is later than the event: taken off the times
     clock_offset = 0.0                    # seconds that the sensor's clock is ahead of the robot's: taken off, too
+    max_gap = 0.1                         # seconds: inside a longer gap no value is valid
     dtype = "float32"
 
     [streams.action]                      # two streams out of one: name the topic
@@ -44,6 +45,7 @@ import numpy as np
 from robocache._align import Method
 from robocache._core import FileError
 from robocache._recording import Array, Batch, Content, Part, Recording, Source, StreamInfo, clipped, missing, open
+from robocache._sync import SyncReport
 
 SECTIONS: dict[str, dict[str, tuple[type, ...]]] = {
     "source": {"time": (str,), "rate": (int, float), "msg_path": (str, list)},
@@ -57,6 +59,7 @@ STREAM: dict[str, tuple[type, ...]] = {
     "method": (str, dict),
     "latency": (int, float),
     "clock_offset": (int, float),
+    "max_gap": (int, float),
     "dtype": (str,),
     "times": (str,),
     "rate": (int, float),
@@ -76,6 +79,7 @@ class Wanted:
     method: str | dict[str, str] | None = None
     latency: int = 0  # nanoseconds
     clock_offset: int = 0
+    max_gap: int | None = None
     dtype: str | None = None
     times: str | None = None
     rate: float | None = None
@@ -172,6 +176,9 @@ def wanted_of(where: str, key: str, table: Mapping[str, Any]) -> Wanted:
         seconds[name] = float(table.get(name, 0.0))
         if not abs(seconds[name]) < 2**31:
             raise ValueError(f"{where}: {name} is {seconds[name]}; expected seconds")
+    max_gap = table.get("max_gap")
+    if max_gap is not None and not 0 < max_gap < 2**31:
+        raise ValueError(f"{where}: max_gap is {max_gap}; expected seconds, more than 0")
     return Wanted(
         topic,
         table.get("name", key),
@@ -179,6 +186,7 @@ def wanted_of(where: str, key: str, table: Mapping[str, Any]) -> Wanted:
         method,
         round(seconds["latency"] * 1e9),
         round(seconds["clock_offset"] * 1e9),
+        None if max_gap is None else round(max_gap * 1e9),
         dtype,
         table.get("times"),
         table.get("rate"),
@@ -263,6 +271,8 @@ def cooked(where: str, wanted: Wanted, batch: Batch) -> Batch:
     shift = wanted.latency + wanted.clock_offset
     if shift:
         metadata |= {"latency_ns": str(wanted.latency), "clock_offset_ns": str(wanted.clock_offset)}
+    if wanted.max_gap is not None:
+        metadata["max_gap_ns"] = str(wanted.max_gap)
     info = info._replace(name=wanted.name, metadata=metadata | {"topic": wanted.topic})
     return batch._replace(stream=wanted.name, values=values, times=batch.times - shift, info=info)
 
@@ -395,8 +405,8 @@ def split(recording: Recording, by: str, gap: float = 5.0, topic: str | None = N
 # ---- A first one to edit
 
 
-def first_recipe(recording: Recording) -> str:
-    """A recipe that takes every stream as it is, for a person to edit."""
+def first_recipe(recording: Recording, report: SyncReport | None = None) -> str:
+    """A recipe that takes every stream as it is, for a person to edit; where the report found gaps, with a max_gap."""
     task = recording.episodes[0].task if len(recording.episodes) else None
     lines = [
         f"# What robocache build --recipe makes of {os.path.basename(recording.path.rstrip('/'))}: delete what is not",
@@ -429,6 +439,12 @@ def first_recipe(recording: Recording) -> str:
             lines += written_channels(info.channels)
         lines.append(written_method(info))
         lines += ["# latency = 0.0  # seconds that a stamp is later than the event", "# clock_offset = 0.0"]
+        found = report.streams.get(name) if report is not None else None
+        if found is not None and found.gaps and found.gap_threshold_ms is not None:
+            gaps = f"{found.gaps} gap{'' if found.gaps == 1 else 's'}, longest {found.longest_gap_s:.3g} s"
+            lines.append(f"max_gap = {found.gap_threshold_ms * 1e-3:.3g}  # seconds: nothing is valid inside; {gaps}")
+        else:
+            lines.append("# max_gap = 1.0  # seconds: inside a longer gap no value is valid")
     return "\n".join(lines) + "\n"
 
 

@@ -204,11 +204,19 @@ def join(batches: Sequence[Batch], source: Source) -> RecordedStream:
     if not info.ragged and info.channels and len(info.channels) == int(np.prod(info.shape, dtype=np.int64)):
         named = info.channels
     method = "hold" if info.ragged else info.method
-    stream = RecordedStream(values, times, arrivals=arrivals, method=method, channels=named, name=info.name)
+    stream = RecordedStream(
+        values, times, arrivals=arrivals, method=method, channels=named, max_gap=max_gap_of(info), name=info.name
+    )
     stream.info = info
     stream.backward = backward
     stream.samples = samples if samples is not None else source.samples(info, values)
     return stream
+
+
+def max_gap_of(info: StreamInfo) -> int | None:
+    """Nanoseconds, where a recipe says it."""
+    told = info.metadata.get("max_gap_ns", "")
+    return int(told) if told.isdecimal() else None
 
 
 def describe_rate(times: Array) -> str:

@@ -219,6 +219,36 @@ def test_a_sensor_that_died_is_told(tmp_path):
     assert json.loads(answer(*export, "-o", tmp_path / "whole", "--streams", "alive"))["notes"] == []
 
 
+@pytest.fixture
+def gappy(tmp_path):
+    """Two seconds at 100 Hz; from 0.5 s on, /a is silent for one."""
+    with mcap.Writer(tmp_path / "gap.mcap") as writer:
+        some, other = (writer.add_channel(topic, "json") for topic in ("/a", "/b"))
+        for k in range(200):
+            for channel in [other] if 50 <= k < 150 else [some, other]:
+                writer.write(channel, json.dumps({"x": k / 7}).encode(), log_time=k * 10_000_000)
+    return tmp_path / "gap.mcap"
+
+
+def test_nothing_is_valid_inside_a_gap(gappy, tmp_path):
+    numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+    answer("info", gappy, "--write-recipe", tmp_path / "recipe.toml")
+    answer("build", gappy, "-o", tmp_path / "cache", "--recipe", tmp_path / "recipe.toml")
+    export = ("--rate", 50, "--format", "safetensors", "-o")
+    answer("export", tmp_path / "cache", *export, tmp_path / "by-recipe")
+    answer("export", gappy, *export, tmp_path / "by-option", "--max-gap", 0.5)
+    answer("export", tmp_path / "cache", *export, tmp_path / "long", "--max-gap", 5)
+    valid = {}
+    for name in ("by-recipe", "by-option", "long"):
+        tensors = numpy.load_file(tmp_path / name / "episode-000000.safetensors")
+        assert tensors["/b.valid"].all()
+        valid[name] = int((~tensors["/a.valid"]).sum())
+    assert valid == {"by-recipe": 50, "by-option": 50, "long": 0}
+    answer("export", tmp_path / "cache", "--rate", 50, "--format", "mcap", "-o", tmp_path / "mcap")
+    streams = rc.open(tmp_path / "mcap" / "episode-000000.mcap").streams
+    assert (len(streams["/a"]), len(streams["/b"])) == (50, 100)
+
+
 def test_export_safetensors_opens_with_safetensors(cached, tmp_path):
     numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
     answer("export", cached, "--rate", 20, "-o", tmp_path / "out", "--format", "safetensors", "--streams", "/fast")

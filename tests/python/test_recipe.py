@@ -5,6 +5,7 @@ import pytest
 from recordings import batch, made, write_lerobot
 
 import robocache as rc
+from robocache._cache import source_options
 from robocache._recipe import first_recipe, load_recipe, split
 
 MS = 1_000_000
@@ -71,6 +72,7 @@ def test_streams_are_named_cut_and_shifted(tmp_path):
         ("[streams.x]\nlatency = '8 ms'", "latency is '8 ms'; expected int or float"),
         ("[streams.x]\nlatency = true", "latency is True; expected int or float"),
         ("[streams.x]\nlatency = inf", "latency is inf; expected seconds"),
+        ("[streams.x]\nmax_gap = 0", "max_gap is 0; expected seconds, more than 0"),
         ("[streams.x]\ndtype = 'float'", 'there is no dtype "float"; near names: float64'),
         ("[streams.x]\nname = 'a'\n[streams.a]", 'two streams are named "a"'),
         ("[streams]\nx = 3", "must be a table"),
@@ -112,6 +114,52 @@ def test_the_first_recipe_takes_everything_as_it_is(tmp_path):
         np.testing.assert_array_equal(other.times, stream.times)
         assert other.channels == stream.channels
         assert other.method == stream.method
+
+
+def gappy():
+    t = np.concatenate([np.arange(50), np.arange(150, 200)]) * 10 * MS
+    return made(
+        batch("/a", np.sin(t * 1e-9)[:, None], t), batch("/b", np.arange(200.0)[:, None], np.arange(200) * 10 * MS)
+    )
+
+
+def test_the_first_recipe_sets_max_gap_where_there_are_gaps(tmp_path):
+    recording = gappy()
+    text = first_recipe(recording, rc.sync_report(recording))
+    assert "max_gap = 0.03  # seconds: nothing is valid inside; 1 gap, longest 1.01 s" in text
+    streams = recipe(tmp_path, text).apply(recording).streams
+    assert (streams["/a"].max_gap, streams["/b"].max_gap) == (30 * MS, None)
+    aligned = rc.align(streams, np.array([400, 1000, 1600]) * MS)
+    assert aligned["/a"].valid.tolist() == [True, False, True]
+    assert aligned["/b"].valid.all()
+
+
+def test_max_gap_is_the_builds_own(tmp_path):
+    """Two recordings that were built with different recipes, and one of them built again without."""
+
+    def build(name, max_gap):
+        options = source_options(f"{max_gap}", {} if max_gap is None else {"/a": max_gap})
+        text = '[streams."/a"]\n' + ("" if max_gap is None else f"max_gap = {max_gap * 1e-9}")
+        recording = recipe(tmp_path, text).apply(gappy())
+        recording.path = name
+        with rc.CacheWriter(tmp_path / "cache") as writer:
+            writer.add(recording, name=name, options=options)
+        return rc.Cache(tmp_path / "cache")
+
+    cache = build("x", 30 * MS)
+    assert cache.align(rate=10)["/a"].valid.sum() == 10
+    assert cache.align(rate=10, max_gap=2.0)["/a"].valid.all()
+    cache = build("y", 2000 * MS)
+    gaps = {episode.name: episode.streams["/a"].max_gap for episode in cache.episodes}
+    assert gaps == {"x": 30 * MS, "y": 2000 * MS}
+    assert cache.align(["y"], rate=10)["/a"].valid.all()
+    assert not cache.align(rate=10)["/a"].valid.all()  # the least serves all
+    cache = build("x", None)
+    assert cache.episodes["x"].streams["/a"].max_gap is None
+    assert cache.align("x", rate=10)["/a"].valid.all()
+    with rc.CacheWriter(tmp_path / "copy") as writer:
+        writer.add(cache)
+    assert rc.Cache(tmp_path / "copy").episodes["y"].streams["/a"].max_gap == 2000 * MS
 
 
 def test_a_recipe_opens_data_sets(tmp_path):
