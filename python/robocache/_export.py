@@ -1,7 +1,8 @@
 """`robocache export`: the episodes of a cache, aligned at a rate, as a LeRobot data set, safetensors or MCAP.
 
-Of each episode the timeline spans what its regular streams share (one that is written on change bounds nothing); values
-are aligned as the streams say. Where a value is not real (outside a stream's samples, or inside a gap over its max_gap)
+Of each episode the timeline spans what those streams share that run all the time and are interpolated; one that is held
+or irregular bounds nothing, and one that is both, as when written on change, is held to the end. Values are aligned as
+the streams say. Where a value is not real (outside a stream's samples, or inside a gap over its max_gap)
 it is the nearest one, and a feature tells: `valid.<name>` in a LeRobot data set, whose policies take every feature that
 begins with "observation" or "action" as their own; `<name>.valid` in safetensors. MCAP has no message there. Rows that
 are not finite are as they were, and not valid; of MCAP's JSON, null.
@@ -19,9 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robocache import _pictures
+from robocache import _core, _pictures
 from robocache._align import Aligned, Stream, Timeline, align
 from robocache._core import FileError
+from robocache._extent import extent, steps
 from robocache._lerobot import Frames
 from robocache._lerobot_write import Feature, LeRobotWriter
 from robocache._recording import Array, missing
@@ -49,14 +51,44 @@ def runs(times: Array) -> bool:
     return is_regular(steps[steps > 0])
 
 
+def is_held(stream: Any) -> bool:
+    """Nothing is between two of its samples."""
+    if stream.method is None:
+        return np.asarray(stream.values).dtype.kind in "biu"
+    if isinstance(stream.method, str):
+        return stream.method == "hold"
+    if isinstance(stream.method, Mapping):
+        return set(stream.method.values()) == {"hold"}
+    return {name for name, _, _ in stream.method} == {"hold"}
+
+
+def bounding(streams: Mapping[str, Stream[Any]]) -> dict[str, Stream[Any]]:
+    """Those that say where an episode begins and ends: what runs and is not held, else what runs, else none."""
+    running = {name: stream for name, stream in streams.items() if runs(np.asarray(stream.times))}
+    return {name: stream for name, stream in running.items() if not is_held(stream)} or running
+
+
 def timeline_of(streams: Mapping[str, Stream[Any]], rate: float) -> Timeline:
-    regular = {name: stream for name, stream in streams.items() if runs(np.asarray(stream.times))}
-    return Timeline.over(regular or dict(streams), rate=rate)
+    bounds = bounding(streams)
+    if bounds:
+        return Timeline.over(bounds, rate=rate)
+    ends = [extent(f'stream "{name}": ', stream)[:2] for name, stream in streams.items()]
+    start, end = min(int(first) for first, _ in ends), max(int(last) for _, last in ends)
+    return Timeline(start, rate=rate, count=steps(np.asarray([end - start], np.int64), rate))
+
+
+def held_on(stream: Stream[Any], aligned: Aligned[Any], times: Array) -> Aligned[Any]:
+    """What is written on change is still so behind its last sample, for as long as max_gap allows."""
+    if runs(np.asarray(stream.times)) or not is_held(stream):
+        return aligned
+    since = times - int(extent("", stream)[1])
+    long = np.inf if stream.max_gap is None else _core.nanoseconds("max_gap", stream.max_gap)
+    return aligned._replace(valid=np.asarray(aligned.valid) | ((since > 0) & (since <= long)))
 
 
 def warn_of_cuts(episode: str, streams: Mapping[str, Stream[Any]], line: Timeline, notes: list[str]) -> None:
     """A sensor that died cuts the timeline of all."""
-    times = {name: np.asarray(stream.times) for name, stream in streams.items() if runs(np.asarray(stream.times))}
+    times = {name: np.asarray(stream.times) for name, stream in bounding(streams).items()}
     if not times:
         return
     whole = max(int(t[-1]) for t in times.values()) - min(int(t[0]) for t in times.values())
@@ -72,7 +104,7 @@ def take(
     episodes: Sequence[Any], rate: float, names: Sequence[str] | None, max_gap: float | None, notes: list[str]
 ) -> Iterator[Taken]:
     common: list[str] = []
-    broken = Broken()
+    tally = Tally()
     if names is None and len(episodes):
         every = dict.fromkeys(name for episode in episodes for name in episode.streams)
         common = [name for name in every if all(name in episode.streams for episode in episodes)]
@@ -107,21 +139,27 @@ def take(
         items = [(n, s if max_gap is None else s.replace(max_gap=float(max_gap))) for n, s in streams.items()]
         for first in range(0, len(items), 64):  # what one call takes
             aligned |= align(dict(items[first : first + 64]), timeline)
-        valid = {name: broken.watch(name, one, streams[name].channels) for name, one in aligned.items()}
-        yield Taken(number, episode.name, episode.task or "", np.asarray(timeline.times), aligned, valid, streams)
-    broken.tell(notes)
+        times = np.asarray(timeline.times)
+        aligned = {name: held_on(stream, aligned[name], times) for name, stream in items}
+        valid = {name: tally.watch(name, one, streams[name].channels) for name, one in aligned.items()}
+        yield Taken(number, episode.name, episode.task or "", times, aligned, valid, streams)
+    tally.tell(notes)
 
 
-class Broken:
-    """Rows that are real, but not finite."""
+class Tally:
+    """Rows of each stream: how many, how many are real, and of these how many are not finite."""
 
     def __init__(self) -> None:
+        self.all: dict[str, int] = {}
+        self.real: dict[str, int] = {}
         self.rows: dict[str, int] = {}
         self.channels: dict[str, dict[str, None]] = {}
 
     def watch(self, name: str, aligned: Aligned[Any], channels: Sequence[str] | None) -> Array:
         """Which rows are real, and finite."""
         values, valid = np.asarray(aligned.values), np.asarray(aligned.valid)
+        self.all[name] = self.all.get(name, 0) + len(valid)
+        self.real[name] = self.real.get(name, 0) + int(valid.sum())
         if values.dtype.kind in "biu":
             return valid
         finite = np.isfinite(values.reshape(len(values), -1))
@@ -134,6 +172,13 @@ class Broken:
         return valid & rows
 
     def tell(self, notes: list[str]) -> None:
+        for name, real in self.real.items():
+            if real < KEPT * self.all[name]:
+                share = 100 * real / self.all[name]
+                note(
+                    notes,
+                    f'stream "{name}" is valid in {share:.0f} % of the rows: it has gaps, begins late or ends early',
+                )
         for name, rows in self.rows.items():
             found = list(self.channels[name])
             where = ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
@@ -238,6 +283,7 @@ def to_lerobot(episodes: Iterator[Taken], target: Path, rate: float, notes: list
             shape = next(frames_of(first, name)).shape
             even = (shape[0] - shape[0] % 2, shape[1] - shape[1] % 2, 3)  # yuv420p halves both
             features[key] = Feature("video", even)
+            features[f"valid.{key}"] = Feature("bool", (1,))
             pictures.append((name, key))
         elif is_packed(stream):
             note(notes, f'stream "{name}" is left out: LeRobot has no feature for samples of varying length')
@@ -252,7 +298,7 @@ def to_lerobot(episodes: Iterator[Taken], target: Path, rate: float, notes: list
     with LeRobotWriter(target, fps=rate, features=features) as writer:
         for taken in chain(first, episodes):
             columns = {key: numbers(taken, name) for name, key in plain}
-            for name, key in plain:
+            for name, key in (*plain, *pictures):
                 columns[f"valid.{key}"] = taken.valid[name][:, None]
                 whole &= bool(columns[f"valid.{key}"].all())
             videos = {key: cropped(frames_of(taken, name), features[key].shape) for name, key in pictures}

@@ -20,6 +20,7 @@ Stamps = NDArray[np.int64]
 GAP = 3.0  # periods: a longer step is a gap
 LOST = 1.5  # periods: a longer step has lost samples
 REGULAR = 0.6  # the share of steps within half a period of the median that makes a stream regular,
+FEW = 8  # samples: of fewer, equal steps say nothing
 REGULAR_FEW = 0.9  # and of fewer than 20 steps, which may agree by chance
 DRIFT_BINS = 64
 DRIFT_SPAN = 2.0  # seconds: a shorter recording tells no drift
@@ -195,7 +196,7 @@ def sync_report(
     Of a stream, with steps between neighbouring times of an episode, sorted:
     rate_hz, period_ms      the median step that is not 0; None where the stream is irregular: fewer than 60 % of its
                             steps (90 % of fewer than 20) are within half a period of it, as when a sample is written
-                            on change
+                            on change; or there are fewer than 8 samples
     jitter_ms_p50, _p99     of |step - period|, over steps under 1.5 periods
     gaps, longest_gap_s     steps over gap_threshold_ms
     lost                    the sum of rint(step / period) - 1 over steps from 1.5 periods on
@@ -316,7 +317,7 @@ def measure(
 
 def is_regular(steps: Stamps) -> bool:
     """Of the steps of a stream that are not 0."""
-    if len(steps) < 2:
+    if len(steps) < FEW - 1:
         return False
     period = np.median(steps)
     return bool((np.abs(steps - period) <= 0.5 * period).mean() >= (REGULAR if len(steps) >= 20 else REGULAR_FEW))
@@ -364,6 +365,8 @@ def judge(stream: StreamReport, span: float, channels: int) -> None:
         bad.append("no samples")
     elif stream.samples == 1:
         fair.append("one sample only")
+    elif stream.samples < FEW:
+        fair.append(f"{stream.samples} samples only: irregular, too few for a rate")
     elif not stream.regular:
         fair.append("irregular, as if written on change: hold it, and leave it out of Timeline.over")
     if stream.gaps and stream.longest_gap_s is not None:

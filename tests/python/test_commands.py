@@ -274,6 +274,37 @@ def test_rows_that_are_not_finite_are_not_valid(tmp_path):
     assert stats["count"] == [158]
 
 
+def test_what_is_held_or_written_on_change_does_not_bound_an_export(tmp_path):
+    numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+    second = 1_000_000_000
+    t, few = np.arange(1000) * 10_000_000, np.array([2, 4, 6]) * second
+    joints = rc.Stream(np.sin(t * 1e-9)[:, None], t)
+    mode = rc.Stream(np.array([[1], [2], [3]]), few)
+    camera = rc.Stream([np.zeros(5, np.uint8)] * 600, t[200:800])
+    for name, streams, spans in (
+        ("all", {"joints": joints, "mode": mode, "camera": camera}, (0, 9.98)),
+        ("held", {"mode": mode, "camera": camera}, (2, 7.98)),
+        ("change", {"mode": mode}, (2, 6)),
+    ):
+        with rc.CacheWriter(tmp_path / f"{name}.cache") as writer:
+            writer.add(streams)
+        export = ("export", tmp_path / f"{name}.cache", "--rate", 50, "--format", "safetensors", "--json")
+        notes = json.loads(answer(*export, "-o", tmp_path / name))["notes"]
+        tensors = numpy.load_file(tmp_path / name / "episode-000000.safetensors")
+        times = tensors["times"] * 1e-9
+        assert (times[0], times[-1]) == pytest.approx(spans)
+        np.testing.assert_array_equal(tensors["mode.valid"], times >= 2)  # its last sample holds
+        if name == "all":
+            np.testing.assert_array_equal(tensors["camera.valid"], (times >= 2) & (times <= 7.99))
+            assert tensors["mode"][times > 6].tolist() == [[3]] * 199
+            assert 'stream "camera" is valid in 60 % of the rows: it has gaps, begins late or ends early' in notes
+    export = ("export", tmp_path / "all.cache", "--rate", 50, "--format", "safetensors", "--max-gap", 3)
+    answer(*export, "-o", tmp_path / "gap")
+    tensors = numpy.load_file(tmp_path / "gap" / "episode-000000.safetensors")
+    times = tensors["times"] * 1e-9
+    np.testing.assert_array_equal(tensors["mode.valid"], (times >= 2) & (times <= 9))
+
+
 def test_export_safetensors_opens_with_safetensors(cached, tmp_path):
     numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
     answer("export", cached, "--rate", 20, "-o", tmp_path / "out", "--format", "safetensors", "--streams", "/fast")

@@ -120,6 +120,9 @@ def test_streams_on_change_and_of_few_samples():
     assert (gripper.regular, gripper.rate_hz, gripper.gaps) == (False, None, None)
     assert "irregular" in gripper.verdict
     assert report.streams["/one"].verdict == "one sample only"
+    even = report_of(batch("/mode", [[0], [1], [2]], START + np.arange(3) * SECOND)).streams["/mode"]
+    assert (even.regular, even.rate_hz) == (False, None)  # two steps are equal by chance
+    assert "3 samples only" in even.verdict
     half = report.streams["/half"]
     assert half.ends_before_s == pytest.approx(4.6)
     assert half.level == "bad"
