@@ -122,7 +122,9 @@ def info(
     from robocache import _info
 
     recording = rc.open(path, time, rate=rate, msg_path=msg_path)
-    report = _info.main(recording, full=full, as_json=as_json, recipe=write_recipe, gap=gap)
+    report = _info.main(
+        recording, full=full, as_json=as_json, recipe=write_recipe, gap=gap, rate=rate, msg_path=msg_path
+    )
     if strict and report.level == "bad":
         raise typer.Exit(WRONG)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +48,7 @@ def show(recording: Recording, report: SyncReport) -> None:
     report.show()
 
 
-def write_recipe(recording: Recording, report: SyncReport, path: Path) -> None:
-    text = first_recipe(recording, report)
+def write_recipe(path: Path, text: str) -> None:
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -55,16 +56,27 @@ def write_recipe(recording: Recording, report: SyncReport, path: Path) -> None:
         raise FileError(f"{path}: is there already, and may have been edited; it is not overwritten") from None
 
 
-def main(recording: Recording, *, full: bool, as_json: bool, recipe: Path | None, gap: float | None) -> SyncReport:
+def main(
+    recording: Recording,
+    *,
+    full: bool,
+    as_json: bool,
+    recipe: Path | None,
+    gap: float | None,
+    rate: float | None = None,
+    msg_path: Sequence[Path] | None = None,
+) -> SyncReport:
+    """rate, msg_path: as the recording was opened with; a recipe says them, too."""
     found, report = gather(recording, full, gap, not as_json)
     if recipe is not None:
-        write_recipe(recording, report, recipe)
+        write_recipe(recipe, first_recipe(recording, report, rate, msg_path))
     if as_json:
         print(json.dumps(found, indent=2))
         return report
     show(recording, report)
     if recipe is not None:
-        _report.paragraph(
-            f"Recipe: {recipe}. Edit it, then: robocache build {recording.path} -o CACHE --recipe {recipe}"
-        )
+        words = ["robocache", "build", recording.path, "-o", "CACHE", "--recipe", str(recipe)]
+        words += [] if rate is None else ["--rate", f"{rate:g}"]
+        words += [word for folder in msg_path or () for word in ("--msg-path", str(folder))]
+        _report.paragraph(f"Recipe: {recipe}. Edit it, then: {shlex.join(words)}")
     return report

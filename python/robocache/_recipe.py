@@ -405,8 +405,16 @@ def split(recording: Recording, by: str, gap: float = 5.0, topic: str | None = N
 # ---- A first one to edit
 
 
-def first_recipe(recording: Recording, report: SyncReport | None = None) -> str:
-    """A recipe that takes every stream as it is, for a person to edit; where the report found gaps, with a max_gap."""
+def first_recipe(
+    recording: Recording,
+    report: SyncReport | None = None,
+    rate: float | None = None,
+    msg_path: Sequence[str | os.PathLike[str]] | None = None,
+) -> str:
+    """A recipe that takes every stream as it is, for a person to edit; where the report found gaps, with a max_gap.
+
+    rate, msg_path: as the recording was opened with.
+    """
     task = recording.episodes[0].task if len(recording.episodes) else None
     lines = [
         f"# What robocache build --recipe makes of {os.path.basename(recording.path.rstrip('/'))}: delete what is not",
@@ -414,6 +422,8 @@ def first_recipe(recording: Recording, report: SyncReport | None = None) -> str:
         "",
         "[source]",
         f"time = {json.dumps(recording.time)}  # or stamp, log, publish",
+        *([] if rate is None else [f"rate = {rate!r}"]),
+        *([f"msg_path = {json.dumps([os.path.abspath(folder) for folder in msg_path])}"] if msg_path else []),
         "",
         "[task]",
         f"name = {json.dumps(task)}" if task else '# name = "what the robot was asked to do"',

@@ -91,6 +91,17 @@ def test_a_recipe_is_written_and_used(tmp_path):
     )
 
 
+def test_a_recipe_keeps_the_rate(tmp_path):
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file["action"], file["observations/qpos"] = np.ones((20, 3)), np.ones((20, 4))
+    text = answer("info", tmp_path / "x.hdf5", "--rate", 30, "--write-recipe", tmp_path / "recipe.toml")
+    assert "--rate 30" in " ".join(text.split())
+    assert "rate = 30.0\n" in (tmp_path / "recipe.toml").read_text()
+    answer("build", tmp_path / "x.hdf5", "-o", tmp_path / "cache", "--recipe", tmp_path / "recipe.toml")
+    assert rc.Cache(tmp_path / "cache").episodes[0].duration == pytest.approx(19 / 30)
+
+
 def test_only_what_changed_is_read_again(tmp_path):
     (tmp_path / "in").mkdir()
     for name in ("a", "b"):
