@@ -15,7 +15,7 @@ from robocache import _report
 from robocache._cache import CacheWriter, source_options
 from robocache._core import FileError
 from robocache._recipe import Recipe, load_recipe, split
-from robocache._recording import Batch, Recording, sniff
+from robocache._recording import Batch, Recording, sniff, without_samples
 
 SUFFIXES = (".mcap", ".db3", ".h5", ".hdf5")
 
@@ -106,7 +106,7 @@ def build(
                 else:
                     episodes = cooked.apply(split(recording, by, gap, topic))  # what marks them need not be taken
                     add(writer, episodes, how, row, number, len(places), told)
-                row["notes"] = recording.notes
+                row["notes"] = [*recording.notes, *row.get("notes", [])]
             except (FileError, ValueError, KeyError, ModuleNotFoundError) as error:
                 row |= {"state": "failed", "error": str(error)}
             row["seconds"] = clock.perf_counter() - started
@@ -124,12 +124,16 @@ def add(
     count: int,
     told: Callable[[str, float], None],
 ) -> None:
+    samples: dict[str, int] = {}
+
     def heard(batch: Batch) -> None:
+        samples[batch.stream] = samples.get(batch.stream, 0) + len(batch.times)
         row["samples"] += len(batch.times)
         row["bytes"] += batch.values.nbytes + 16 * len(batch.times)
         told(Path(recording.path).name, (number + share_of(recording, batch)) / count)
 
     row["episodes"] = writer.add(recording, options=how, progress=heard)
+    row["notes"] = without_samples(recording, samples)
 
 
 def tell(found: dict[str, Any]) -> None:

@@ -45,7 +45,8 @@ def main(path: str, output: Path, rate: float, as_json: bool) -> None:
     tell_stages(watch.rows)
     for sentence in said:
         _report.paragraph(sentence)
-    _report.paragraph(f"Figure: {figure[0]}" if figure else "No figure: pip install '.[demo]' brings matplotlib.")
+    for path_of in figure:
+        _report.paragraph(f"Figure: {path_of}")
     name = shlex.quote(path)
     _report.paragraph(
         f"Next: robocache info {name} --write-recipe recipe.toml; edit it; robocache build {name} -o cache --recipe "
@@ -57,23 +58,23 @@ def tensors(
     cache: rc.Cache, rate: float, watch: Stopwatch, sync: SyncReport, output: Path
 ) -> tuple[list[str], list[str]]:
     """The longest episode, aligned; its depth images or clouds, voxelized. What is to be said, and the figure."""
-    if not len(cache.episodes):
-        return ["There are no samples to align."], []
-    episode = max(cache.episodes, key=lambda each: each.duration)
-    streams = {name: stream for name, stream in episode.streams.items() if len(stream.times)}
-    said: list[str] = []
-    figure: list[str] = []
-    if streams:
-        timeline = timeline_of(streams, rate)
-        some = dict(list(streams.items())[:64])
-        with watch.stage("align") as row:
-            aligned = rc.align(some, timeline)
-            values = sum(np.size(one.values) for one in aligned.values())
-            row |= {"streams": len(some), "targets": len(timeline), "values": values}
-        valid = np.mean([np.asarray(one.valid).mean() for one in aligned.values()]) if len(timeline) else 1.0
-        said.append(f"Aligned at {rate:g} Hz: of {len(timeline):,} targets, {100 * valid:.1f} % are valid in the mean.")
-        title = f"{Path(cache.sources[0].path).name}, {episode.name}: samples, and the age of values at {rate:g} Hz"
-        figure = draw(output, title, some, aligned, np.asarray(timeline.times), sync)
+    longest = max(cache.episodes, key=lambda each: each.duration, default=None)
+    every = {} if longest is None else longest.streams
+    streams = {name: stream for name, stream in every.items() if len(stream.times)}
+    if longest is None or not streams:
+        return ["There are no samples: nothing to align, to voxelize or to draw."], []
+    timeline = timeline_of(streams, rate)
+    some = dict(list(streams.items())[:64])
+    with watch.stage("align") as row:
+        aligned = rc.align(some, timeline)
+        values = sum(np.size(one.values) for one in aligned.values())
+        row |= {"streams": len(some), "targets": len(timeline), "values": values}
+    valid = np.mean([np.asarray(one.valid).mean() for one in aligned.values()]) if len(timeline) else 1.0
+    said = [f"Aligned at {rate:g} Hz: of {len(timeline):,} targets, {100 * valid:.1f} % are valid in the mean."]
+    title = f"{Path(cache.sources[0].path).name}, {longest.name}: samples, and the age of values at {rate:g} Hz"
+    figure = draw(output, title, some, aligned, np.asarray(timeline.times), sync)
+    if not figure:
+        said.append("No figure: pip install '.[demo]' brings matplotlib.")
     return [*said, *voxelized(streams, watch)], figure
 
 

@@ -168,7 +168,7 @@ class Tally:
             self.rows[name] = self.rows.get(name, 0) + int((valid & ~rows).sum())
             bad = np.flatnonzero(~finite[valid].all(axis=0))
             names = channels or [f"[{k}]" for k in range(finite.shape[1])]
-            self.channels.setdefault(name, {}).update(dict.fromkeys(names[k] for k in bad))
+            self.channels.setdefault(name, {}).update(dict.fromkeys(names[k] for k in bad.tolist()))
         return valid & rows
 
     def tell(self, notes: list[str]) -> None:

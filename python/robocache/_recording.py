@@ -457,6 +457,38 @@ def missing(sentence: str, name: str, names: Iterable[str]) -> str:
     return f'{sentence} "{name}"; there are: {shown}' if names else f'{sentence} "{name}"; it has none'
 
 
+def without_samples(recording: Recording, samples: Mapping[str, int]) -> list[str]:
+    """Which topics gave fewer samples than they have messages, in words; `samples` are those of all streams."""
+    if len(recording.episodes) != 1:
+        return []
+    listed = recording.listed()
+    found = dict.fromkeys(listed, 0)
+    for name, count in samples.items():
+        topic = name  # "/tf/base_link" is a stream of "/tf"
+        while topic not in found and "/" in topic:
+            topic = topic.rpartition("/")[0]
+        if topic in found:
+            found[topic] += count
+    notes, silent = [], []
+    for topic, content in listed.items():
+        if content.samples and not found[topic]:
+            silent.append(f"{topic} ({counted(content.samples, 'message')} of {content.type or 'no type'})")
+        elif content.samples and found[topic] < content.samples:
+            notes.append(f"{topic}: {content.samples - found[topic]:,} of {content.samples:,} messages gave no sample")
+    if silent:
+        more = f" and {len(silent) - 6} more" if len(silent) > 6 else ""
+        notes.append(f"no numbers were found in {', '.join(silent[:6])}{more}")
+    if not any(samples.values()):
+        notes.append(
+            "there is no sample in it" if any(c.samples for c in listed.values()) else "there is no message in it"
+        )
+    return notes
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def need(module: str, extra: str, what: str) -> ModuleNotFoundError:
     """What is raised where an optional package is not installed."""
     install = f"which is not installed: pip install 'robocache[{extra}]'"

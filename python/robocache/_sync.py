@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache import _report
-from robocache._recording import Batch, Recording, StreamInfo
+from robocache._recording import Batch, Recording, StreamInfo, without_samples
 
 Stamps = NDArray[np.int64]
 GAP = 3.0  # periods: a longer step is a gap
@@ -238,6 +238,8 @@ def sync_report(
         streams,
         recording.notes,
     )
+    if quick is None:
+        report.notes += without_samples(recording, {name: found.samples for name, found in streams.items()})
     if quick is not None:
         report.notes.append("by the file's index, so by log times; --full reads the stamps and values, too")
     conclude(report)

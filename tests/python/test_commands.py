@@ -102,6 +102,34 @@ def test_a_recipe_keeps_the_rate(tmp_path):
     assert rc.Cache(tmp_path / "cache").episodes[0].duration == pytest.approx(19 / 30)
 
 
+def test_messages_that_give_no_sample_are_told(tmp_path):
+    file = tmp_path / "words.mcap"
+    with mcap.Writer(file) as writer:
+        says, some = writer.add_channel("/says", "json"), writer.add_channel("/some", "json")
+        for k in range(20):
+            writer.write(says, b'{"data": "hello"}', log_time=k * 10_000_000)
+            writer.write(some, b'{"x": 1}' if k % 4 else b"{broken", log_time=k * 10_000_000)
+    words = ("/some: 5 of 20 messages gave no sample", "no numbers were found in /says (20 messages of no type)")
+    for command in (("info", file, "--full"), ("build", file, "-o", tmp_path / "cache")):
+        text = " ".join(answer(*command).split())
+        assert all(sentence in text for sentence in words)
+    notes = json.loads(answer("build", file, "-o", tmp_path / "other", "--json"))["sources"][0]["notes"]
+    assert set(words) <= set(notes)
+
+
+def test_a_recording_without_samples(tmp_path):
+    with mcap.Writer(tmp_path / "words.mcap") as writer:
+        writer.write(writer.add_channel("/says", "json"), b'{"data": "hello"}', log_time=0)
+    mcap.Writer(tmp_path / "none.mcap").close()
+    for name, words in (("words", "there is no sample in it"), ("none", "there is no message in it")):
+        file = tmp_path / f"{name}.mcap"
+        assert words in answer("info", file, "--full")
+        assert words in answer("build", file, "-o", tmp_path / "cache")
+        text = answer("demo", file, "--output", tmp_path)
+        assert "There are no samples: nothing to align" in text
+        assert "matplotlib" not in text
+
+
 def test_only_what_changed_is_read_again(tmp_path):
     (tmp_path / "in").mkdir()
     for name in ("a", "b"):
