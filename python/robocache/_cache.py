@@ -13,6 +13,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path as FilePath
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -321,7 +322,7 @@ class CachedEpisode:
     samples   {stream: how many}
     streams   {stream: rc.Stream}, mapped when touched: values, times, arrivals, channels, method, latency, and
               max_gap where a recipe says it; with `info`, `backward` (stamps that were sorted) and, of samples that
-              vary in length, `samples`
+              vary in length and of videos (whose frames stay in the data set), `samples`
     """
 
     def __init__(self, cache: Cache, index: int) -> None:
@@ -368,10 +369,14 @@ class CachedStreams(Mapping[str, RecordedStream]):
         values, times, arrivals, inner, _ = self._cache._core.read(episode.index, stream)
         info = as_built(self._cache.streams[name], episode.source)
         values = typed(values, info.dtype)
-        samples = None
+        samples: Sequence[Any] | None = None
         if inner is not None:
             samples = Packed(values[inner[0] : inner[-1]], np.diff(inner))
             values = np.arange(len(times), dtype=np.int64)
+        elif info.metadata.get("kind") == "video":
+            from robocache._lerobot import Frames
+
+            samples = Frames(info, values)
         elif info.shape != values.shape[1:]:  # it was widened later
             info = info._replace(shape=values.shape[1:], channels=info.channels[: values.shape[1]])
             info = info._replace(method=first_channels(info.method, values.shape[1]))
@@ -705,14 +710,31 @@ def max_gaps_of(options: str) -> dict[str, int] | None:
         return None
 
 
+@functools.lru_cache(maxsize=64)
+def videos_of(path: str) -> dict[str, dict[str, str]]:
+    """Of the data set that episodes were made from, where it still is: the metadata of each video."""
+    from robocache._lerobot import LeRobotSource
+
+    try:
+        infos = LeRobotSource(FilePath(path), "auto")._infos
+    except (_core.FileError, ModuleNotFoundError):
+        return {}
+    return {name: info.metadata for name, info in infos.items() if info.metadata.get("kind") == "video"}
+
+
 def as_built(info: StreamInfo, source: CacheSource | None) -> StreamInfo:
     """Of an episode: metadata are the cache's, and only say "varies" where builds differ."""
-    told = None if source is None else max_gaps_of(source.options)
-    if told is None:
+    if source is None:
         return info
-    metadata = {key: value for key, value in info.metadata.items() if key != "max_gap_ns"}
-    if info.name in told:
-        metadata["max_gap_ns"] = str(told[info.name])
+    metadata = dict(info.metadata)
+    told = max_gaps_of(source.options)
+    if told is not None:
+        metadata.pop("max_gap_ns", None)
+        if info.name in told:
+            metadata["max_gap_ns"] = str(told[info.name])
+    if metadata.get("kind") == "video" and "varies" in (metadata.get("files"), metadata.get("fps")):
+        videos = videos_of(source.path)
+        metadata |= videos.get(metadata.get("topic", info.name), videos.get(info.name, {}))
     return info._replace(metadata=metadata)
 
 

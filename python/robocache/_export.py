@@ -24,7 +24,6 @@ from robocache import _core, _pictures
 from robocache._align import Aligned, Stream, Timeline, align
 from robocache._core import FileError
 from robocache._extent import extent, steps
-from robocache._lerobot import Frames
 from robocache._lerobot_write import Feature, LeRobotWriter
 from robocache._recording import Array, missing
 from robocache._sync import is_regular
@@ -249,7 +248,7 @@ def frames_of(taken: Taken, name: str) -> Iterator[Array]:
     """The image at each target; what is held is unpacked once."""
     stream, last = taken.streams[name], (-1, np.zeros(0))
     if is_video(stream):
-        wanted, frames = seen(taken, name), Frames(stream.info, np.asarray(stream.values))
+        wanted, frames = seen(taken, name), stream.samples
         for first in range(0, len(wanted), 64):  # in pieces, so that a video is read forward
             some = wanted[first : first + 64]
             images = dict(zip(range(some.min(), some.max() + 1), frames[some.min() : some.max() + 1], strict=True))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -209,7 +210,8 @@ class LeRobotSource(Source):
         else:
             default = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
             numbers = {key: row[f"videos/{name}/{key}"] for key in ("chunk_index", "file_index")}
-        return fill(self.root, str(self.info.get("video_path", default)), video_key=name, **numbers)
+        place = fill(self.root, str(self.info.get("video_path", default)), video_key=name, **numbers)
+        return Path(os.path.abspath(place))  # a cache names it, and is opened from anywhere
 
     def _stream(self, name: str) -> StreamInfo | None:
         feature = self.features[name]
@@ -376,9 +378,10 @@ class Frames(Sequence[Array]):
     """The frames of a video stream, uint8 [H, W, 3], decoded when they are asked for; frames[10:40] in one go."""
 
     def __init__(self, info: StreamInfo, references: Array) -> None:
+        known = all(info.metadata.get(key, "varies") != "varies" for key in ("files", "fps"))
         self.name = info.name
-        self.files: list[str] = json.loads(info.metadata["files"])
-        self.fps = float(info.metadata["fps"])
+        self.files: list[str] = json.loads(info.metadata["files"]) if known else []
+        self.fps = float(info.metadata["fps"]) if known else 0.0
         self.references = references
 
     def __len__(self) -> int:
@@ -396,6 +399,10 @@ class Frames(Sequence[Array]):
     def _take(self, wanted: Sequence[int]) -> list[Array]:
         found: dict[tuple[int, int], Array] = {}
         for file in dict.fromkeys(int(self.references[k, 0]) for k in wanted):
+            if file >= len(self.files):
+                raise FileError(f'the frames of "{self.name}" lie in a data set that is not there: has it moved?')
+            if not os.path.exists(self.files[file]):
+                raise FileError(f'{self.files[file]}: is not there, and has the frames of "{self.name}": has it moved?')
             frames = sorted({int(self.references[k, 1]) for k in wanted if int(self.references[k, 0]) == file})
             found |= {(file, f): image for f, image in decode(self.files[file], frames, self.fps).items()}
         return [found[int(self.references[k, 0]), int(self.references[k, 1])] for k in wanted]

@@ -390,3 +390,35 @@ def test_a_video_goes_through(tmp_path):
     for k in range(13):
         assert abs(frames[k].mean() - (15 * (k // 2) + 20)) < 4
     assert recording.episodes[0].task == "look"
+
+
+def test_a_cache_hands_out_the_frames_of_videos(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    pytest.importorskip("av", reason="PyAV is not installed")
+    from robocache._lerobot_write import Feature, LeRobotWriter
+
+    features = {"action": Feature("float32", (1,)), "camera": Feature("video", (32, 48, 3))}
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("one", "two")):
+        with LeRobotWriter(tmp_path / name, fps=10 + number, features=features) as writer:
+            frames = (np.full((32, 48, 3), 15 * k + 20 + 60 * number, np.uint8) for k in range(8))
+            writer.add({"action": np.arange(8)[:, None]}, "look", {"camera": frames})
+        answer("build", name, "-o", "cache")  # the second makes files and fps of the stream vary
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / "elsewhere")  # what a cache names does not depend on where it is read
+        cache = rc.Cache(tmp_path / "cache")
+        for episode in range(number + 1):
+            stream = cache.episodes[episode].streams["camera"]
+            assert len(stream.samples) == 8
+            assert stream.samples[5].shape == (32, 48, 3)
+            assert abs(stream.samples[5].mean() - (95 + 60 * episode)) < 4
+        opened = rc.open(tmp_path / "cache").episodes[number].streams["camera"].samples
+        assert abs(opened[2].mean() - (50 + 60 * number)) < 4
+        monkeypatch.chdir(tmp_path)
+    found = json.loads(answer("export", "cache", "--rate", 10, "-o", "out", "--json"))
+    assert found["episodes"] == 2
+    (tmp_path / "two").rename(tmp_path / "three")
+    stream = rc.Cache("cache").episodes[1].streams["camera"]
+    with pytest.raises(rc.FileError, match=r'the frames of "camera".*has it moved'):
+        stream.samples[0]
+    assert stream.values.shape == (8, 2)
