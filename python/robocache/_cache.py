@@ -32,6 +32,7 @@ from robocache._recording import (
     StreamInfo,
     max_gap_of,
     missing,
+    packed,
 )
 
 Path = str | os.PathLike[str]
@@ -166,7 +167,8 @@ class CacheWriter:
         values: Any = stream.values
         lengths: Stamps | None = None
         if isinstance(samples, Packed):
-            values, lengths = pack(where, samples, samples.rows.dtype, samples.rows.shape[1:])
+            stored = [samples.as_stored(k) for k in range(len(samples))]
+            values, lengths = pack(where, stored, samples.rows.dtype, samples.rows.shape[1:])
         elif isinstance(values, (list, tuple)):
             values, lengths = pack(where, values)
         elif hasattr(values, "detach"):
@@ -371,7 +373,7 @@ class CachedStreams(Mapping[str, RecordedStream]):
         values = typed(values, info.dtype)
         samples: Sequence[Any] | None = None
         if inner is not None:
-            samples = Packed(values[inner[0] : inner[-1]], np.diff(inner))
+            samples = packed(info, values[inner[0] : inner[-1]], np.diff(inner))
             values = np.arange(len(times), dtype=np.int64)
         elif info.metadata.get("kind") == "video":
             from robocache._lerobot import Frames
@@ -864,16 +866,16 @@ def widen(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
 def cut(episode: int, stream: RecordedStream) -> Iterator[Batch]:
     info = stream.info
     times, arrivals = np.asarray(stream.times), np.asarray(stream.arrivals)
-    packed = stream.samples if isinstance(stream.samples, Packed) else None
+    ragged = stream.samples if isinstance(stream.samples, Packed) else None
     row = int(np.prod(info.shape, dtype=np.int64)) * info.dtype.itemsize
     bounds = [0]
-    if packed is None:
+    if ragged is None:
         step = max(BATCH_BYTES // max(row, 1), 1)
         bounds = list(range(0, len(times), step)) or [0]
     else:
         size = 0
         for k in range(len(times)):
-            size += int(packed.ends[k] - packed.begins[k]) * row
+            size += int(ragged.ends[k] - ragged.begins[k]) * row
             if size >= BATCH_BYTES:
                 bounds.append(k + 1)
                 size = 0
@@ -881,9 +883,9 @@ def cut(episode: int, stream: RecordedStream) -> Iterator[Batch]:
         part = slice(begin, end)
         lengths = None
         values = np.asarray(stream.values)[part]
-        if packed is not None:
-            lengths = (packed.ends - packed.begins)[part]
-            values = packed.rows[packed.begins[begin] : packed.ends[end - 1]] if end > begin else packed.rows[:0]
+        if ragged is not None:
+            lengths = (ragged.ends - ragged.begins)[part]
+            values = ragged.rows[ragged.begins[begin] : ragged.ends[end - 1]] if end > begin else ragged.rows[:0]
         yield Batch(episode, info.name, values, times[part], arrivals[part], lengths, info)
 
 

@@ -333,7 +333,7 @@ def to_safetensors(episodes: Iterator[Taken], target: Path, rate: float, notes: 
             about: dict[str, Any] = {}
             for name, stream in taken.streams.items():
                 if is_packed(stream):
-                    pieces = [stream.samples[k] for k in seen(taken, name)]
+                    pieces = [stream.samples.as_stored(k) for k in seen(taken, name)]
                     tensors[name] = np.concatenate(pieces) if pieces else np.zeros(0, np.uint8)
                     tensors[f"{name}.offsets"] = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
                 else:

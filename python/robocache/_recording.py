@@ -116,7 +116,8 @@ class RecordedStream(Stream[Array]):
     values, times, arrivals, channels, method: rc.Stream's own words; sorted by time, equal times as recorded.
     info      type, dtype, shape, metadata.
     backward  how many stamps were earlier than the one before, as recorded.
-    samples   where a sample is no row of an array (an image, a cloud, a frame of a video): samples[i] is sample i, and
+    samples   where a sample is no row of an array (an image, a cloud, a frame of a video): samples[i] is sample i (raw
+              images are [H, W] or [H, W, C], channels in the order of the encoding; compressed ones their bytes), and
               `values` are their numbers (of a video: file and frame), held by align; so that
               stream.samples[aligned.values[k]] is what was seen at target k.
     """
@@ -158,11 +159,24 @@ class Packed(Sequence[Array]):
     def __getitem__(self, index: int | slice) -> Array | list[Array]:
         if isinstance(index, slice):
             return [self[k] for k in range(*index.indices(len(self)))]
+        return self.as_stored(index)
+
+    def as_stored(self, index: int) -> Array:
+        """Sample i's rows: of an image its bytes."""
         k = range(len(self))[index]
         return self.rows[self.begins[k] : self.ends[k]]
 
     def __repr__(self) -> str:
-        return f"Packed({len(self)} samples, {self.rows.dtype} {list(self.rows.shape)} in all)"
+        return f"{type(self).__name__}({len(self)} samples, {self.rows.dtype} {list(self.rows.shape)} in all)"
+
+
+def packed(info: StreamInfo, rows: Array, lengths: NDArray[np.int64], order: NDArray[np.intp] | None = None) -> Packed:
+    """Samples of varying length; raw images as arrays of their shape."""
+    if rows.ndim == 1 and rows.dtype == np.uint8 and "encoding" in info.metadata:
+        from robocache._pictures import Images
+
+        return Images(info.metadata, rows, lengths, order)
+    return Packed(rows, lengths, order)
 
 
 def widened(batch: Batch, info: StreamInfo) -> Array:
@@ -196,7 +210,7 @@ def join(batches: Sequence[Batch], source: Source) -> RecordedStream:
         times, arrivals = times[order], arrivals[order]
     if info.ragged:
         lengths = np.concatenate([np.zeros(0, np.int64) if b.lengths is None else b.lengths for b in batches])
-        samples = Packed(values, lengths, order)
+        samples = packed(info, values, lengths, order)
         values = np.arange(len(times), dtype=np.int64)
     elif order is not None:
         values = values[order]

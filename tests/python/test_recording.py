@@ -8,6 +8,7 @@ import pytest
 from recordings import MadeSource, batch, made
 
 import robocache as rc
+from robocache._pictures import picture
 from robocache._recording import Recording, sniff
 
 MS = 1_000_000
@@ -62,6 +63,43 @@ def test_ragged_samples_are_held_by_number():
     aligned = rc.align(recording.streams, np.array([15]))["/cloud"]
     assert stream.samples[aligned.values[0]].tolist() == [3, 4, 5]
     assert "3 samples of uint8 [*]" in repr(stream)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "kind", "channels"),
+    [
+        *(("rgb8", "u1", 3), ("bgr8", "u1", 3), ("8UC3", "u1", 3), ("rgba8", "u1", 4), ("bgra8", "u1", 4)),
+        *(("mono8", "u1", 1), ("8UC1", "u1", 1), ("mono16", "u2", 1), ("16UC1", "u2", 1), ("32FC1", "f4", 1)),
+    ],
+)
+@pytest.mark.parametrize(("pad", "big"), [(0, "0"), (5, "0"), (0, "1")])
+def test_raw_images_have_their_shape(tmp_path, encoding, kind, channels, pad, big):
+    shape = (2, 3, 4, channels) if channels > 1 else (2, 3, 4)
+    truth = np.arange(np.prod(shape)).reshape(shape).astype(kind)
+    stored = truth.astype((">" if big == "1" else "<") + kind).reshape(2, 3, -1).view(np.uint8)
+    step = stored.shape[2] + pad
+    rows = np.pad(stored, ((0, 0), (0, 0), (0, pad))).reshape(-1)
+    about = {"height": "3", "width": "4", "step": str(step), "encoding": encoding, "is_bigendian": big}
+
+    def recorded(**changes):
+        options = {"lengths": [3 * step] * 2, "ragged": True, "shape": (), "metadata": about | changes}
+        return made(batch("/image", rows, [0, 10], **options))
+
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        writer.add(recorded())
+        writer.add({"/image": recorded().streams["/image"]}, name="by hand")
+    cached = [episode.streams["/image"].samples for episode in rc.Cache(tmp_path / "cache").episodes]
+    for samples in (recorded().streams["/image"].samples, *cached):
+        np.testing.assert_array_equal(samples[1], truth[1])
+        assert samples[-1].dtype == np.dtype(kind)
+        np.testing.assert_array_equal(samples[:], truth)
+        np.testing.assert_array_equal(samples.as_stored(0), rows[: 3 * step])
+        shown = picture("/image", samples[1], about)
+        np.testing.assert_array_equal(shown, picture("/image", samples.as_stored(1), about))
+        if encoding in ("bgr8", "bgra8", "8UC3"):
+            np.testing.assert_array_equal(shown, truth[1][..., [2, 1, 0]])
+    for changes in ({"height": "varies"}, {"step": "1"}, {"height": "9"}, {"encoding": "yuv422"}):
+        assert recorded(**changes).streams["/image"].samples[1].shape == (3 * step,)
 
 
 def test_episodes_and_their_extents():
