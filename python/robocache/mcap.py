@@ -96,15 +96,37 @@ class Reader:
 
     header, channels, schemas, statistics   as in the file; statistics is None where the summary has none
     chunk_indexes, attachment_indexes, metadata_indexes   lists of dicts, names as in the specification
+
+    close(), or the end of a `with` block, lets go of the file; a file object of yours stays open.
     """
 
     def __init__(self, path: Source) -> None:
         source, self.name = source_of(path, "mcap.Reader")
-        self._engine = _core.McapReader(source, self.name, Schema, Channel)
-        self._warner = _Warner(self._engine)
+        self._opened: _core.McapReader | None = _core.McapReader(source, self.name, Schema, Channel)
+        self._warner: _Warner | None = _Warner(self._opened)
         self._warner.tell(2)
 
+    @property
+    def _engine(self) -> _core.McapReader:
+        if self._opened is None:
+            raise ValueError(f"mcap.Reader: {self.name} was closed")
+        return self._opened
+
+    def close(self) -> None:
+        """Messages that are being iterated over hold the file until they end; a second call does nothing."""
+        self._opened = self._warner = None
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
     def __repr__(self) -> str:
+        if self._opened is None:
+            return f"Reader({self.name!r}, closed)"
         return f"Reader({self.name!r}, {len(self.channels)} channels, {len(self.chunk_indexes)} chunks)"
 
     @property
@@ -177,6 +199,7 @@ class Reader:
             names = []
         stop = None if last is None or last > _MOST else last
         chosen = _core.McapMessages(self._engine, names, min(first or 0, _MOST), stop, in_order)
+        assert self._warner is not None
         return _each(chosen, self._warner)
 
 

@@ -481,3 +481,16 @@ def test_messages_show_themselves():
         message.data = b""
     with pytest.raises(TypeError):
         type(message)()
+
+
+def test_a_reader_is_a_context_manager(tmp_path):
+    with mcap.Writer(tmp_path / "a.mcap") as writer:
+        writer.write(writer.add_channel("/a", "json"), b"{}", log_time=5)
+    with mcap.Reader(tmp_path / "a.mcap") as reader:
+        assert [message.log_time for message in reader.messages()] == [5]
+        rest = reader.messages()
+    assert [message.topic for message in rest] == ["/a"]  # what was begun goes on
+    assert repr(reader).endswith("closed)")
+    with pytest.raises(ValueError, match="was closed"):
+        reader.messages()
+    reader.close()
