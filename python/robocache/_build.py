@@ -15,9 +15,7 @@ from robocache import _report
 from robocache._cache import CacheWriter, source_options
 from robocache._core import FileError
 from robocache._recipe import Recipe, load_recipe, split
-from robocache._recording import Batch, Recording, sniff, without_samples
-
-SUFFIXES = (".mcap", ".db3", ".h5", ".hdf5")
+from robocache._recording import Batch, Recording, recorded, sniff, without_samples
 
 
 def expand(paths: Sequence[str]) -> list[str]:
@@ -37,13 +35,6 @@ def expand(paths: Sequence[str]) -> list[str]:
                 raise
             found += map(str, inside)
     return list(dict.fromkeys(found))
-
-
-def recorded(entry: Path) -> bool:
-    """Whether a folder's entry looks like a recording; what it really is, opening it tells."""
-    if not entry.is_dir():
-        return entry.suffix in SUFFIXES
-    return (entry / "metadata.yaml").is_file() or (entry / "meta" / "info.json").is_file()
 
 
 @contextmanager

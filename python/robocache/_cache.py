@@ -787,6 +787,10 @@ def verify_cache(path: Path, *, repair: bool = False) -> CacheReport:
     dropped, all others kept, and the next build reads their sources again; a lost manifest is made anew from the
     shards.
     """
+    if os.path.isfile(path):
+        raise _core.FileError(
+            f"{os.fspath(path)}: a file, not a cache, which is a directory; robocache info looks at it"
+        )
     problems, *counts = _core.verify_cache(os.fsencode(path), repair)
     repaired, shards, tensors, size, episodes, streams = counts
     found = [CacheProblem(*problem) for problem in problems]

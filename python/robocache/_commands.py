@@ -6,6 +6,7 @@ import functools
 import importlib
 import json
 import os
+import shlex
 import sys
 import tomllib
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import typer
 
 import robocache as rc
 from robocache import _report
-from robocache._recording import NoStream, is_cache
+from robocache._recording import TIMES, NoStream, is_cache
 
 application = typer.Typer(
     help="RoboCache: what robots record, turned into what policies train on and run on.",
@@ -63,13 +64,41 @@ def told(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
                 raise
             if isinstance(error, ModuleNotFoundError) and "pip install" not in str(error):
                 raise
-            print(f"robocache {command.__name__}: {error}", file=sys.stderr)
+            print(f"robocache {command.__name__}: {sentence_of(error)}", file=sys.stderr)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             print(f"robocache {command.__name__}: interrupted", file=sys.stderr)
             raise typer.Exit(130) from None
 
     return run
+
+
+def sentence_of(error: Exception) -> str:
+    """The system's own errors as ours are: which file, and what."""
+    if isinstance(error, OSError) and not isinstance(error, rc.FileError) and error.filename and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
+
+
+def hertz(given: float | None) -> float | None:
+    if given is not None and not 0 < given < 1e6:
+        raise typer.BadParameter(f"{given:g} is not a positive number of hertz")
+    return given
+
+
+def seconds(given: float | None) -> float | None:
+    if given is not None and not 0 < given < 2**31:
+        raise typer.BadParameter(f"{given:g} is not a positive number of seconds")
+    return given
+
+
+def one_of(*known: str) -> Callable[[str | None], str | None]:
+    def check(given: str | None) -> str | None:
+        if given is not None and given not in known:
+            raise typer.BadParameter(f"{given!r} is not one of {', '.join(known)}")
+        return given
+
+    return check
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="The same as JSON, for programs.")]
@@ -100,9 +129,10 @@ def demo(
         _demo.main(output, rate, as_json)
 
 
-Time = Annotated[str, typer.Option(help="Where times come from: auto, stamp, log or publish.")]
+when = typer.Option(help="Where times come from: auto, stamp, log or publish.", callback=one_of(*TIMES))
+Time = Annotated[str, when]
 MessagePath = Annotated[list[Path] | None, typer.Option(help="rosbag2: a folder with .msg files. May be repeated.")]
-Rate = Annotated[float | None, typer.Option(help="HDF5 without times: samples per second.")]
+Rate = Annotated[float | None, typer.Option(help="HDF5 without times: samples per second.", callback=hertz)]
 
 
 @application.command()
@@ -113,7 +143,9 @@ def info(
     as_json: AsJson = False,
     write_recipe: Annotated[Path | None, typer.Option(help="Write a first recipe there, to edit.")] = None,
     time: Time = "auto",
-    gap: Annotated[float | None, typer.Option(help="Seconds that make a gap; default: 3 periods.")] = None,
+    gap: Annotated[
+        float | None, typer.Option(help="Seconds that make a gap; default: 3 periods.", callback=seconds)
+    ] = None,
     rate: Rate = None,
     msg_path: MessagePath = None,
     strict: Annotated[bool, typer.Option("--strict", help=f"Exit with {WRONG} where a stream is bad.")] = False,
@@ -136,11 +168,15 @@ def build(
     output: Annotated[Path, typer.Option("--output", "-o", help="The cache: made, or added to.")],
     recipe: Annotated[Path | None, typer.Option(help="A TOML file: which streams, under which names, and how.")] = None,
     episodes: Annotated[
-        str | None, typer.Option(help="by-file, by-gap (nothing was logged for --gap) or by-topic (--episode-topic).")
+        str | None,
+        typer.Option(
+            help="by-file, by-gap (nothing was logged for --gap) or by-topic (--episode-topic).",
+            callback=one_of("by-file", "by-gap", "by-topic"),
+        ),
     ] = None,
     gap: Annotated[float | None, typer.Option(help="Seconds, for by-gap; default 5.", min=0.0)] = None,
     episode_topic: Annotated[str | None, typer.Option(help="For by-topic: an episode is while it is not 0.")] = None,
-    time: Annotated[str | None, typer.Option(help="Where times come from: auto, stamp, log or publish.")] = None,
+    time: Annotated[str | None, when] = None,
     rate: Rate = None,
     msg_path: MessagePath = None,
     as_json: AsJson = False,
@@ -148,8 +184,6 @@ def build(
     """Many recordings into one cache, at native rates. Only what changed is read again; interrupted work goes on."""
     from robocache import _build
 
-    if episodes not in (None, "by-file", "by-gap", "by-topic"):
-        raise typer.BadParameter(f"{episodes!r} is not by-file, by-gap or by-topic", param_hint="--episodes")
     found = _build.build(
         paths,
         output,
@@ -164,7 +198,9 @@ def build(
         print(json.dumps(found, indent=2))
     else:
         _build.tell(found)
-        _report.paragraph(f"Next: robocache verify {output}, or robocache export {output} --rate 50 -o DIR")
+        if any(row["samples"] or row["state"] == "unchanged" for row in found["sources"]):
+            place = shlex.quote(str(output))
+            _report.paragraph(f"Next: robocache verify {place}, or robocache export {place} --rate 50 -o DIR")
     for sentence in _build.failures(found):
         print(f"robocache build: {sentence}", file=sys.stderr)
     if _build.failures(found):
@@ -175,15 +211,21 @@ def build(
 @told
 def export(
     cache: Annotated[str, typer.Argument(help="A cache, or a recording.")],
-    rate: Annotated[float, typer.Option(help="Hertz, of the timeline.")],
+    rate: Annotated[float, typer.Option(help="Hertz, of the timeline.", callback=hertz)],
     output: Annotated[Path, typer.Option("--output", "-o", help="A new directory.")],
-    format: Annotated[str, typer.Option(help="lerobot (v3.0), safetensors or mcap.")] = "lerobot",
+    format: Annotated[
+        str,
+        typer.Option(help="lerobot (v3.0), safetensors or mcap.", callback=one_of("lerobot", "safetensors", "mcap")),
+    ] = "lerobot",
     streams: Annotated[
         list[str] | None, typer.Option(help="Only these; may be repeated, or separated by commas.")
     ] = None,
     max_gap: Annotated[
         float | None,
-        typer.Option(help="Seconds: inside a longer gap no value is valid. For all streams; default: the recipe's."),
+        typer.Option(
+            help="Seconds: inside a longer gap no value is valid. For all streams; default: the recipe's.",
+            callback=seconds,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

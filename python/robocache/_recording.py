@@ -595,9 +595,11 @@ def sniff(place: Path) -> str:
         except OSError as error:
             raise FileError(f"{place}: cannot be read: {error.strerror}") from None
         shown = ", ".join(inside[:6]) + (f" and {len(inside) - 6} more" if len(inside) > 6 else "")
+        one = next((place / name for name in inside if recorded(place / name)), None)
+        take = f"; take one of them, as {one}, or all: robocache build {place} -o CACHE" if one is not None else ""
         raise FileError(
             f"{place}: not a recording: a directory without metadata.yaml (rosbag2) or meta/info.json (LeRobot); "
-            + (f"it holds {shown}" if inside else "it is empty")
+            + (f"it holds {shown}{take}" if inside else "it is empty")
         )
     try:
         with place.open("rb") as file:
@@ -618,6 +620,16 @@ def sniff(place: Path) -> str:
             raise FileError(f"{place}: not a known format: it is {what}")
     found = " ".join(f"{byte:02x}" for byte in head[:8])
     raise FileError(f"{place}: not a known format: it begins with {found} ({printable(head[:8])}); {known}")
+
+
+SUFFIXES = (".mcap", ".db3", ".h5", ".hdf5")
+
+
+def recorded(entry: Path) -> bool:
+    """Whether a folder's entry looks like a recording; what it really is, opening it tells."""
+    if not entry.is_dir():
+        return entry.suffix in SUFFIXES
+    return (entry / "metadata.yaml").is_file() or (entry / "meta" / "info.json").is_file()
 
 
 def is_cache(place: Path) -> bool:
