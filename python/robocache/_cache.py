@@ -30,6 +30,7 @@ from robocache._recording import (
     RecordedStream,
     Recording,
     StreamInfo,
+    counted,
     max_gap_of,
     missing,
     packed,
@@ -130,7 +131,7 @@ class CacheWriter:
             error.add_note(f"and then closing the cache failed: {second}")
 
     def __repr__(self) -> str:
-        return f"CacheWriter({self.path!r}, {self._writer.committed_episodes()} episodes committed)"
+        return f"CacheWriter({self.path!r}, {counted(self._writer.committed_episodes(), 'episode')} committed)"
 
     def _add_streams(
         self, streams: Mapping[str, Stream[Any]], name: str | None, task: str | None, replace: bool
@@ -351,7 +352,7 @@ class CachedEpisode:
         return (self.end - self.start) * 1e-9
 
     def __repr__(self) -> str:
-        parts = [f"{self.index}: {self.name!r}", f"{len(self.samples)} streams", f"{self.duration:.2f} s"]
+        parts = [f"{self.index}: {self.name!r}", counted(len(self.samples), "stream"), f"{self.duration:.2f} s"]
         parts += [f"task {self.task!r}"] if self.task else []
         return f"CachedEpisode({', '.join(parts)})"
 
@@ -493,7 +494,7 @@ class CacheAligned(dict[str, Aligned[Any]]):
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{name!r}: {aligned!r}" for name, aligned in self.items())
-        return f"CacheAligned({{{parts}}}, {len(self.episodes)} episodes)"
+        return f"CacheAligned({{{parts}}}, {counted(len(self.episodes), 'episode')})"
 
 
 class Cache:
@@ -690,7 +691,7 @@ class Cache:
     def __repr__(self) -> str:
         seconds = sum(episode.duration for episode in self.episodes) if len(self.episodes) <= 10_000 else None
         long = "" if seconds is None else f", {seconds:.1f} s"
-        head = f"Cache({self.path!r}: {len(self.episodes)} episodes{long}, {self.bytes / 2**20:.1f} MiB)"
+        head = f"Cache({self.path!r}: {counted(len(self.episodes), 'episode')}{long}, {self.bytes / 2**20:.1f} MiB)"
         return f"{head}\n{self.streams!r}" if self._names else head
 
 
@@ -772,12 +773,13 @@ class CacheReport(NamedTuple):
         return not self.problems or self.repaired
 
     def __repr__(self) -> str:
-        good = f"{self.episodes} episodes, {self.shards} shards, {self.tensors} tensors, {self.bytes / 2**20:.1f} MiB"
+        counts = {"episode": self.episodes, "shard": self.shards, "tensor": self.tensors}
+        good = ", ".join(counted(number, noun) for noun, number in counts.items()) + f", {self.bytes / 2**20:.1f} MiB"
         if not self.problems:
             return f"CacheReport(all is well: {good})"
         done = "was" if self.repaired else "would be"
         lines = [f"  {p.file}: {p.sentence} ({done} {p.repair})" for p in self.problems]
-        return "\n".join([f"CacheReport({len(self.problems)} problems; good: {good})", *lines])
+        return "\n".join([f"CacheReport({counted(len(self.problems), 'problem')}; good: {good})", *lines])
 
 
 def verify_cache(path: Path, *, repair: bool = False) -> CacheReport:

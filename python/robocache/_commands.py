@@ -18,7 +18,7 @@ import typer
 
 import robocache as rc
 from robocache import _report
-from robocache._recording import TIMES, NoStream, is_cache
+from robocache._recording import TIMES, NoStream, counted, is_cache
 
 application = typer.Typer(
     help="RoboCache: what robots record, turned into what policies train on and run on.",
@@ -250,7 +250,8 @@ def export(
         return
     for note in found["notes"]:
         _report.paragraph(f"Note: {note}")
-    _report.paragraph(f"Wrote {found['path']}: {format}, {found['episodes']} episodes, {found['frames']:,} frames.")
+    wrote = f"{counted(found['episodes'], 'episode')}, {counted(found['frames'], 'frame')}"
+    _report.paragraph(f"Wrote {found['path']}: {format}, {wrote}.")
 
 
 @application.command()
@@ -270,7 +271,8 @@ def verify(
         if rows:
             _report.table("Wrong", ("file", "what", "was done" if report.repaired else "--repair would"), rows)
         size = f"{report.bytes / 2**20:,.1f} MiB"
-        good = f"{report.episodes} episodes in {report.shards} shards, {report.tensors} tensors, {size}"
+        held = f"{counted(report.episodes, 'episode')} in {counted(report.shards, 'shard')}"
+        good = f"{held}, {counted(report.tensors, 'tensor')}, {size}"
         _report.paragraph(f"{cache}: {'all is well' if not rows else 'good are'}: {good}.")
     if not report.ok:
         raise typer.Exit(WRONG)

@@ -44,7 +44,20 @@ import numpy as np
 
 from robocache._align import Method
 from robocache._core import FileError
-from robocache._recording import Array, Batch, Content, Part, Recording, Source, StreamInfo, clipped, missing, open
+from robocache._recording import (
+    Array,
+    Batch,
+    Content,
+    Part,
+    Recording,
+    Source,
+    StreamInfo,
+    clipped,
+    counted,
+    figures,
+    missing,
+    open,
+)
 from robocache._sync import SyncReport
 
 SECTIONS: dict[str, dict[str, tuple[type, ...]]] = {
@@ -451,8 +464,9 @@ def first_recipe(
         lines += ["# latency = 0.0  # seconds that a stamp is later than the event", "# clock_offset = 0.0"]
         found = report.streams.get(name) if report is not None else None
         if found is not None and found.gaps and found.gap_threshold_ms is not None:
-            gaps = f"{found.gaps} gap{'' if found.gaps == 1 else 's'}, longest {found.longest_gap_s:.3g} s"
-            lines.append(f"max_gap = {found.gap_threshold_ms * 1e-3:.3g}  # seconds: nothing is valid inside; {gaps}")
+            gaps = f"{counted(found.gaps, 'gap')}, longest {figures(found.longest_gap_s or 0.0)} s"
+            limit = figures(found.gap_threshold_ms * 1e-3)
+            lines.append(f"max_gap = {limit}  # seconds: nothing is valid inside; {gaps}")
         else:
             lines.append("# max_gap = 1.0  # seconds: inside a longer gap no value is valid")
     return "\n".join(lines) + "\n"

@@ -237,7 +237,7 @@ def describe_rate(times: Array) -> str:
     if len(times) < 2:
         return ""
     period = float(np.median(np.diff(times)))
-    return f"{1e9 / period:.4g} Hz" if period > 0 else ""
+    return f"{figures(1e9 / period, 4)} Hz" if period > 0 else ""
 
 
 def clipped(batch: Batch, start: int | None, end: int | None) -> Batch | None:
@@ -361,7 +361,7 @@ class Episode:
 
     def __repr__(self) -> str:
         known = self._part.start is not None and self._part.end is not None
-        parts = [f"{self.index}: {self.name!r}", f"{len(self.streams._source.listed(self.index))} streams"]
+        parts = [f"{self.index}: {self.name!r}", counted(len(self.streams._source.listed(self.index)), "stream")]
         parts += [f"{self.duration:.2f} s"] if known else []
         parts += [f"task {self.task!r}"] if self.task else []
         return f"Episode({', '.join(parts)})"
@@ -447,8 +447,8 @@ class Recording:
         parts = self.episodes._parts
         known = [part.end - part.start for part in parts if part.end is not None and part.start is not None]
         long = f", {sum(known) * 1e-9:.2f} s" if len(known) == count else ""
-        of = f"{count} episode{'' if count == 1 else 's'}"
-        return f"Recording({self.path!r}, {self.format}: {of}, {streams} stream{'' if streams == 1 else 's'}{long})"
+        of = f"{counted(count, 'episode')}, {counted(streams, 'stream')}"
+        return f"Recording({self.path!r}, {self.format}: {of}{long})"
 
 
 class NoStream(KeyError):
@@ -501,6 +501,11 @@ def without_samples(recording: Recording, samples: Mapping[str, int]) -> list[st
 
 def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def figures(number: float, digits: int = 3, sign: bool = False) -> str:
+    """So many digits that count, and never an exponent."""
+    return np.format_float_positional(number + 0.0, precision=digits, fractional=False, trim="-", sign=sign)
 
 
 def need(module: str, extra: str, what: str) -> ModuleNotFoundError:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache import _report
-from robocache._recording import Batch, Recording, StreamInfo, without_samples
+from robocache._recording import Batch, Recording, StreamInfo, counted, figures, without_samples
 
 Stamps = NDArray[np.int64]
 GAP = 3.0  # periods: a longer step is a gap
@@ -95,8 +95,7 @@ class SyncReport:
 
     def tables(self) -> list[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
         rows = [timing_row(stream) for stream in self.streams.values()]
-        of = f"{self.episodes} episode{'' if self.episodes == 1 else 's'}"
-        title = f"Sync report: {self.format}, {of}, {self.duration_s:.2f} s"
+        title = f"Sync report: {self.format}, {counted(self.episodes, 'episode')}, {self.duration_s:.2f} s"
         tables: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = [(title, TIMING, rows)]
         if self.full:
             tables.append(("Stamps", STAMPS, [stamp_row(stream) for stream in self.streams.values()]))
@@ -115,11 +114,11 @@ STAMPS = ("stream", "time", "duplicate", "backward", "arrival - stamp", "drift",
 def timing_row(stream: StreamReport) -> list[str]:
     jitter = "-"
     if stream.jitter_ms_p50 is not None and stream.jitter_ms_p99 is not None:
-        jitter = f"{stream.jitter_ms_p50:.3g} / {stream.jitter_ms_p99:.3g} ms"
+        jitter = f"{figures(stream.jitter_ms_p50)} / {figures(stream.jitter_ms_p99)} ms"
     gaps = "-" if stream.gaps is None else str(stream.gaps)
     if stream.gaps and stream.longest_gap_s is not None:
-        gaps += f", longest {stream.longest_gap_s:.3g} s"
-    rate = "irregular" if stream.rate_hz is None else f"{stream.rate_hz:.4g} Hz"
+        gaps += f", longest {figures(stream.longest_gap_s)} s"
+    rate = "irregular" if stream.rate_hz is None else f"{figures(stream.rate_hz, 4)} Hz"
     lost = "-" if stream.lost is None else str(stream.lost)
     covered = f"{100 * stream.coverage:.1f} %"
     rate = rate if stream.samples > 1 else "-"
@@ -129,7 +128,7 @@ def timing_row(stream: StreamReport) -> list[str]:
 def stamp_row(stream: StreamReport) -> list[str]:
     offset = "-"
     if stream.offset_ms is not None and stream.offset_spread_ms is not None:
-        offset = f"{stream.offset_ms:.3g} ms, p99 {stream.offset_spread_ms:+.3g} ms"
+        offset = f"{figures(stream.offset_ms)} ms, p99 {figures(stream.offset_spread_ms, sign=True)} ms"
     drift = "-" if stream.drift_ppm is None else f"{stream.drift_ppm:+.0f} ppm"
     still = stream.constant_channels
     more = f" and {len(still) - 1} more" if still and len(still) > 2 else ""
@@ -372,35 +371,35 @@ def judge(stream: StreamReport, span: float, channels: int) -> None:
     elif not stream.regular:
         fair.append("irregular, as if written on change: hold it, and leave it out of Timeline.over")
     if stream.gaps and stream.longest_gap_s is not None:
-        count = f"{stream.gaps} gap{'' if stream.gaps == 1 else 's'}, longest {stream.longest_gap_s:.3g} s"
+        count = f"{counted(stream.gaps, 'gap')}, longest {figures(stream.longest_gap_s)} s"
         (bad if stream.coverage < 0.9 else fair).append(f"{count}: set max_gap, so that nothing is made up inside")
     elif stream.lost:
-        fair.append(f"{stream.lost} samples lost")
+        fair.append(f"{counted(stream.lost, 'sample')} lost")
     jitter = (stream.jitter_ms_p99 or 0.0) / (stream.period_ms or 1.0)
     if jitter > 0.25:
         fair.append(f"jitter up to {100 * jitter:.0f} % of the period")
     if stream.duplicates:
-        fair.append(f"{stream.duplicates} duplicate stamps")
+        fair.append(counted(stream.duplicates, "duplicate stamp"))
     if stream.backward:
-        fair.append(f"{stream.backward} stamps went backward; they are sorted")
+        fair.append(f"{counted(stream.backward, 'stamp')} went backward; sorted")
     if stream.source == "mixed":
         fair.append("some samples have no stamp, and their log time serves")
     if stream.offset_ms is not None:
         if stream.offset_ms < -1:
-            bad.append(f"stamps lie {-stream.offset_ms:.3g} ms ahead of their arrival: the clocks disagree")
+            bad.append(f"stamps lie {figures(-stream.offset_ms)} ms ahead of their arrival: the clocks disagree")
         elif stream.offset_ms > 1000:
-            bad.append(f"stamps lie {stream.offset_ms / 1e3:.3g} s behind their arrival: the clocks disagree")
+            bad.append(f"stamps lie {figures(stream.offset_ms / 1e3)} s behind their arrival: the clocks disagree")
     if stream.drift_ppm is not None and abs(stream.drift_ppm) > DRIFT_PPM and stream.offset_spread_ms is not None:
         moved = abs(stream.drift_ppm) * 1e-6 * span * 1e3
         if moved > max(1.0, stream.offset_spread_ms):
-            bad.append(f"its clock drifts by {stream.drift_ppm:+.0f} ppm, {moved:.3g} ms over the recording")
+            bad.append(f"its clock drifts by {stream.drift_ppm:+.0f} ppm, {figures(moved)} ms over the recording")
     if stream.regular and stream.starts_after_s > max(LATE * span, 0.1):
-        fair.append(f"begins {stream.starts_after_s:.3g} s after the recording")
+        fair.append(f"begins {figures(stream.starts_after_s)} s after the recording")
     if stream.regular and stream.ends_before_s > max(LATE * span, 0.1):
-        ends = f"ends {stream.ends_before_s:.3g} s before the recording"
+        ends = f"ends {figures(stream.ends_before_s)} s before the recording"
         (bad if stream.ends_before_s > 0.25 * span else fair).append(ends)
     if stream.not_finite:
-        fair.append(f"{stream.not_finite} values are not finite")
+        fair.append(f"{counted(stream.not_finite, 'value')} not finite")
     still = stream.constant_channels
     if still and stream.samples > 10 and not stream.type.endswith(STILL):
         if len(still) == channels:

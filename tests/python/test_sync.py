@@ -7,6 +7,7 @@ import pytest
 from recordings import batch, made, shared
 
 import robocache as rc
+from robocache._recording import figures
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
@@ -68,8 +69,8 @@ def test_duplicate_and_backward_stamps():
     times[[20, 21]] = times[[21, 20]]
     stream = report_of(batch("/a", wave(times), times, np.sort(times) + 5)).streams["/a"]
     assert (stream.duplicates, stream.backward) == (1, 1)
-    assert "1 duplicate stamps" in stream.verdict
-    assert "1 stamps went backward" in stream.verdict
+    assert "1 duplicate stamp" in stream.verdict
+    assert "1 stamp went backward" in stream.verdict
 
 
 def test_drift_shows_through_delays_that_only_add():
@@ -144,6 +145,24 @@ def test_log_time_is_told():
     mixed = times.copy()
     mixed[::2] -= 5_000_000
     assert report_of(batch("/a", wave(times), mixed, times)).streams["/a"].source == "mixed"
+
+
+def test_numbers_are_readable():
+    assert [figures(x) for x in (0, 1e-6, 0.03, 999.6, 1500, 12345.6, -40)] == [
+        "0",
+        "0.000001",
+        "0.03",
+        "1000",
+        "1500",
+        "12300",
+        "-40",
+    ]
+    assert figures(1.5, sign=True) == "+1.5"
+    slow = START + np.arange(20) * 600 * SECOND
+    slow[7] += 1500 * 1_000_000
+    text = str(report_of(batch("/a", wave(slow), slow, slow + 1), batch("/b", wave(slow), slow + np.arange(20) % 2)))
+    assert "e+0" not in text
+    assert "e-0" not in text
 
 
 def test_it_prints_and_is_a_dict(capsys):
