@@ -3,7 +3,8 @@
 Of each episode the timeline spans what its regular streams share (one that is written on change bounds nothing); values
 are aligned as the streams say. Where a value is not real (outside a stream's samples, or inside a gap over its max_gap)
 it is the nearest one, and a feature tells: `valid.<name>` in a LeRobot data set, whose policies take every feature that
-begins with "observation" or "action" as their own; `<name>.valid` in safetensors. MCAP has no message there.
+begins with "observation" or "action" as their own; `<name>.valid` in safetensors. MCAP has no message there. Rows that
+are not finite are as they were, and not valid; of MCAP's JSON, null.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Taken(NamedTuple):
     task: str
     times: Array  # [T] nanoseconds
     aligned: Mapping[str, Aligned[Any]]
+    valid: Mapping[str, Array]  # bool [T]: real, and finite
     streams: Mapping[str, Any]
 
 
@@ -70,6 +72,7 @@ def take(
     episodes: Sequence[Any], rate: float, names: Sequence[str] | None, max_gap: float | None, notes: list[str]
 ) -> Iterator[Taken]:
     common: list[str] = []
+    broken = Broken()
     if names is None and len(episodes):
         every = dict.fromkeys(name for episode in episodes for name in episode.streams)
         common = [name for name in every if all(name in episode.streams for episode in episodes)]
@@ -104,7 +107,37 @@ def take(
         items = [(n, s if max_gap is None else s.replace(max_gap=float(max_gap))) for n, s in streams.items()]
         for first in range(0, len(items), 64):  # what one call takes
             aligned |= align(dict(items[first : first + 64]), timeline)
-        yield Taken(number, episode.name, episode.task or "", np.asarray(timeline.times), aligned, streams)
+        valid = {name: broken.watch(name, one, streams[name].channels) for name, one in aligned.items()}
+        yield Taken(number, episode.name, episode.task or "", np.asarray(timeline.times), aligned, valid, streams)
+    broken.tell(notes)
+
+
+class Broken:
+    """Rows that are real, but not finite."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, int] = {}
+        self.channels: dict[str, dict[str, None]] = {}
+
+    def watch(self, name: str, aligned: Aligned[Any], channels: Sequence[str] | None) -> Array:
+        """Which rows are real, and finite."""
+        values, valid = np.asarray(aligned.values), np.asarray(aligned.valid)
+        if values.dtype.kind in "biu":
+            return valid
+        finite = np.isfinite(values.reshape(len(values), -1))
+        rows = finite.all(axis=1)
+        if not rows[valid].all():
+            self.rows[name] = self.rows.get(name, 0) + int((valid & ~rows).sum())
+            bad = np.flatnonzero(~finite[valid].all(axis=0))
+            names = channels or [f"[{k}]" for k in range(finite.shape[1])]
+            self.channels.setdefault(name, {}).update(dict.fromkeys(names[k] for k in bad))
+        return valid & rows
+
+    def tell(self, notes: list[str]) -> None:
+        for name, rows in self.rows.items():
+            found = list(self.channels[name])
+            where = ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
+            note(notes, f'stream "{name}": {rows:,} row{"" if rows == 1 else "s"} not finite, so not valid ({where})')
 
 
 def note(notes: list[str], sentence: str) -> None:
@@ -220,7 +253,7 @@ def to_lerobot(episodes: Iterator[Taken], target: Path, rate: float, notes: list
         for taken in chain(first, episodes):
             columns = {key: numbers(taken, name) for name, key in plain}
             for name, key in plain:
-                columns[f"valid.{key}"] = np.asarray(taken.aligned[name].valid)[:, None]
+                columns[f"valid.{key}"] = taken.valid[name][:, None]
                 whole &= bool(columns[f"valid.{key}"].all())
             videos = {key: cropped(frames_of(taken, name), features[key].shape) for name, key in pictures}
             writer.add(columns, taken.task or "no task", videos)
@@ -260,7 +293,7 @@ def to_safetensors(episodes: Iterator[Taken], target: Path, rate: float, notes: 
                     tensors[f"{name}.offsets"] = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
                 else:
                     tensors[name] = numbers(taken, name)
-                tensors[f"{name}.valid"] = np.asarray(taken.aligned[name].valid)
+                tensors[f"{name}.valid"] = taken.valid[name]
                 tensors[f"{name}.age"] = np.asarray(taken.aligned[name].age)
                 about[name] = {"channels": flat_names(stream), "type": stream.info.type, **stream.info.metadata}
             metadata = {"episode": taken.name, "task": taken.task, "rate_hz": f"{rate:g}", "streams": json.dumps(about)}

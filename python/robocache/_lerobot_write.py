@@ -232,14 +232,16 @@ def nested(pa: Any, kind: Any) -> Any:
 
 
 def statistics(array: Array) -> dict[str, Any]:
-    """Of [T, ...], in LeRobot's words."""
+    """Of the rows of [T, ...] that are finite, in LeRobot's words; zeros where none is: one NaN would be all of them."""
     wide = array.astype(np.float64)
+    wide = wide[np.isfinite(wide.reshape(len(wide), -1)).all(axis=1)]
+    count, wide = len(wide), wide if len(wide) else np.zeros((1, *array.shape[1:]))
     found: dict[str, Any] = {
         "min": wide.min(axis=0).tolist(),
         "max": wide.max(axis=0).tolist(),
         "mean": wide.mean(axis=0).tolist(),
         "std": wide.std(axis=0).tolist(),
-        "count": [len(array)],
+        "count": [count],
     }
     return found | {name: np.quantile(wide, at, axis=0).tolist() for name, at in QUANTILES.items()}
 
@@ -248,9 +250,9 @@ def gathered(stats: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]
     """Of all episodes. The quantiles are means of theirs, weighted by frames, as LeRobot gathers them."""
     made: dict[str, dict[str, Any]] = {}
     for name in stats[0] if stats else {}:
-        rows = [of[name] for of in stats]
+        rows = [of[name] for of in stats if of[name]["count"][0]] or [of[name] for of in stats]
         count = np.array([row["count"][0] for row in rows], np.float64)
-        share = count / count.sum()
+        share = count / count.sum() if count.any() else np.full(len(rows), 1 / len(rows))
 
         def mixed(key: str, rows: list[dict[str, Any]] = rows, share: Array = share) -> Array:
             return np.tensordot(share, np.array([row[key] for row in rows]), axes=1)

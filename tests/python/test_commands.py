@@ -249,6 +249,31 @@ def test_nothing_is_valid_inside_a_gap(gappy, tmp_path):
     assert (len(streams["/a"]), len(streams["/b"])) == (50, 100)
 
 
+def test_rows_that_are_not_finite_are_not_valid(tmp_path):
+    numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+    t = np.arange(100) * 20_000_000
+    values = np.stack([np.sin(t * 1e-9), np.cos(t * 1e-9)], axis=1)
+    values[40:60, 1] = np.nan
+    values[70, 0] = np.inf
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        for name in ("x", "y"):
+            writer.add({"a": rc.Stream(values, t, channels=["s", "c"])}, name=name)
+    export = ("export", tmp_path / "cache", "--rate", 50, "--json", "--format")
+    found = json.loads(answer(*export, "safetensors", "-o", tmp_path / "out"))
+    assert found["notes"] == ['stream "a": 42 rows not finite, so not valid (s, c)']
+    tensors = numpy.load_file(tmp_path / "out" / "episode-000001.safetensors")
+    np.testing.assert_array_equal(np.flatnonzero(~tensors["a.valid"]), [*range(40, 60), 70])
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    found = json.loads(answer(*export, "lerobot", "-o", tmp_path / "set"))
+    assert any("42 rows not finite" in note for note in found["notes"])
+    assert rc.open(tmp_path / "set").episodes[0].streams["valid.a"].values.sum() == 79
+    stats = json.loads((tmp_path / "set" / "meta" / "stats.json").read_text())["a"]
+    real = values[np.isfinite(values).all(axis=1)]
+    np.testing.assert_allclose(stats["mean"], real.mean(axis=0))
+    np.testing.assert_allclose(stats["std"], real.std(axis=0))
+    assert stats["count"] == [158]
+
+
 def test_export_safetensors_opens_with_safetensors(cached, tmp_path):
     numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
     answer("export", cached, "--rate", 20, "-o", tmp_path / "out", "--format", "safetensors", "--streams", "/fast")
