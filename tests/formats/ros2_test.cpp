@@ -111,6 +111,14 @@ std::string joint_message(const Names& names, const Doubles& position) {
   return cdr.add(position).add(Doubles{}).add(Doubles{}).bytes();
 }
 
+TEST(Decoder, AJointsNameIsBounded) {
+  Decoder decoder(joints, "cdr", "/joints");
+  const std::string said = sentence([&] { add(decoder, joint_message({std::string(2000, 'j')}, {1})); });
+  EXPECT_NE(said.find("names a joint with 2000 bytes; at most 1024"), std::string::npos) << said;
+  add(decoder, joint_message({"a"}, {1}));
+  EXPECT_EQ(decoder.take().at(0).info->channels, Names{"position.a"});
+}
+
 TEST(Decoder, Dense) {
   for (const bool is_big : {false, true}) {
     Decoder decoder(point, "cdr", "/p");
