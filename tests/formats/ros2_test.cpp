@@ -164,7 +164,8 @@ TEST(Decoder, TruncatedAndChangedMessagesLeaveNoTrace) {
        {std::pair(scan, scan_message(false)), std::pair(joints, joint_message({"a", "bb"}, {1, 2}))}) {
     Decoder decoder(schema, "cdr", "/t");
     for (std::size_t size = 0; size < message.size(); ++size) {
-      EXPECT_TRUE(sentence([&] { add(decoder, message.substr(0, size)); }).starts_with("\"/t\": a message "));
+      const std::string part = message.substr(0, size);
+      EXPECT_TRUE(sentence([&] { add(decoder, part); }).starts_with("\"/t\": a message "));
     }
     EXPECT_EQ(decoder.bytes(), 0);
     EXPECT_TRUE(decoder.take().empty());
