@@ -8,7 +8,7 @@ export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 SOURCES = git ls-files --cached --others --exclude-standard --deduplicate --
 CPP = $(SOURCES) '*.h' '*.cpp' '*.cu' '*.cuh'
 
-.PHONY: help build demo test judge gpu bench lint lint-format lint-tidy lint-python format wheel clean
+.PHONY: help build demo test judge gpu bench fuzz lint lint-format lint-tidy lint-python format wheel clean
 .DEFAULT_GOAL := help
 
 help:
@@ -35,6 +35,10 @@ gpu: ## on a machine with a GPU: tests, compute-sanitizer, profile, benchmark (t
 
 bench: $(VENV)/.ready build ## ours beside torch, as tables
 	@$(PYTHON) -m bench.run
+
+fuzz: $(VENV)/.ready ## every fuzz target for 5 minutes
+	@cmake --preset fuzz -DROBOCACHE_FUZZ_SECONDS=300 >/dev/null && cmake --build --preset fuzz && ctest --preset fuzz; \
+	failed=$$?; cmake --preset fuzz -DROBOCACHE_FUZZ_SECONDS=30 >/dev/null; exit $$failed
 
 lint: $(VENV)/.ready build lint-format lint-tidy lint-python ## clang-format, clang-tidy, ruff, mypy
 

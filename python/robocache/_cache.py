@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any, NamedTuple, overload
@@ -108,7 +109,7 @@ class CacheWriter:
         It is unchanged if the path, size and modification time of its files are; else their hash decides.
         """
         path, files = source_of(recording)
-        return self._writer.knows(path, files, options)
+        return self._writer.knows(path, files, read_how(recording, options))
 
     def commit(self) -> None:
         """Writes whole episodes that wait for it to the disk, so that nothing can lose them."""
@@ -199,6 +200,10 @@ class CacheWriter:
         latency: Mapping[str, Duration],
         progress: Callable[[Batch], None] | None,
     ) -> int:
+        chosen = None if streams is None else sorted(streams)
+        late = sorted((stream, repr(duration)) for stream, duration in latency.items())
+        if (chosen, late, name, task) != (None, [], None, None):
+            options = json.dumps([options, chosen, late, name, task])
         if self.knows(recording, options):
             return 0
         episodes = recording.episodes
@@ -206,7 +211,7 @@ class CacheWriter:
             raise ValueError(f"CacheWriter.add: a name for {len(episodes)} episodes; they have names of their own")
         writer = self._writer
         path, files = source_of(recording)
-        there = set(writer.begin_source(path, files, options))
+        there = set(writer.begin_source(path, files, read_how(recording, options)))
         added = 0
         current = -1
 
@@ -262,8 +267,15 @@ class CacheWriter:
         )
 
 
+def read_how(recording: Any, options: str) -> str:
+    """A recording's own options beside those that were given."""
+    time = getattr(recording, "time", "auto")
+    return options if time == "auto" else f"{options} time={time}"
+
+
 def source_of(recording: Any) -> tuple[bytes, list[bytes]]:
-    """The name of a source and its files, as the engine knows it by."""
+    """The name of a source and its files, as the engine knows it by. What has neither file nor address is never known again,
+    and takes no other's place."""
     path = recording.path if hasattr(recording, "batches") else recording
     text = os.fspath(path)
     if hasattr(recording, "batches"):
@@ -272,7 +284,9 @@ def source_of(recording: Any) -> tuple[bytes, list[bytes]]:
         files = [os.path.join(folder, name) for folder, _, names in os.walk(text) for name in names]
     else:
         files = [text]
-    if "://" not in text:
+    if not files and "://" not in text:
+        text = f"{text} {uuid.uuid4()}"
+    elif "://" not in text:
         text = os.path.abspath(text)
     return os.fsencode(text), [os.fsencode(os.path.abspath(file)) for file in files]
 
@@ -527,14 +541,18 @@ class Cache:
         self.streams = CachedStreamInfos(infos)
         self.episodes = CachedEpisodes(self, episodes)
 
-    def batches(self, streams: Collection[str] | None = None) -> Iterator[Batch]:
-        """All samples in pieces of a few MiB, as a recording gives them: what another CacheWriter takes."""
+    def batches(self, streams: Collection[str] | None = None, episode: int | None = None) -> Iterator[Batch]:
+        """All samples in pieces of a few MiB, as a recording gives them: what another CacheWriter takes. Latencies are
+        taken off the times."""
         for name in streams or ():
             self.streams[name]  # a sentence where there is none
-        for episode in self.episodes:
-            for name in episode.streams:
+        for number in range(len(self.episodes)) if episode is None else [episode]:
+            found = self.episodes[number].streams
+            for name in found:
                 if streams is None or name in streams:
-                    yield from cut(episode.index, episode.streams[name])
+                    late = _core.nanoseconds("latency", found[name].latency)
+                    for batch in cut(number, found[name]):
+                        yield batch._replace(times=batch.times - late)
 
     def align(
         self,

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from robocache import _core
-from robocache._cache import Cache, cut
+from robocache._cache import Cache
 from robocache._recording import Array, Batch, Content, Part, Source, StreamInfo, clipped
 
 
@@ -33,17 +32,10 @@ class CachedSource(Source):
         start: int | None = None,
         end: int | None = None,
     ) -> Iterator[Batch]:
-        for number in range(len(self.cache.episodes)) if episode is None else [episode]:
-            found = self.cache.episodes[number].streams
-            for name in found:
-                if streams is not None and name not in streams:
-                    continue
-                stream = found[name]
-                late = _core.nanoseconds("latency", stream.latency)
-                for batch in cut(number, stream):
-                    kept = clipped(batch._replace(times=batch.times - late), start, end)
-                    if kept is not None:
-                        yield kept
+        for batch in self.cache.batches(streams, episode):
+            kept = clipped(batch, start, end)
+            if kept is not None:
+                yield kept
 
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         if info.metadata.get("kind") != "video":

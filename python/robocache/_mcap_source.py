@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipp
 
 MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # only all messages of a topic tell its streams
 FIRST_JSON = 64  # messages: JSON has no schema that is kept, and a list may be empty at first
+MOST_FIRST = 1024  # messages that are looked at for one that tells: the first may be broken, or empty
 
 
 def info_of(given: tuple[Any, ...]) -> StreamInfo:
@@ -42,17 +43,30 @@ def streams_of(
     encoding: str,
     text: bytes,
     message_encoding: str,
-    messages: list[tuple[bytes, int, int]],
+    messages: Iterable[tuple[bytes, int, int]],
+    enough: int = 1,
 ) -> list[str]:
-    """The names of the streams that messages give."""
+    """The names of the streams that the first messages give: of so many, and further until there is one."""
+
+    def note(error: FileError) -> None:
+        sentence = str(error)
+        source.notes += [] if sentence in source.notes else [sentence]
+
     try:
         decoder = _core.Decoder(kind, encoding, text, message_encoding, topic, source.time)
-        decoder.add(messages)
     except FileError as error:
-        note = str(error)
-        source.notes += [] if note in source.notes else [note]
+        note(error)
         return []
-    return [piece[0][0] for piece in decoder.take()]
+    names: dict[str, None] = {}
+    for number, message in enumerate(itertools.islice(messages, MOST_FIRST), 1):
+        try:
+            decoder.add([message])
+        except FileError as error:
+            note(error)
+        names |= {piece[0][0]: None for piece in decoder.take()}
+        if names and number >= enough:
+            break
+    return list(names)
 
 
 class McapSource(Source):
@@ -110,18 +124,18 @@ class McapSource(Source):
         return self._opened
 
     def _first(self, topic: str) -> list[str]:
-        most = FIRST_JSON if self.encodings[topic] == "json" else 1
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the engine's own are in `notes`
-            found = list(itertools.islice(self._reader().messages([topic]), most))
-        if not found:
-            return []
-        schema = found[0].schema
-        about: tuple[str, str, bytes] = ("", "", b"")
-        if schema is not None:
-            about = (schema.name, schema.encoding, schema.data)
-        some = [(message.data, message.log_time, message.publish_time) for message in found]
-        return streams_of(self, topic, *about, self.encodings[topic], some)
+            messages = iter(self._reader().messages([topic]))
+            first = next(messages, None)
+            if first is None:
+                return []
+            about: tuple[str, str, bytes] = ("", "", b"")
+            if first.schema is not None:
+                about = (first.schema.name, first.schema.encoding, first.schema.data)
+            found = ((m.data, m.log_time, m.publish_time) for m in itertools.chain([first], messages))
+            enough = FIRST_JSON if self.encodings[topic] == "json" else 1
+            return streams_of(self, topic, *about, self.encodings[topic], found, enough)
 
     def batches(
         self,

@@ -391,10 +391,10 @@ class DecodedBag(Source):
                 for batch in self._decoded([topic], None, None):
                     samples[batch.stream] = (samples.get(batch.stream) or 0) + len(batch.times)
             else:
-                message, schema = next(self.messages([topic], None, None), None), self.schema(topic)
-                if message is not None and schema is not None:
-                    count = self.count(topic)
-                    samples = dict.fromkeys(streams_of(self, topic, kind, *schema, [message[1:]]), count)
+                schema = self.schema(topic)
+                if schema is not None:
+                    messages = (message[1:] for message in self.messages([topic], None, None))
+                    samples = dict.fromkeys(streams_of(self, topic, kind, *schema, messages), self.count(topic))
             self._inside[topic] = {name: Content(name, kind, number) for name, number in samples.items()}
         return self._inside[topic]
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "cache/directory.h"
@@ -109,6 +110,19 @@ std::string find_damage(const Path& path, const std::vector<Shard>& shards) {
   return {};
 }
 
+// A source that is being read anew is not seen before it is complete: until then there is what was read before.
+void hide_unfinished(Manifest& manifest) {
+  std::set<std::string_view> complete;
+  std::vector<bool> hidden;
+  for (const CacheSource& source : manifest.sources) {
+    hidden.push_back(!source.is_complete && complete.contains(source.path));
+    if (source.is_complete) complete.insert(source.path);
+  }
+  std::erase_if(manifest.episodes, [&](const CachedEpisode& episode) {
+    return episode.source >= 0 && hidden[static_cast<std::size_t>(episode.source)];
+  });
+}
+
 }  // namespace
 
 Cache::Cache(const std::filesystem::path& path) : state_(std::make_unique<State>()) {
@@ -121,6 +135,7 @@ Cache::Cache(const std::filesystem::path& path) : state_(std::make_unique<State>
     if (last == state_->manifest.next_group) throw Error(ErrorKind::file, damage);
     last = state_->manifest.next_group;
   }
+  hide_unfinished(state_->manifest);
   const std::vector<Shard>& shards = state_->manifest.shards;
   for (std::size_t k = 0; k < shards.size(); ++k) {
     state_->shards[{shards[k].group, shards[k].stream}] = k;

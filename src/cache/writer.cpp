@@ -570,7 +570,8 @@ void CacheWriter::State::commit() {
   must_commit = true;
   Manifest next = manifest;
 
-  // A source that was read anew takes the place of what was read before.
+  // A source that was read anew takes the place of what was read before: of all of it when it is complete, of what never was
+  // when it has an episode.
   std::vector<bool> has_new(next.sources.size(), false);
   for (const CachedEpisode& entry : episodes) {
     if (entry.source >= 0) has_new[static_cast<std::size_t>(entry.source)] = true;
@@ -579,11 +580,13 @@ void CacheWriter::State::commit() {
     if (entry.source >= 0) has_new[static_cast<std::size_t>(entry.source)] = true;
   }
   std::vector<bool> is_old(next.sources.size(), false);
-  std::set<std::string_view> seen;  // paths, from the last entry on
+  std::set<std::string_view> begun, complete;  // paths, from the last entry on
   for (std::size_t k = next.sources.size(); k-- > 0;) {
-    is_old[k] = seen.contains(manifest.sources[k].path);
-    if (is_old[k]) next.sources[k].is_complete = false;
-    if (has_new[k] || next.sources[k].is_complete) seen.insert(manifest.sources[k].path);
+    CacheSource& source = next.sources[k];
+    is_old[k] = (source.is_complete ? complete : begun).contains(source.path);
+    if (is_old[k]) source.is_complete = false;
+    if (has_new[k] || source.is_complete) begun.insert(manifest.sources[k].path);
+    if (source.is_complete) complete.insert(manifest.sources[k].path);
   }
   const auto is_gone = [&](const CachedEpisode& entry) {
     return replaced.contains({entry.group, entry.row}) ||

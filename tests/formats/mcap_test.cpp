@@ -583,6 +583,22 @@ TEST(Mcap, ABombIsNotUnpacked) {
   EXPECT_TRUE(any_has(read(file).warnings, "has a record of type 0"));
 }
 
+TEST(Mcap, SchemasOfManyChunksAreBounded) {
+  WriteOptions options;
+  options.schemas = options.channels = options.statistics = options.chunk_indexes = false;  // so that it is scanned
+  std::string file;
+  Writer writer([&](Span bytes) { file += text_of(bytes); }, "test", options);
+  const std::string zeros(std::size_t{40} << 20, '\0');
+  for (int k = 0; k < 8; ++k) {
+    const std::uint16_t schema = writer.add_schema("s" + std::to_string(k), "ros2msg", zeros);
+    const std::uint16_t channel = writer.add_channel("/t" + std::to_string(k), "cdr", schema);
+    writer.write(Message{channel, 0, 1, 1, bytes_of("x")});
+  }
+  writer.finish();
+  ASSERT_LT(file.size(), std::size_t{1} << 20);
+  EXPECT_EQ(read(file).sentence, "test: its schemas and channels are too large");
+}
+
 TEST(Mcap, AnIndexMayPointAnywhere) {
   WriteOptions options;
   options.chunk_size = 300;

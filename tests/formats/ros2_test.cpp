@@ -111,6 +111,14 @@ std::string joint_message(const Names& names, const Doubles& position) {
   return cdr.add(position).add(Doubles{}).add(Doubles{}).bytes();
 }
 
+TEST(Decoder, AJointsNameIsBounded) {
+  Decoder decoder(joints, "cdr", "/joints");
+  const std::string said = sentence([&] { add(decoder, joint_message({std::string(2000, 'j')}, {1})); });
+  EXPECT_NE(said.find("names a joint with 2000 bytes; at most 1024"), std::string::npos) << said;
+  add(decoder, joint_message({"a"}, {1}));
+  EXPECT_EQ(decoder.take().at(0).info->channels, Names{"position.a"});
+}
+
 TEST(Decoder, Dense) {
   for (const bool is_big : {false, true}) {
     Decoder decoder(point, "cdr", "/p");
@@ -156,7 +164,8 @@ TEST(Decoder, TruncatedAndChangedMessagesLeaveNoTrace) {
        {std::pair(scan, scan_message(false)), std::pair(joints, joint_message({"a", "bb"}, {1, 2}))}) {
     Decoder decoder(schema, "cdr", "/t");
     for (std::size_t size = 0; size < message.size(); ++size) {
-      EXPECT_TRUE(sentence([&] { add(decoder, message.substr(0, size)); }).starts_with("\"/t\": a message "));
+      const std::string part = message.substr(0, size);
+      EXPECT_TRUE(sentence([&] { add(decoder, part); }).starts_with("\"/t\": a message "));
     }
     EXPECT_EQ(decoder.bytes(), 0);
     EXPECT_TRUE(decoder.take().empty());

@@ -107,9 +107,8 @@ def kill(folder: Path, count: int) -> None:
                     continue
                 check_problems(cache)
                 now = look(cache, versions)
-                for path, episodes in had.items():  # nothing that was committed is gone, but for what is newer
-                    newest = versions[path][-1]
-                    assert episodes <= now.get(path, set()) or any(version == newest for version, _ in now[path]), path
+                for path, episodes in had.items():  # nothing that was committed is gone, or all that is newer is there
+                    assert episodes <= now.get(path, set()) or now[path] == whole(versions)[path], path
                 had = now
                 if os.WIFSIGNALED(status):
                     kills += 1

@@ -768,3 +768,75 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     cache = rc.Cache(tmp_path / "c")
     assert cache.episodes[0].samples == {"s": 160 * 65536}
     assert (np.diff(cache.episodes[0].streams["s"].times) >= 0).all()
+
+
+# ---- Nothing is lost in silence
+
+
+def test_a_changed_source_that_cannot_be_read_keeps_the_old_episodes(tmp_path):
+    file = tmp_path / "run"
+    file.write_text("old")
+    old, new = [episode(k) for k in range(6)], [episode(10 + k) for k in range(6)]
+    with rc.CacheWriter(tmp_path / "c", group_bytes=1) as writer:
+        writer.add(FakeRecording(file, old))
+    file.write_text("new, and longer")
+    broken = FakeRecording(file, new)
+    broken.fail_at = 40
+    with pytest.raises(RuntimeError, match="broke"), rc.CacheWriter(tmp_path / "c", group_bytes=1) as writer:
+        writer.add(broken)
+    cache = rc.Cache(tmp_path / "c")
+    assert len(cache.episodes) == 6
+    for found, content in zip(cache.episodes, old, strict=True):
+        check_episode(found, content)
+    with rc.CacheWriter(tmp_path / "c", group_bytes=1) as writer:  # goes on where it broke
+        assert 0 < writer.add(FakeRecording(file, new)) < 6
+    cache = rc.Cache(tmp_path / "c")
+    assert len(cache.episodes) == 6
+    for found, content in zip(cache.episodes, new, strict=True):
+        check_episode(found, content)
+    assert rc.verify_cache(tmp_path / "c").ok
+
+
+def test_recordings_without_a_file_do_not_replace_each_other(tmp_path):
+    with rc.CacheWriter(tmp_path / "c") as writer:
+        for k in range(2):
+            writer.add(FakeRecording("bytes in memory", [episode(k)]))
+    assert len(rc.Cache(tmp_path / "c").episodes) == 2
+
+
+def test_a_copy_of_a_cache_is_aligned_alike(tmp_path):
+    times = np.arange(40, dtype=np.int64) * 10_000_000
+    values = np.arange(40.0)[:, None]
+    with rc.CacheWriter(tmp_path / "a") as writer:
+        writer.add({"early": rc.Stream(values, times), "late": rc.Stream(values, times, latency=0.1)}, name="e")
+    with rc.CacheWriter(tmp_path / "b") as writer:
+        writer.add(rc.Cache(tmp_path / "a"))
+    targets = np.arange(5) * 10_000_000 + 150_000_000
+    for name in ("early", "late"):
+        ours, copied = (
+            rc.align({name: rc.Cache(tmp_path / c).episodes[0].streams[name]}, targets)[name].values for c in "ab"
+        )
+        np.testing.assert_array_equal(ours, copied)
+
+
+def test_other_streams_of_a_recording_are_read(tmp_path):
+    file = tmp_path / "run"
+    file.write_text("x")
+    with rc.CacheWriter(tmp_path / "c") as writer:
+        assert writer.add(FakeRecording(file, [episode(0)]), streams=["joints"]) == 1
+        assert writer.add(FakeRecording(file, [episode(0)]), streams=["joints"]) == 0
+        assert writer.add(FakeRecording(file, [episode(0)]), streams=["grip"]) == 1
+    assert set(rc.Cache(tmp_path / "c").episodes[0].streams) == {"grip"}
+
+
+def test_many_episodes_can_be_opened(tmp_path):
+    write(tmp_path / "c", episode(0))
+    path = tmp_path / "c" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    one = manifest["episodes"][0]
+    manifest["episodes"] = [one | {"name": f"e{k}", "row": k, "samples": {}} for k in range(120_000)]
+    for shard in manifest["shards"]:  # never looked into
+        shard |= {"episodes": 120_000, "bytes": 10_000_000}
+        os.truncate(tmp_path / "c" / "shards" / shard["file"], 10_000_000)
+    path.write_text(json.dumps(manifest))
+    assert len(rc.Cache(tmp_path / "c").episodes) == 120_000

@@ -15,11 +15,18 @@ void Declarations::learn(Source& source, Op op, Span body) {
   }
 }
 
+// Those in chunks may be many times as large as the file.
+void Declarations::count(const Source& source, std::uint64_t bytes) {
+  bytes_ += bytes;
+  if (bytes_ > 4 * source.size + (std::uint64_t{256} << 20)) source.fail("its schemas and channels are too large");
+}
+
 void Declarations::learn_schema(Source& source, Span body) {
   auto schema = parse<Schema>(body);
   if (schema.id == 0) throw Damage("has id 0");
   const auto [found, is_new] = schemas.try_emplace(schema.id);
   if (is_new) {
+    count(source, body.size());
     found->second = std::move(schema);
   } else if (found->second.name != schema.name || found->second.encoding != schema.encoding ||
              found->second.data != schema.data) {
@@ -32,9 +39,7 @@ void Declarations::learn_channel(Source& source, Span body) {
   auto channel = parse<Channel>(body);
   const auto [found, is_new] = channels.try_emplace(channel.id);
   if (is_new) {
-    metadata_bytes_ += channel.metadata.size() * sizeof(StringMap::value_type);
-    if (metadata_bytes_ > 4 * source.size + (std::uint64_t{256} << 20))
-      source.fail("its channels have too much metadata");
+    count(source, body.size() + channel.metadata.size() * sizeof(StringMap::value_type));
     found->second = std::move(channel);
   } else if (found->second.topic != channel.topic || found->second.schema_id != channel.schema_id ||
              found->second.message_encoding != channel.message_encoding || found->second.metadata != channel.metadata) {

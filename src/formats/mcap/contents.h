@@ -16,7 +16,8 @@ struct Declarations {
  private:
   void learn_schema(Source& source, Span body);
   void learn_channel(Source& source, Span body);
-  std::uint64_t metadata_bytes_ = 0;
+  void count(const Source& source, std::uint64_t bytes);
+  std::uint64_t bytes_ = 0;  // of all of them
 };
 
 // Messages outside chunks, with the schemas and channels between them: a run of records in the file.

@@ -72,7 +72,10 @@ class JointState : public Known {
     block_.clear();
     cursor.seek_back(left);
     const std::uint32_t count = cursor.count(0, 4);
-    for (std::uint32_t k = 0; k < count; ++k) cursor.string();
+    for (std::uint32_t k = 0; k < count; ++k) {
+      const std::size_t size = cursor.string().size();
+      if (size > max_name) cursor.fail("names a joint with ", size, " bytes; at most ", max_name);
+    }
     block_.assign(begin, cursor.here());
     names_ = count;
   }

@@ -10,6 +10,8 @@
 
 namespace robocache::ros2 {
 
+inline constexpr std::size_t max_name = 1024;  // bytes of a joint's or a frame's
+
 // Reads the messages of one known type. add() may throw half way; discard() then takes back what it has done.
 class Known {
  public:

@@ -10,7 +10,6 @@ namespace robocache::ros2 {
 namespace {
 
 constexpr std::size_t max_frames = 4096;
-constexpr std::size_t max_name = 1024;
 constexpr std::size_t numbers = 7;
 constexpr std::size_t smallest = 8 + 4 + 4 + numbers * 8;
 
