@@ -274,8 +274,8 @@ def read_how(recording: Any, options: str) -> str:
 
 
 def source_of(recording: Any) -> tuple[bytes, list[bytes]]:
-    """The name of a source and its files, as the engine knows it by. What has neither file nor address is never known again,
-    and takes no other's place."""
+    """The name of a source and its files, as the engine knows it by. What has neither file nor address is never known
+    again, and takes no other's place."""
     path = recording.path if hasattr(recording, "batches") else recording
     text = os.fspath(path)
     if hasattr(recording, "batches"):
@@ -725,9 +725,11 @@ def source_options(how: str, max_gaps: Mapping[str, int]) -> str:
 def max_gaps_of(options: str) -> dict[str, int] | None:
     """None: they do not say."""
     try:
-        told = json.loads(options)["max_gap_ns"]
-        return {str(name): int(gap) for name, gap in told.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # words of somebody else's
+        told, _ = json.JSONDecoder().raw_decode(options)  # read_how may have put more behind them,
+        if isinstance(told, list):  # and CacheWriter.add beside them
+            return max_gaps_of(told[0])
+        return {str(name): int(gap) for name, gap in told["max_gap_ns"].items()}
+    except (ValueError, TypeError, IndexError, KeyError, AttributeError, RecursionError):  # words of somebody else's
         return None
 
 

@@ -137,11 +137,13 @@ def test_the_first_recipe_sets_max_gap_where_there_are_gaps(tmp_path):
 def test_max_gap_is_the_builds_own(tmp_path):
     """Two recordings that were built with different recipes, and one of them built again without."""
 
-    def build(name, max_gap):
+    def build(name, max_gap, time="auto"):
         options = source_options(f"{max_gap}", {} if max_gap is None else {"/a": max_gap})
         text = '[streams."/a"]\n' + ("" if max_gap is None else f"max_gap = {max_gap * 1e-9}")
         recording = recipe(tmp_path, text).apply(gappy())
-        recording.path = name
+        recording.path, recording.time = str(tmp_path / name), time
+        recording.files = (tmp_path / name,)
+        recording.files[0].touch()
         with rc.CacheWriter(tmp_path / "cache") as writer:
             writer.add(recording, name=name, options=options)
         return rc.Cache(tmp_path / "cache")
@@ -149,7 +151,7 @@ def test_max_gap_is_the_builds_own(tmp_path):
     cache = build("x", 30 * MS)
     assert cache.align(rate=10)["/a"].valid.sum() == 10
     assert cache.align(rate=10, max_gap=2.0)["/a"].valid.all()
-    cache = build("y", 2000 * MS)
+    cache = build("y", 2000 * MS, time="log")
     gaps = {episode.name: episode.streams["/a"].max_gap for episode in cache.episodes}
     assert gaps == {"x": 30 * MS, "y": 2000 * MS}
     assert cache.align(["y"], rate=10)["/a"].valid.all()
