@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from importlib.metadata import PackageNotFoundError, version
 
 from robocache import _core
 
@@ -25,6 +24,8 @@ def backends() -> list[tuple[str, bool, str]]:
 
 def package_version(*names: str) -> str | None:
     """Of the first of these distributions that is installed."""
+    from importlib.metadata import PackageNotFoundError, version  # a third of what `import robocache` took
+
     for name in names:
         try:
             return version(name)
