@@ -32,10 +32,7 @@ class CachedSource(Source):
         start: int | None = None,
         end: int | None = None,
     ) -> Iterator[Batch]:
-        for batch in self.cache.batches(streams, episode):
-            kept = clipped(batch, start, end)
-            if kept is not None:
-                yield kept
+        return clipped(self.cache.batches(streams, episode), start, end)
 
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         if info.metadata.get("kind") != "video":

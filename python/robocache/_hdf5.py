@@ -278,10 +278,7 @@ class Hdf5Source(Source):
         for k in range(len(self.episodes)) if episode is None else [episode]:
             for name, place in self.episodes[k][2].items():
                 if streams is None or name in streams:
-                    for batch in self._stream(k, name, place):
-                        kept = clipped(batch, start, end)
-                        if kept is not None:
-                            yield kept
+                    yield from clipped(self._stream(k, name, place), start, end)
 
     def _stream(self, episode: int, name: str, place: Place) -> Iterator[Batch]:
         times = self._clock(place, place.times)

@@ -263,10 +263,8 @@ class LeRobotSource(Source):
                     number = int(rows[first]) if last > first else None
                     if number is None or number not in numbers or (only is not None and number != only):
                         continue
-                    for batch in self._piece(numbers[number], table.slice(first, last - first), wanted):
-                        kept = clipped(batch, start, end)
-                        if kept is not None:
-                            yield kept
+                    found = self._piece(numbers[number], table.slice(first, last - first), wanted)
+                    yield from clipped(found, start, end)
 
     def _column(self, path: Path, table: Any, name: str, kinds: str) -> Array:
         column = table[name]

@@ -152,9 +152,8 @@ class McapSource(Source):
             pieces = self.engine.pieces(topics, first, last)
         else:
             pieces = self.engine.pieces(topics)
-        for piece in pieces:
-            batch = clipped(batch_of(piece), start, end)
-            if batch is not None and (streams is None or batch.stream in streams):
+        for batch in clipped(map(batch_of, pieces), start, end):
+            if streams is None or batch.stream in streams:
                 yield batch
         self.note(self.engine.summary()["warnings"])
         for topic, count, sentence in self.engine.problems:

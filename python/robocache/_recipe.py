@@ -359,10 +359,8 @@ class SplitSource(Source):
         end: int | None = None,
     ) -> Iterator[Batch]:
         for number in range(len(self.cuts)) if episode is None else [episode]:
-            for batch in self.source.batches(streams, 0, *self.cuts[number]):
-                kept = clipped(batch._replace(episode=number), start, end)
-                if kept is not None:
-                    yield kept
+            for batch in clipped(self.source.batches(streams, 0, *self.cuts[number]), start, end):
+                yield batch._replace(episode=number)
 
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         return self.source.samples(info, values)

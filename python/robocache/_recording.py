@@ -240,24 +240,25 @@ def describe_rate(times: Array) -> str:
     return f"{figures(1e9 / period, 4)} Hz" if period > 0 else ""
 
 
-def clipped(batch: Batch, start: int | None, end: int | None) -> Batch | None:
-    """The part of a batch with arrivals in [start, end); None where there is none."""
+def clipped(batches: Iterable[Batch], start: int | None, end: int | None) -> Iterator[Batch]:
+    """The parts of batches with arrivals in [start, end)."""
     if start is None and end is None:
-        return batch
-    keep = np.ones(len(batch.times), bool)
-    if start is not None:
-        keep &= batch.arrivals >= start
-    if end is not None:
-        keep &= batch.arrivals < end
-    if keep.all():
-        return batch
-    if not keep.any():
-        return None
-    rows = keep if batch.lengths is None else np.repeat(keep, batch.lengths)
-    lengths = None if batch.lengths is None else batch.lengths[keep]
-    return batch._replace(
-        values=batch.values[rows], times=batch.times[keep], arrivals=batch.arrivals[keep], lengths=lengths
-    )
+        yield from batches
+        return
+    for batch in batches:
+        keep = np.ones(len(batch.times), bool)
+        if start is not None:
+            keep &= batch.arrivals >= start
+        if end is not None:
+            keep &= batch.arrivals < end
+        if keep.all():
+            yield batch
+        elif keep.any():
+            rows = keep if batch.lengths is None else np.repeat(keep, batch.lengths)
+            lengths = None if batch.lengths is None else batch.lengths[keep]
+            yield batch._replace(
+                values=batch.values[rows], times=batch.times[keep], arrivals=batch.arrivals[keep], lengths=lengths
+            )
 
 
 # ---- What users hold

@@ -412,11 +412,9 @@ class DecodedBag(Source):
         topics = list(self.kinds)
         if streams is not None:
             topics = [topic for topic in topics if any(name in streams for name in self._streams(topic))]
-        for batch in self._decoded(topics, start, end):
+        for batch in clipped(self._decoded(topics, start, end), start, end):
             if streams is None or batch.stream in streams:
-                kept = clipped(batch, start, end)
-                if kept is not None:
-                    yield kept
+                yield batch
 
     def _decoded(self, topics: Sequence[str], start: int | None, end: int | None) -> Iterator[Batch]:
         decoders: dict[str, Any] = {}

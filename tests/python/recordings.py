@@ -55,11 +55,9 @@ class MadeSource(Source):
         from robocache._recording import clipped
 
         self.passes += 1
-        for batch in self.given:
+        for batch in clipped(self.given, start, end):
             if (streams is None or batch.stream in streams) and (episode is None or batch.episode == episode):
-                kept = clipped(batch, start, end)
-                if kept is not None:
-                    yield kept
+                yield batch
 
 
 def batch(name: str, values: Any, times: Any, arrivals: Any = None, episode: int = 0, **other: Any) -> Batch:

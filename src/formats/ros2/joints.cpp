@@ -45,7 +45,7 @@ class JointState : public Known {
   }
 
   void discard() override { stream_.discard(); }
-  std::int64_t footprint() const override { return 3 * stream_.footprint() + std::ssize(block_); }
+  std::int64_t footprint() const override { return 3 * stream_.footprint() + std::ssize(block_.bytes); }
   void take(std::vector<StreamBatch>& to) override {
     stream_.take(to);
     added_ = 0;
@@ -57,26 +57,16 @@ class JointState : public Known {
     bool runs = false;                // they follow each other
   };
 
-  // Nearly always the names are those of the message before, byte for byte.
   void read_names(Cursor& cursor) {
-    cursor.collection();
-    const char* const begin = cursor.numbers(4, 1);
-    const std::size_t left = cursor.left() + 4;
-    if (!block_.empty() && block_.size() <= left && swapped_ == cursor.swapped() &&
-        std::memcmp(block_.data(), begin, block_.size()) == 0) {
-      cursor.seek_back(left - block_.size());
-      return;
-    }
+    if (block_.skip(cursor)) return;
+    const char* const begin = cursor.here();
     is_placed_ = false;
-    swapped_ = cursor.swapped();
-    block_.clear();
-    cursor.seek_back(left);
     const std::uint32_t count = cursor.count(0, 4);
     for (std::uint32_t k = 0; k < count; ++k) {
       const std::size_t size = cursor.string().size();
       if (size > max_name) cursor.fail("names a joint with ", size, " bytes; at most ", max_name);
     }
-    block_.assign(begin, cursor.here());
+    block_.keep(begin, cursor);
     names_ = count;
   }
 
@@ -86,7 +76,7 @@ class JointState : public Known {
     for (std::size_t f = 0; f < 3; ++f) {
       Columns& columns = columns_[f];
       columns.of.clear();
-      const char* at = block_.data() + 4;
+      const char* at = block_.bytes.data() + 4;
       for (std::uint32_t k = 0; k < counts[f]; ++k) {
         std::string name(fields[f]);
         if (names_ == 0) {
@@ -118,9 +108,9 @@ class JointState : public Known {
 
   // Of the block of names, which has been read once: it holds what it says.
   std::string_view next_name(const char*& at) const {
-    const auto padding = static_cast<std::size_t>(-(at - block_.data())) & 3;
+    const auto padding = static_cast<std::size_t>(-(at - block_.bytes.data())) & 3;
     at += padding;
-    const auto length = clouds::load<std::uint32_t>(at, swapped_);
+    const auto length = clouds::load<std::uint32_t>(at, block_.swapped);
     const std::string_view name(at + 4, length);
     at += 4 + length;
     return name.ends_with('\0') ? name.substr(0, length - 1) : name;
@@ -140,10 +130,9 @@ class JointState : public Known {
   messages::Stream stream_;
   std::unordered_map<std::string, std::uint32_t> channels_{};
   std::vector<Method> methods_{};
-  std::vector<char>
-      block_{};  // the names of the last message, as they lie in it: their count, and each with its length
+  Repeated block_{};  // the names: their count, and each with its length
   std::uint32_t names_ = 0;
-  bool swapped_ = false, is_placed_ = false, fills_ = false;
+  bool is_placed_ = false, fills_ = false;
   std::array<std::uint32_t, 3> counts_{};
   std::array<Columns, 3> columns_{};
 };

@@ -1,8 +1,10 @@
 // Message types that are more than their fields: joints by name, points, images, frames of a tree.
 #pragma once
 
+#include <cstring>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "formats/messages/output.h"
 #include "formats/ros2/cdr.h"
@@ -34,6 +36,28 @@ std::unique_ptr<Known> make_joint_state(std::string_view type, std::string_view 
 std::unique_ptr<Known> make_point_cloud(std::string_view type, std::string_view topic);
 std::unique_ptr<Known> make_image(std::string_view type, std::string_view topic, bool is_compressed);
 std::unique_ptr<Known> make_transforms(std::string_view type, std::string_view topic);
+
+// A collection that nearly always is that of the message before, byte for byte: then it is not read again.
+struct Repeated {
+  std::vector<char> bytes{};  // as they lay in the last message that was read, from the count on
+  bool swapped = false;
+
+  // True: it is the same, and passed over. Else it is forgotten, and the cursor is at the count.
+  bool skip(Cursor& cursor) {
+    cursor.collection();
+    const char* const begin = cursor.numbers(4, 1);
+    const std::size_t left = cursor.left() + 4;
+    const bool same = !bytes.empty() && bytes.size() <= left && swapped == cursor.swapped() &&
+                      std::memcmp(bytes.data(), begin, bytes.size()) == 0;
+    cursor.seek_back(same ? left - bytes.size() : left);
+    if (!same) bytes.clear();
+    return same;
+  }
+  void keep(const char* begin, const Cursor& cursor) {
+    bytes.assign(begin, cursor.here());
+    swapped = cursor.swapped();
+  }
+};
 
 struct Header {
   std::int64_t stamp = 0;

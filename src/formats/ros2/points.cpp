@@ -122,7 +122,7 @@ class PointCloud : public Known {
     if (stream_) stream_->discard();
   }
   std::int64_t footprint() const override {
-    return std::ssize(block_) + (stream_ ? stream_->footprint() : std::int64_t{sizeof(*this)});
+    return std::ssize(block_.bytes) + (stream_ ? stream_->footprint() : std::int64_t{sizeof(*this)});
   }
   void take(std::vector<StreamBatch>& to) override {
     if (stream_) stream_->take(to);
@@ -130,18 +130,9 @@ class PointCloud : public Known {
   }
 
  private:
-  // Nearly always the fields are those of the message before, byte for byte.
   void read_fields(Cursor& cursor) {
-    cursor.collection();
-    const char* const begin = cursor.numbers(4, 1);
-    const std::size_t left = cursor.left() + 4;
-    if (!block_.empty() && block_.size() <= left && swapped_ == cursor.swapped() &&
-        std::memcmp(block_.data(), begin, block_.size()) == 0) {
-      cursor.seek_back(left - block_.size());
-      return;
-    }
-    block_.clear();
-    cursor.seek_back(left);
+    if (block_.skip(cursor)) return;
+    const char* const begin = cursor.here();
     const std::uint32_t number = cursor.count(0, 13);
     if (number > max_fields) cursor.fail("has points of ", number, " fields; at most ", max_fields, " are read");
     std::vector<PointField> fields;
@@ -169,8 +160,7 @@ class PointCloud : public Known {
     if (std::ranges::adjacent_find(sorted) != sorted.end()) cursor.fail("has two fields of one name");
     start(cursor, fields, std::move(names));
     fields_ = std::move(fields);
-    block_.assign(begin, cursor.here());
-    swapped_ = cursor.swapped();
+    block_.keep(begin, cursor);
   }
 
   // The first message says what the channels are.
@@ -242,9 +232,8 @@ class PointCloud : public Known {
   std::string type_, topic_;
   std::optional<messages::Stream> stream_{};
   std::vector<PointField> fields_{};
-  std::vector<char> block_{};  // the fields of the last message, as they lie in it
+  Repeated block_{};  // the fields
   std::vector<Run> runs_{};
-  bool swapped_ = false;
   bool is_plain_ = false;  // the fields lie as the channels do, without gaps
 };
 
