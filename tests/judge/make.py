@@ -33,7 +33,7 @@ def made(folder: Path) -> None:
     episodes = rc.Cache(folder / "cache").episodes
     _export.export(episodes, folder / "made", rate=RATE, format="lerobot")
     truth = {}
-    for taken in _export.take(episodes, RATE, None, []):
+    for taken in _export.take(episodes, RATE, None, None, []):
         for name, aligned in taken.aligned.items():
             truth[f"{taken.number}/{name}"] = np.asarray(aligned.values)
     np.savez(folder / "made.npz", **truth)
