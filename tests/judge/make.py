@@ -9,6 +9,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def made(folder: Path) -> None:
             writer.add(streams, name=f"episode-{number}", task=("push", "pull")[number])
     episodes = rc.Cache(folder / "cache").episodes
     _export.export(episodes, folder / "made", rate=RATE, format="lerobot")
-    truth = {}
+    truth: dict[str, Any] = {}
     for taken in _export.take(episodes, RATE, None, None, []):
         for name, aligned in taken.aligned.items():
             truth[f"{taken.number}/{name}"] = np.asarray(aligned.values)
