@@ -16,6 +16,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any, overload
 
@@ -413,10 +414,16 @@ def decode(path: str, frames: Sequence[int], fps: float) -> dict[int, Array]:
     """Some frames of a video by their number, in ascending order."""
     if not frames:
         return {}
-    try:
-        import av
-    except ModuleNotFoundError:
-        return decode_by_torchcodec(path, frames)
+    found = (by_pyav if find_spec("av") else by_torchcodec)(path, frames, fps)
+    absent = [number for number in frames if number not in found]
+    if absent:
+        raise FileError(f"{path}: the video has no frame {absent[0]} at {fps:g} frames per second")
+    return found
+
+
+def by_pyav(path: str, frames: Sequence[int], fps: float) -> dict[int, Array]:
+    import av
+
     try:
         with av.open(path) as container:
             stream = container.streams.video[0]
@@ -433,19 +440,20 @@ def decode(path: str, frames: Sequence[int], fps: float) -> dict[int, Array]:
                     break
     except (av.error.FFmpegError, OSError, IndexError) as error:
         raise FileError(f"{path}: cannot be decoded as a video: {error}") from None
-    absent = [number for number in frames if number not in found]
-    if absent:
-        raise FileError(f"{path}: the video has no frame {absent[0]} at {fps:g} frames per second")
     return found
 
 
-def decode_by_torchcodec(path: str, frames: Sequence[int]) -> dict[int, Array]:
+def by_torchcodec(path: str, frames: Sequence[int], fps: float) -> dict[int, Array]:
     try:
         from torchcodec.decoders import VideoDecoder
-    except (ModuleNotFoundError, RuntimeError):
-        raise need("av", "video", f"{path}: decoding a video") from None
-    try:
-        images = VideoDecoder(path, dimension_order="NHWC").get_frames_at(list(frames)).data.numpy()
-    except (RuntimeError, IndexError, ValueError) as error:
+
+        decoder = VideoDecoder(path, dimension_order="NHWC")
+        begin, end = decoder.metadata.begin_stream_seconds, decoder.metadata.end_stream_seconds
+        moments = [begin + (number + 0.5) / fps for number in frames]
+        taken = decoder.get_frames_played_at([moment for moment in moments if moment < end])
+    except (ImportError, RuntimeError, ValueError) as error:
+        if isinstance(error, ImportError) or "libtorchcodec" in str(error):  # it is not there, or finds no FFmpeg
+            raise need("av", "video", f"{path}: decoding a video") from None
         raise FileError(f"{path}: cannot be decoded as a video: {error}") from None
-    return dict(zip(frames, images, strict=True))
+    numbers = ((taken.pts_seconds - begin) * fps).round().int().tolist()
+    return dict(zip(numbers, taken.data.numpy(), strict=True))

@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import sys
 
 import numpy as np
 import pytest
 from recordings import lies, shared, write_lerobot
 
 import robocache as rc
+from robocache import _lerobot
 
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
@@ -166,3 +168,34 @@ def test_frames_of_the_shared_video_are_those_of_the_whole_video():
     assert len(frames[2:20:6]) == 3
     with pytest.raises(IndexError):
         frames[90]
+
+
+def test_torchcodec_gives_the_frames_of_pyav_where_that_is_not_installed(monkeypatch, tmp_path):
+    try:
+        from torchcodec.decoders import VideoDecoder
+    except (ImportError, RuntimeError):
+        pytest.skip("torchcodec is not installed")
+    root = shared("lerobot-v3-so101")
+    video = str(root / "videos/observation.images.wrist/chunk-000/file-000.mp4")
+    try:
+        count = len(VideoDecoder(video))
+    except RuntimeError:
+        pytest.skip("torchcodec finds no FFmpeg")
+    truth = _lerobot.decode(video, [0, 5, 1600], 30.0)
+    monkeypatch.setitem(sys.modules, "av", None)
+    found = _lerobot.decode(video, [0, 5, 1600], 30.0)
+    for number, image in truth.items():
+        np.testing.assert_array_equal(found[number], image)
+    with pytest.raises(rc.FileError, match=rf"mp4: the video has no frame {count} at 30 frames per second"):
+        _lerobot.decode(video, [5, count], 30.0)
+    broken = tmp_path / "broken.mp4"
+    broken.write_bytes(b"no video")
+    with pytest.raises(rc.FileError, match=r"broken\.mp4: cannot be decoded as a video: "):
+        _lerobot.decode(str(broken), [0], 30.0)
+
+
+def test_a_video_without_a_decoder_gets_a_sentence(monkeypatch):
+    for module in ("av", "torchcodec", "torchcodec.decoders"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ModuleNotFoundError, match=r"a\.mp4: decoding a video needs av, which is not installed: pip"):
+        _lerobot.decode("a.mp4", [0], 30.0)
