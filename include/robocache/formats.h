@@ -92,6 +92,9 @@ class Decoder {
   // Throws Error(file) where the message is not what its schema says; nothing of it is kept.
   void add(std::span<const std::byte> message, std::int64_t log_time, std::int64_t publish_time);
 
+  // What the schema alone tells of its streams. None where only messages do: joints by name, points, frames, JSON.
+  std::vector<StreamInfo> streams() const;
+
   std::int64_t bytes() const noexcept;      // that take() would hand out
   std::int64_t footprint() const noexcept;  // about what it holds besides: the schema, the names it has seen
   std::vector<StreamBatch> take();          // what was added since the last time, in the order of first appearance

@@ -6,6 +6,7 @@
 //       the encoding is unknown or the schema cannot be understood.
 //     .add(messages: list[tuple[bytes, int, int]]) -> tuple[int, str | None]
 //       (data, log_time, publish_time) each. How many were broken and left out, and the sentence of the first of them.
+//     .streams: list[info]                                  what the schema alone tells; [] where only messages do
 //     .bytes: int                                           what take() would hand out; call it at 1 to 4 MiB
 //     .take() -> list[Piece]
 //
@@ -183,6 +184,14 @@ void bind_messages(nb::module_& m) {
            nb::arg("topic"), nb::arg("time") = "auto")
       .def("add", &add, nb::arg("messages"),
            nb::sig("def add(self, messages: list[tuple[bytes, int, int]]) -> tuple[int, str | None]"))
+      .def_prop_ro(
+          "streams",
+          [](const Decoder& decoder) {
+            nb::list infos;
+            for (const StreamInfo& info : decoder.streams()) infos.append(info_of(info));
+            return infos;
+          },
+          nb::sig("def streams(self) -> list[typing.Any]"))
       .def_prop_ro("bytes", [](const Decoder& decoder) { return decoder.bytes(); })
       .def("take", &take_pieces, nb::sig("def take(self) -> list[typing.Any]"));
 

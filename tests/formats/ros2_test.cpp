@@ -139,6 +139,18 @@ TEST(Decoder, Dense) {
   }
 }
 
+TEST(Decoder, WhatTheSchemaAloneTells) {
+  const std::vector<StreamInfo> told = Decoder(scan, "cdr", "/scan").streams();
+  ASSERT_EQ(told.size(), 3);
+  EXPECT_EQ(told[0].name, "/scan");
+  EXPECT_EQ(told[0].shape, (Times{1}));
+  EXPECT_EQ(told[2].name, "/scan/parts");
+  EXPECT_TRUE(told[2].is_ragged);
+  EXPECT_EQ(told[2].channels, (Names{"a", "b"}));
+  EXPECT_TRUE(Decoder(joints, "cdr", "/joints").streams().empty());
+  EXPECT_TRUE(Decoder({}, "json", "/j").streams().empty());
+}
+
 TEST(Decoder, RaggedBesideDense) {
   for (const bool is_big : {false, true}) {
     Decoder decoder(scan, "cdr", "/scan");

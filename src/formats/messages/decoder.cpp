@@ -51,6 +51,8 @@ void Decoder::add(std::span<const std::byte> message, std::int64_t log_time, std
   }
 }
 
+std::vector<StreamInfo> Decoder::streams() const { return state_->messages->streams(); }
+
 std::int64_t Decoder::bytes() const noexcept { return state_->messages->bytes(); }
 
 std::int64_t Decoder::footprint() const noexcept { return state_->messages->footprint(); }

@@ -98,7 +98,8 @@ class Messages {
   virtual ~Messages() = default;
   // Throws where the message is broken, and then nothing of it is kept.
   virtual void add(std::span<const std::byte> message, const Clock& clock) = 0;
-  virtual std::int64_t bytes() const = 0;  // that take() would hand out
+  virtual std::vector<StreamInfo> streams() const { return {}; }  // what is known before the first message
+  virtual std::int64_t bytes() const = 0;                         // that take() would hand out
   virtual std::int64_t footprint() const = 0;
   virtual void take(std::vector<StreamBatch>& to) = 0;
 };

@@ -81,6 +81,7 @@ class Image : public Known {
   }
   void discard() override { stream_.discard(); }
   std::int64_t footprint() const override { return stream_.footprint(); }
+  std::vector<StreamInfo> streams() const override { return {stream_.info()}; }
   void take(std::vector<StreamBatch>& to) override {
     stream_.take(to);
     added_ = 0;

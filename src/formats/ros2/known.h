@@ -22,6 +22,7 @@ class Known {
   virtual void discard() {}
   virtual void take(std::vector<StreamBatch>& to) = 0;
   virtual std::int64_t footprint() const = 0;
+  virtual std::vector<StreamInfo> streams() const { return {}; }  // what is known before the first message
   std::int64_t bytes() const { return added_; }
 
  protected:

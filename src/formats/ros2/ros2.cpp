@@ -70,6 +70,7 @@ class KnownMessages : public Messages {
       throw;
     }
   }
+  std::vector<StreamInfo> streams() const override { return known_->streams(); }
   std::int64_t bytes() const override { return known_->bytes(); }
   std::int64_t footprint() const override { return known_->footprint() + unpacker_.footprint(); }
   void take(std::vector<StreamBatch>& to) override { known_->take(to); }
@@ -108,6 +109,11 @@ class AnyMessages : public Messages {
       if (!header.frame.empty()) stream.note(0, "frame_id", header.frame);
       added_ += stream.commit(clock, header.stamp);
     }
+  }
+  std::vector<StreamInfo> streams() const override {
+    std::vector<StreamInfo> infos;
+    for (const Stream& stream : streams_) infos.push_back(stream.info());
+    return infos;
   }
   std::int64_t bytes() const override { return added_; }
   std::int64_t footprint() const override { return footprint_ + unpacker_.footprint(); }
