@@ -36,6 +36,17 @@ def batch_of(piece: tuple[Any, ...], episode: int = 0) -> Batch:
     return Batch(episode, made.name, values, times, arrivals, lengths, made)
 
 
+def promised_by(
+    kind: str, encoding: str, text: bytes, message_encoding: str, topic: str, time: str
+) -> dict[str, StreamInfo]:
+    """What a schema alone tells of a topic's streams, by name."""
+    try:
+        infos = map(info_of, _core.Decoder(kind, encoding, text, message_encoding, topic, time).streams)
+    except FileError:  # reading says so
+        return {}
+    return {info.name: info for info in infos}
+
+
 def streams_of(
     source: Source,
     topic: str,
@@ -158,6 +169,14 @@ class McapSource(Source):
         self.note(self.engine.summary()["warnings"])
         for topic, count, sentence in self.engine.problems:
             self.note([f"{topic}: {count} broken messages left out; the first: {sentence}" if count else sentence])
+
+    def promised(self) -> Mapping[str, StreamInfo]:
+        found: dict[str, StreamInfo] = {}
+        for channel in self._reader().channels.values():
+            schema, encoding = channel.schema, channel.message_encoding
+            if schema is not None:
+                found |= promised_by(schema.name, schema.encoding, schema.data, encoding, channel.topic, self.time)
+        return found
 
     def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
         """From the message indexes behind each chunk: no chunk is unpacked."""

@@ -261,6 +261,9 @@ class CookedSource(Source):
             return found
         return {w.name: found[w.topic] for w in self.recipe.streams if w.topic in found}
 
+    def promised(self) -> Mapping[str, StreamInfo]:
+        return {} if self.recipe.streams else self.source.promised()
+
     def listed(self, episode: int) -> Mapping[str, Content]:
         return self.contents(episode) if self.recipe.streams else self.source.listed(episode)
 

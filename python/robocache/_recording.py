@@ -106,6 +106,10 @@ class Source(ABC):
         """Type and arrivals of every topic, where an index has them and no message need be read."""
         return None
 
+    def promised(self) -> Mapping[str, StreamInfo]:
+        """What is known of streams before a sample is read, beside `quick`: what a schema alone tells."""
+        return {}
+
 
 # ---- Streams in memory
 
@@ -441,6 +445,10 @@ class Recording:
     def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
         """Type and arrivals of every topic, out of the file's index; None where it has none."""
         return self._source.quick()
+
+    def promised(self) -> Mapping[str, StreamInfo]:
+        """What is known of streams before a message is read: shapes, where a schema tells them."""
+        return self._source.promised()
 
     def __repr__(self) -> str:
         count = len(self.episodes)

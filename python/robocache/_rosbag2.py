@@ -208,6 +208,9 @@ class BagSource(Source):
     def listed(self, episode: int) -> Mapping[str, Content]:
         return merged([bag.listed(0) for bag in self.bags])
 
+    def promised(self) -> Mapping[str, StreamInfo]:
+        return {name: info for bag in self.bags for name, info in bag.promised().items()}
+
     def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
         found: dict[str, tuple[str, NDArray[np.int64]]] = {}
         for bag in self.bags:

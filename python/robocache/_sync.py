@@ -143,8 +143,9 @@ def stamp_row(stream: StreamReport) -> list[str]:
 class Watch:
     """What is kept of a stream while it passes."""
 
-    def __init__(self, info: StreamInfo) -> None:
+    def __init__(self, info: StreamInfo, is_told: bool = True) -> None:
         self.info = info
+        self.is_told = is_told  # that the info has more than a name and a type
         self.times: dict[int, list[Stamps]] = {}
         self.arrivals: dict[int, list[Stamps]] = {}
         self.low: NDArray[np.float64] | None = None
@@ -213,8 +214,10 @@ def sync_report(
     quick = None if full else recording.quick()
     watches: dict[str, Watch] = {}
     if quick is not None:
+        promised = recording.promised()
         for name, (kind, arrivals) in quick.items():
-            watch = Watch(StreamInfo(name, kind, np.dtype(np.float64), (), (), None, False, {}))
+            unknown = StreamInfo(name, kind, np.dtype(np.float64), (), (), None, False, {})
+            watch = Watch(promised.get(name, unknown), name in promised)
             watch.times[0] = watch.arrivals[0] = [np.sort(arrivals)]
             watches[name] = watch
     else:
@@ -281,8 +284,8 @@ def measure(
     found = StreamReport(
         name=watch.info.name,
         type=watch.info.type,
-        dtype=str(watch.info.dtype) if full else None,
-        shape=[*(["*"] if watch.info.ragged else []), *watch.info.shape] if full else None,  # type: ignore[list-item]
+        dtype=str(watch.info.dtype) if watch.is_told else None,
+        shape=[*(["*"] if watch.info.ragged else []), *watch.info.shape] if watch.is_told else None,  # type: ignore[list-item]
         samples=len(stamps),
         source=chosen(recording, watch.info.metadata.get("time"), stamps, arrivals, full),
         regular=regular,

@@ -135,6 +135,15 @@ def test_shared_sensors():
     assert rc.sync_report(recording).streams["/one_shot/imu"].source == "log"  # its stamp is zero
 
 
+def test_schemas_tell_shapes_without_a_message():
+    report = rc.sync_report(rc.open(shared("mcap/imu_jointstate.mcap")), full=False)
+    imu, joints = report.streams["/one_shot/imu"], report.streams["/one_shot/joint_state"]
+    assert (imu.dtype, imu.shape) == ("float64", [10])
+    assert (joints.dtype, joints.shape) == (None, None)  # only messages name joints
+    report = rc.sync_report(rc.open(shared("mcap/image.mcap")), full=False)
+    assert report.streams["/camera/image_raw"].shape == ["*"]
+
+
 def test_shared_images():
     recording = rc.open(shared("mcap/image.mcap"))
     camera = recording.streams["/camera/image_raw"]
