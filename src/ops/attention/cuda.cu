@@ -127,6 +127,12 @@ std::optional<double> cost_of(const Shape& shape, Cut& cut) {
     const std::int64_t wanted = std::max<std::int64_t>(stages_for(shape.most_keys, keys), cut.key_warps);
     cut.stages = static_cast<int>(std::min<std::int64_t>(wanted, tuning::most_stages));
     while (cut.stages > cut.key_warps && bytes_with(cut.stages) > limit) --cut.stages;
+    // Stages that are used again must come back to the same warps: others may look at them a turn too early, when a
+    // barrier's parity is that of the turn before. And a tile of several segments wants one more than all shares hold.
+    if (stages_for(shape.most_keys, keys) > cut.stages) {
+      cut.stages -= cut.stages % cut.key_warps;
+      if (cut.stages == cut.key_warps) return {};
+    }
   } else {
     cut.stages = static_cast<int>(
         std::min<std::int64_t>(stages_for(shape.most_keys, cut.key_warps * keys), tuning::stages(shape.head_dim)));

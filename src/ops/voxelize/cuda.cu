@@ -714,15 +714,18 @@ class Runner {
 
   // Counts of so many points that it is worth asking whether they come in an order.
   void run_many() const {
-    const auto run = [&](const void* kernel, int blocks, int bytes) {
-      cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+    // At most `most` bytes of any call: what is asked for holds for the calls of all threads.
+    const auto run = [&](const void* kernel, int blocks, int bytes, int most) {
+      cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
                  "asking for shared memory");
       cuda_launch(kernel, blocks, bin_threads, static_cast<std::size_t>(bytes), &call_, device_, stream_,
                   name_of(call_.plan.operation));
     };
-    run(reinterpret_cast<const void*>(&voxelize_sort_kernel), call_.bins.sorters, sizeof(SortShared));
+    run(reinterpret_cast<const void*>(&voxelize_sort_kernel), call_.bins.sorters, sizeof(SortShared),
+        sizeof(SortShared));
     run_points<false>();
-    run(reinterpret_cast<const void*>(&voxelize_bins_kernel), call_.bins.counters, call_.bins.cells * 4);
+    run(reinterpret_cast<const void*>(&voxelize_bins_kernel), call_.bins.counters, call_.bins.cells * 4,
+        tuning::bin_most_rows * 32 * 4);
   }
 
   template <class F, int V>

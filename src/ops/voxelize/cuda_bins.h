@@ -220,8 +220,10 @@ __global__ void __launch_bounds__(bin_threads, tuning::bins_blocks)
 Bins::Bins(const Plan& plan, const CudaMachine& machine) {
   const std::int64_t rows = divide_up(divide_up(plan.grids * plan.cells, 32), bins);
   const bool counts_alone = plan.count != nullptr && plan.occupancy == nullptr && plan.bits == nullptr;
-  if (!is_plain(plan) || plan.dtype != DType::f32 || !counts_alone || plan.reduces_features() || plan.accumulate ||
-      plan.all_points < tuning::bin_least_points || rows > tuning::bin_most_rows ||
+  // What fills a tile up is as far out as can be, and must be in no cell.
+  const bool is_farthest = static_cast<float>(plan.origin[0]) == std::numeric_limits<float>::max();
+  if (is_farthest || !is_plain(plan) || plan.dtype != DType::f32 || !counts_alone || plan.reduces_features() ||
+      plan.accumulate || plan.all_points < tuning::bin_least_points || rows > tuning::bin_most_rows ||
       machine.shared_bytes < static_cast<int>(sizeof(SortShared))) {
     return;
   }
