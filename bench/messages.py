@@ -41,6 +41,7 @@ class MessageCase(Row):
     number: int
     layout: tuple[list[Field], int] | None = None  # of a cloud: its fields and the bytes of a point
     points: int = 0
+    resolution: float = 0  # of a cloud's numbers; 0: whatever float32 has
 
     op = "decode"
     devices = ("cpu",)
@@ -68,6 +69,8 @@ class MessageCase(Row):
             data = np.zeros(self.points, _dtype(self.layout))
             for name in data.dtype.names or ():
                 data[name] = rng.normal(size=self.points) if data[name].dtype.kind == "f" else rng.integers(0, 64)
+                if self.resolution:
+                    data[name] = np.round(data[name] / self.resolution) * self.resolution
             content = data.view(np.uint8)
             return kind(header, 1, self.points, described, False, step, step * self.points, content, True)
         if self.type == "sensor_msgs/msg/Imu":
