@@ -75,7 +75,7 @@ class BuildCase(Row):
         path = logs.folder() / f"build-{self.clouds}-{seed}.mcap"
         clouds, imus = CLOUDS.make(device, seed), IMUS.make(device, seed)
         total = unpacked = 0
-        with mcap.Writer(path, "zstd", chunk_size=4 << 20, profile="ros2") as writer:
+        with mcap.Writer(path, "zstd", chunk_size=16 << 20, profile="ros2") as writer:
 
             def add(case: MessageCase, recorded: Recorded, topic: str) -> int:
                 return writer.add_channel(topic, "cdr", writer.add_schema(case.type, "ros2msg", recorded.schema))
