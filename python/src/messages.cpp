@@ -15,7 +15,7 @@
 //            methods: tuple[tuple[str, int, int], ...], ragged: bool, metadata: dict[str, str])
 //       methods: (method, begin, end) over the flattened shape, all channels once; (): align's default.
 //       Channels may be added from one piece of a stream to the next (earlier pieces: NaN there), never taken away.
-//       metadata["time"]: "stamp", "log", "publish", or "varies": what "auto" chose.
+//       metadata["time"]: "stamp", "log", "publish", or "varies": what "auto" chose. Pieces share their info.
 //
 //   _core.McapRecording(source: object, name: str, time: str = "auto")
 //       source: what robocache._bytes.source_of makes (source.h). Reads the summary (or, where there is none, the records) and no message.

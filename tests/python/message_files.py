@@ -50,6 +50,12 @@ def valid() -> dict[str, dict[str, bytes]]:
     )
     points = CDR + STAMP + struct.pack("<II", 1, 2) + fields + struct.pack("<B3xIII", 0, 8, 16, 16) + bytes(17)
     found["ros2"]["points"] = schema("sensor_msgs/msg/PointCloud2", cloud, points, points)
+    fields = b"".join(
+        text(name) + struct.pack("<IB3xI", offset, kind, 1)
+        for name, offset, kind in ((b"x", 0, 7), (b"y", 4, 7), (b"ring", 22, 4), (b"t", 28, 7), (b"n", 24, 1))
+    )
+    points = CDR + STAMP + struct.pack("<III", 2, 3, 5) + fields + struct.pack("<B3xIII", 0, 32, 96, 192) + bytes(193)
+    found["ros2"]["padded points"] = schema("sensor_msgs/msg/PointCloud2", cloud, points, points)
     image = "std_msgs/Header header\nuint32 height\nuint32 width\nstring encoding\nuint8 is_bigendian\nuint32 step\n"
     image += "uint8[] data"
     pixels = CDR + STAMP + struct.pack("<II", 2, 2) + text(b"mono8") + struct.pack("<B3xII", 0, 2, 4) + bytes(4)
