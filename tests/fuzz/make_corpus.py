@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import zlib
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "corpus"
@@ -194,10 +195,121 @@ def plys() -> Cases:
     }
 
 
+def npy(header: str, body: bytes = bytes(24), version: int = 1, length: int | None = None) -> bytes:
+    size = struct.pack("<H" if version == 1 else "<I", len(header) if length is None else length)
+    return b"\x93NUMPY" + bytes([version, 0]) + size + header.encode() + body
+
+
+def described(descr: str = "'<f4'", shape: str = "(2, 3)", order: str = "False") -> str:
+    return f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}}}"
+
+
+def npys() -> Cases:
+    return {
+        "only_magic": (b"\x93NUMPY", "ends inside its header"),
+        "version_unknown": (npy(described(), version=9), "is NPY version 9; expected 1, 2 or 3"),
+        "header_past_the_end": (npy(described(), length=65535), "ends inside its header of 65535 bytes"),
+        "header_past_32_bits": (
+            npy(described(), version=2, length=2**32 - 1),
+            "ends inside its header of 4294967295 bytes",
+        ),
+        "header_not_closed": (npy("{'descr': '<f4'"), 'its header has "" where } was expected'),
+        "header_of_code": (npy(described("__import__('os')")), "its header has \"__import__('os')"),
+        "header_nested": (npy("{'descr': " + "[" * 500), "its header has"),
+        "string_not_closed": (npy("{'descr': '<f4"), 'its header has "\'<f4" where the end of a string'),
+        "no_shape": (npy("{'descr': '<f4', 'fortran_order': False}"), "its header lacks descr, fortran_order or shape"),
+        "of_objects": (npy(described("'|O'")), 'its elements are of type "|O"; expected bool'),
+        "of_text": (npy(described("'<U8'")), 'its elements are of type "<U8"; expected bool'),
+        "of_size_huge": (npy(described("'<f99999999999'")), 'its elements are of type "<f99999999999"'),
+        "shape_huge": (npy(described(shape=f"({HUGE}, 3)")), "ends after 24 bytes of data; shape"),
+        "shape_past_64_bits": (
+            npy(described(shape="(99999999999999999999, 3)")),
+            'its header has ", 3)}" where a whole number',
+        ),
+        "shape_negative": (npy(described(shape="(-2, 3)")), 'its header has "-2, 3)}" where a whole number'),
+        "shape_of_two_columns": (npy(described(shape="(3, 2)")), "has shape [3, 2]; expected [N, C] or [H, W, C]"),
+        "shape_of_many_axes": (
+            npy(described(shape="(1, 1, 1, 2, 3)")),
+            "has shape [1, 1, 1, 2, 3]; expected [N, C] or",
+        ),
+        "fewer_points": (npy(described(), bytes(23)), "ends after 23 bytes of data; shape [2, 3] needs"),
+        "fields_twice": (npy(described("[('x', '<f4'), ('x', '<f4')]", "(2,)")), 'names the field "x" twice'),
+        "fields_in_fields": (
+            npy(described("[('x', [('y', '<f4')])]", "(2,)")),
+            'field "x" has fields of its own; expected',
+        ),
+        "field_of_shape_huge": (
+            npy(described(f"[('x', '<f4', ({HUGE}, {HUGE}))]", "(2,)")),
+            "ends after 24 bytes of data; shape [2] needs",
+        ),
+    }
+
+
+def kittis() -> Cases:
+    return {
+        "no_whole_point.bin": (struct.pack("<6f", *range(6)), "has 24 bytes; expected points of 4 float32, 16"),
+        "not_finite.bin": (b"\xff" * 32, ""),
+    }
+
+
+def stored(data: bytes) -> bytes:
+    """As zlib does without compressing, which is the same from every zlib."""
+    head = b"\x78\x01\x01" + struct.pack("<HH", len(data), len(data) ^ 0xFFFF)
+    return head + data + struct.pack(">I", zlib.adler32(data))
+
+
+def chunk(kind: bytes, data: bytes, length: int | None = None, crc: int | None = None) -> bytes:
+    checked = zlib.crc32(kind + data) if crc is None else crc
+    return struct.pack(">I", len(data) if length is None else length) + kind + data + struct.pack(">I", checked)
+
+
+def png(*chunks: bytes, width: int = 2, height: int = 2, bits: int = 16, colour: int = 0, interlace: int = 0) -> bytes:
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, interlace))
+    return b"\x89PNG\r\n\x1a\n" + head + b"".join(chunks)
+
+
+def pngs() -> Cases:
+    pixels, end = stored(bytes(10)), chunk(b"IEND", b"")
+    data = chunk(b"IDAT", pixels)
+    return {
+        "only_magic": (png()[:8], "ends before its last chunk"),
+        "no_header": (png()[:8] + data + end, "its header is not the first chunk, and once"),
+        "no_pixels": (png(end), "its 0 bytes of data cannot hold 2 by 2 pixels"),
+        "cut": (png(data)[:-6], 'ends inside its chunk "IDAT" of 21 bytes'),
+        "chunk_past_the_end": (
+            png(chunk(b"IDAT", pixels, length=2**31 - 1)),
+            'ends inside its chunk "IDAT" of 2147483647 bytes',
+        ),
+        "header_crc": (png()[:-1] + b"\0" + data + end, 'its chunk "IHDR" is damaged: the checksum'),
+        "pixels_crc": (png(chunk(b"IDAT", pixels, crc=1), end), 'its chunk "IDAT" is damaged: the checksum'),
+        "pixels_damaged": (png(chunk(b"IDAT", b"no zlib at all"), end), "its data is damaged: incorrect header check"),
+        "pixels_missing": (png(chunk(b"IDAT", stored(bytes(9))), end), "its data ends in row 1 of 2"),
+        "pixels_of_more": (png(chunk(b"IDAT", stored(bytes(999))), end), ""),
+        "filter_unknown": (png(chunk(b"IDAT", stored(b"\7" * 10)), end), "row 0 has filter 7; expected 0 to 4"),
+        "size_huge": (
+            png(data, end, width=2**31 - 1, height=2**31 - 1),
+            "its 21 bytes of data cannot hold 2147483647 by",
+        ),
+        "size_past_31_bits": (png(data, end, width=2**32 - 1), "has 2 by 4294967295 pixels; expected 1 to"),
+        "size_of_none": (png(data, end, width=0), "has 2 by 0 pixels; expected 1 to 2147483647 each"),
+        "of_8_bits": (png(data, end, bits=8), "has 8 bits a channel and PNG colour type 0"),
+        "of_colours": (png(data, end, colour=2), "has 16 bits a channel and PNG colour type 2"),
+        "interlaced": (png(data, end, interlace=1), "is interlaced; expected rows in order"),
+    }
+
+
 def corpus() -> dict[str, Cases]:
     """By fuzz target."""
     mcap = {name: (content, sentence) for name, (content, _, sentence) in mcap_files.malformed().items()}
-    return {"mcap": mcap, **message_files.malformed(), "pcd": pcds(), "ply": plys()}
+    return {
+        "mcap": mcap,
+        **message_files.malformed(),
+        "pcd": pcds(),
+        "ply": plys(),
+        "npy": npys(),
+        "kitti": kittis(),
+        "png": pngs(),
+    }
 
 
 def main() -> None:
