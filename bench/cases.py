@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bench import peers
 from bench.attention import ATTENTION_CASES, ActionCase, AttentionCase
+from bench.builds import BUILD_CASES, BuildCase
 from bench.goals import GOALS, Row
 from bench.logs import LOG_CASES, McapCase
 from bench.messages import MESSAGE_CASES, MessageCase
@@ -330,7 +331,16 @@ METHODS = (
 )
 
 AnyCase = (
-    Case | VoxelCase | SparseCase | DownsampleCase | TsdfCase | AttentionCase | ActionCase | McapCase | MessageCase
+    Case
+    | VoxelCase
+    | SparseCase
+    | DownsampleCase
+    | TsdfCase
+    | AttentionCase
+    | ActionCase
+    | McapCase
+    | MessageCase
+    | BuildCase
 )
 CASES: tuple[AnyCase, ...] = (
     *WITH_GOALS,
@@ -342,6 +352,7 @@ CASES: tuple[AnyCase, ...] = (
     *ATTENTION_CASES,
     *LOG_CASES,
     *MESSAGE_CASES,
+    *BUILD_CASES,
 )
 
 

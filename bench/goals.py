@@ -69,7 +69,10 @@ CPU_FACTORS: dict[tuple[str, str], dict[str, float]] = {
         ("decode", name): {"mcap-ros2-support": 20}
         for name in ("10K Imu", "10K JointState, 7 joints", "200 PointCloud2, 1K points of 4 floats")
     },
+    ("build", "1 GiB of PointCloud2 and Imu, zstd"): {"zstd -d + cp": 0.6},
 }
+# (op, case) to MiB that are resident at most.
+PEAKS: dict[tuple[str, str], float] = {("build", "1 GiB of PointCloud2 and Imu, zstd"): 300}
 
 
 class Absent(Exception):
@@ -83,6 +86,7 @@ class Row:
     name: str
     devices: tuple[str, ...] = ("cuda", "cpu")
     roundings: float = 1  # that explain what a result is off by
+    is_long: bool = False  # --quick leaves it out
 
     @property
     def title(self) -> str:
@@ -104,6 +108,10 @@ class Row:
     def compared(self, who: str, results: list[Any]) -> list[Any]:
         """What of a contender's results, and of the truth, must be the same."""
         return results
+
+    def figures(self, who: str, inputs: Any) -> dict[str, float]:
+        """What else a row says of a contender."""
+        return {}
 
     def waits(self, who: str) -> bool:
         """For the GPU, which keeps it out of CUDA graphs: it has no cold figure."""

@@ -1,6 +1,7 @@
-"""Messages of ROS 2 decoded on one core, ours beside mcap-ros2-support. Ours become arrays of all their numbers; theirs
-objects. Of a cloud theirs has the bytes alone; "+ numpy" makes the points of them, as users do, [N, channels]. What is
-decoded is dropped again, as whoever streams a recording does; that all of it agrees is seen once, before."""
+"""Messages of ROS 2 decoded on one core, ours beside mcap-ros2-support, by decoders that have read the schema before.
+Ours become arrays of all their numbers; theirs objects. Of a cloud theirs has the bytes alone; "+ numpy" makes the
+points of them, as users do, [N, channels]. What is decoded is dropped again, as whoever streams a recording does; that
+all of it agrees is seen once, before."""
 
 from __future__ import annotations
 
@@ -40,6 +41,7 @@ class MessageCase(Row):
     number: int
     layout: tuple[list[Field], int] | None = None  # of a cloud: its fields and the bytes of a point
     points: int = 0
+    resolution: float = 0  # of a cloud's numbers; 0: whatever float32 has
 
     op = "decode"
     devices = ("cpu",)
@@ -67,6 +69,8 @@ class MessageCase(Row):
             data = np.zeros(self.points, _dtype(self.layout))
             for name in data.dtype.names or ():
                 data[name] = rng.normal(size=self.points) if data[name].dtype.kind == "f" else rng.integers(0, 64)
+                if self.resolution:
+                    data[name] = np.round(data[name] / self.resolution) * self.resolution
             content = data.view(np.uint8)
             return kind(header, 1, self.points, described, False, step, step * self.points, content, True)
         if self.type == "sensor_msgs/msg/Imu":
@@ -77,15 +81,15 @@ class MessageCase(Row):
         return kind(header, [f"panda_joint{joint}" for joint in range(1, 8)], *rng.normal(size=(3, 7)))
 
     def ours(self, rc: ModuleType, recorded: Recorded) -> Call:
-        def call() -> Tensor:
-            return torch.stack([_last_row(values) for values in self._pieces(recorded)])
+        decoder = self._our_decoder(recorded)
+        return lambda: _stack([_last_row(values) for values in self._pieces(decoder, recorded)])
 
-        return call
-
-    def _pieces(self, recorded: Recorded) -> Iterator[Numbers]:
+    def _our_decoder(self, recorded: Recorded) -> Any:
         from robocache import _core
 
-        decoder = _core.Decoder(self.type, "ros2msg", recorded.schema.encode(), "cdr", "/topic")
+        return _core.Decoder(self.type, "ros2msg", recorded.schema.encode(), "cdr", "/topic")
+
+    def _pieces(self, decoder: Any, recorded: Recorded) -> Iterator[Numbers]:
         for begin in range(0, self.number, self.batch):
             decoder.add(recorded.messages[begin : begin + self.batch])
             for piece in decoder.take():
@@ -108,7 +112,7 @@ class MessageCase(Row):
                     message = self._points(message)
                 if k % self.batch == 0 or k == self.number:
                     kept.append(_last_row(message if who == WITH_NUMPY else self._numbers(message)))
-            return torch.stack(kept)
+            return _stack(kept)
 
         return call
 
@@ -134,7 +138,8 @@ class MessageCase(Row):
     def truth(self, recorded: Recorded) -> list[Tensor]:
         decode = self._decoder(recorded)
         theirs = np.concatenate([self._numbers(decode(data)) for data, _, _ in recorded.messages])
-        if not np.array_equal(np.concatenate(list(self._pieces(recorded))), theirs):
+        ours = np.concatenate(list(self._pieces(self._our_decoder(recorded), recorded)))
+        if not np.array_equal(ours, theirs):
             raise ValueError(f"{self.name}: not what mcap-ros2-support decodes")
         return [self.other_call(PACKAGE, recorded)()]
 
@@ -144,8 +149,12 @@ class MessageCase(Row):
         return sum(len(data) for data, _, _ in recorded.messages) + self.number * numbers
 
 
-def _last_row(values: Numbers) -> Tensor:
-    return torch.from_numpy(values[-1].astype(np.float64))
+def _last_row(values: Numbers) -> Numbers:
+    return values[-1].astype(np.float64)
+
+
+def _stack(rows: list[Numbers]) -> Tensor:
+    return torch.from_numpy(np.stack(rows))
 
 
 def _dtype(layout: tuple[list[Field], int]) -> np.dtype[Any]:

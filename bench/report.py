@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench import records
-from bench.goals import COMPILED, CPU_FACTORS, EAGER, FLOOR, GOALS, GPU_FACTORS, OURS
+from bench.goals import COMPILED, CPU_FACTORS, EAGER, FLOOR, GOALS, GPU_FACTORS, OURS, PEAKS
 
 Group = tuple[records.Row | None, records.Row | None, records.Row | None]
 
@@ -57,6 +57,9 @@ def goals(rows: Sequence[records.Row], device: str) -> list[tuple[str, str, str,
             if other:
                 times = faster(ours, other)
                 found.append((title, f"{factor:.3g}x {who}", f"{times:.2f}x", times >= factor))
+        if key in PEAKS and "peak_mib" in ours:
+            peak, most = ours["peak_mib"], PEAKS[key]
+            found.append((title, f"{most:g} MiB", number(peak), peak <= most))
     return found
 
 

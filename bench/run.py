@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from bench import attention, logs, messages, others, records, timing
+from bench import attention, builds, logs, messages, others, records, timing
 from bench.cases import (
     CASES,
     PEER_TOLERANCE,
@@ -39,7 +39,7 @@ from bench.goals import COMPILED, EAGER, OURS, Absent
 from bench.progress import Progress
 from bench.report import table
 
-PEERS = (EAGER, COMPILED, *others.NAMES, *attention.NAMES, *logs.NAMES, *messages.NAMES)
+PEERS = (EAGER, COMPILED, *others.NAMES, *attention.NAMES, *logs.NAMES, *messages.NAMES, *builds.NAMES)
 
 
 class Disagreement(Exception):
@@ -109,7 +109,7 @@ class Bench:
             row["wall_us"] = timing.wall(calls[0], self.effort, self.synchronize)
             row["wall_p99_us"] = timing.tail_on_cpu(calls[0], self.effort, row["wall_us"])
             row["memcpy_share"] = row["floor_us"] / row["wall_us"]
-            return row
+            return row | case.figures(who, sets[0])
         row["wall_us"] = timing.wall(calls[0], self.effort, self.synchronize)
         row["wall_p99_us"] = timing.tail_on_cuda(calls[0], self.effort, row["wall_us"])
         if case.waits(who):
@@ -276,7 +276,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="default: build/bench/<machine>.json; rows not measured are kept")
     parser.add_argument("--only", metavar="PATTERN", help="cases whose title contains it; * is anything")
     parser.add_argument(
-        "--quick", action="store_true", help="fewer repeats; torch.compile only on the rows that have a goal"
+        "--quick",
+        action="store_true",
+        help="fewer repeats; no long cases; torch.compile only on the rows that have a goal",
     )
     parser.add_argument(
         "--peers", default=",".join(PEERS), help=f"comma separated, of {', '.join(PEERS)}; none: ours alone"
@@ -301,7 +303,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if importlib.util.find_spec("robocache") is None:
         print("bench.run: robocache is not installed in this Python; `make bench` installs it", file=sys.stderr)
         return 2
-    cases = [case for case in select(options.only) if device in case.devices]
+    cases = [case for case in select(options.only) if device in case.devices and not (options.quick and case.is_long)]
     if not cases:
         print(f"bench.run: no case matches {options.only!r}; the titles are:", file=sys.stderr)
         print("\n".join(f"  {case.title}" for case in CASES), file=sys.stderr)

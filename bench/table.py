@@ -86,7 +86,12 @@ def cpu_table(record: records.Row) -> str:
         factor = f"{eager['wall_us'] / ours['wall_us']:.1f}x" if ours and eager else "-"
         share = f"{ours['memcpy_share']:.0%}" if ours else "-"
         lines.append(_line(f"{op} {case}", str(threads), *walls, factor, share))
-    return "\n".join([*lines, *_others(record), "", _import(record)]).rstrip()
+    return "\n".join([*lines, *_others(record), "", _peaks(record) + _import(record)]).rstrip()
+
+
+def _peaks(record: records.Row) -> str:
+    peaks = [(f"{row['op']} {row['case']}", row["peak_mib"]) for row in record["rows"] if "peak_mib" in row]
+    return "".join(f"{title}: at most {peak:.0f} MiB of resident memory. " for title, peak in peaks)
 
 
 def _others(record: records.Row) -> list[str]:

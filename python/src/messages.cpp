@@ -16,7 +16,7 @@
 //            methods: tuple[tuple[str, int, int], ...], ragged: bool, metadata: dict[str, str])
 //       methods: (method, begin, end) over the flattened shape, all channels once; (): align's default.
 //       Channels may be added from one piece of a stream to the next (earlier pieces: NaN there), never taken away.
-//       metadata["time"]: "stamp", "log", "publish", or "varies": what "auto" chose.
+//       metadata["time"]: "stamp", "log", "publish", or "varies": what "auto" chose. Pieces share their info.
 //
 //   _core.McapRecording(source: object, name: str, time: str = "auto")
 //       source: what robocache._bytes.source_of makes (source.h). Reads the summary (or, where there is none, the records) and no message.
@@ -38,6 +38,7 @@
 
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -90,18 +91,40 @@ nb::tuple info_of(const StreamInfo& info) {
                         info.is_ragged, metadata);
 }
 
-nb::tuple piece_of(StreamBatch&& batch) {
-  return nb::make_tuple(info_of(*batch.info), numpy_of(std::move(batch.values)), take(std::move(batch.times)),
+// Batches of a stream nearly always share what is said of it: its tuple is made once.
+class Infos {
+ public:
+  nb::tuple of(const std::shared_ptr<const StreamInfo>& info) {
+    auto& [known, tuple] = by_name_[info->name];
+    if (known != info) {
+      tuple = info_of(*info);
+      known = info;
+    }
+    return tuple;
+  }
+
+ private:
+  std::unordered_map<std::string, std::pair<std::shared_ptr<const StreamInfo>, nb::tuple>> by_name_{};
+};
+
+nb::tuple piece_of(StreamBatch&& batch, Infos& infos) {
+  return nb::make_tuple(infos.of(batch.info), numpy_of(std::move(batch.values)), take(std::move(batch.times)),
                         take(std::move(batch.arrivals)),
                         batch.info->is_ragged ? take(std::move(batch.lengths)) : nb::none());
 }
 
-Decoder make_decoder(const std::string& name, const std::string& encoding, const nb::bytes& text,
-                     const std::string& message_encoding, const std::string& topic, const std::string& time) {
-  return {{name, encoding, std::string(text.c_str(), text.size())}, message_encoding, topic, parse_time(time)};
+struct TopicDecoder {
+  Decoder decoder;
+  Infos infos{};
+};
+
+TopicDecoder make_decoder(const std::string& name, const std::string& encoding, const nb::bytes& text,
+                          const std::string& message_encoding, const std::string& topic, const std::string& time) {
+  const Schema schema{name, encoding, std::string(text.c_str(), text.size())};
+  return {.decoder = {schema, message_encoding, topic, parse_time(time)}};
 }
 
-nb::tuple add(Decoder& decoder, const nb::list& messages) {
+nb::tuple add(TopicDecoder& topic, const nb::list& messages) {
   std::int64_t broken = 0;
   nb::object first = nb::none();
   const Py_ssize_t count = PyList_Size(messages.ptr());
@@ -118,7 +141,7 @@ nb::tuple add(Decoder& decoder, const nb::list& messages) {
     const std::int64_t publish = PyLong_AsLongLong(PyTuple_GetItem(message, 2));
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
     try {
-      decoder.add({reinterpret_cast<const std::byte*>(data), static_cast<std::size_t>(size)}, log, publish);
+      topic.decoder.add({reinterpret_cast<const std::byte*>(data), static_cast<std::size_t>(size)}, log, publish);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::file) throw;
       if (broken++ == 0) first = text_from(error.what());
@@ -127,9 +150,9 @@ nb::tuple add(Decoder& decoder, const nb::list& messages) {
   return nb::make_tuple(broken, first);
 }
 
-nb::list take_pieces(Decoder& decoder) {
+nb::list take_pieces(TopicDecoder& topic) {
   nb::list pieces;
-  for (StreamBatch& batch : decoder.take()) pieces.append(piece_of(std::move(batch)));
+  for (StreamBatch& batch : topic.decoder.take()) pieces.append(piece_of(std::move(batch), topic.infos));
   return pieces;
 }
 
@@ -143,6 +166,7 @@ struct Pieces {
   nb::object owner;  // of the recording
   Recording* recording;
   std::optional<McapBatches> batches;
+  Infos infos{};
 };
 
 nb::dict summary_of(const Recording& recording) {
@@ -173,26 +197,26 @@ nb::object next_piece(Pieces& pieces) {
     pieces.batches.reset();
     throw nb::stop_iteration();
   }
-  return piece_of(std::move(*batch));
+  return piece_of(std::move(*batch), pieces.infos);
 }
 
 }  // namespace
 
 void bind_messages(nb::module_& m) {
-  nb::class_<Decoder>(m, "Decoder", "The messages of one topic into pieces of streams.")
+  nb::class_<TopicDecoder>(m, "Decoder", "The messages of one topic into pieces of streams.")
       .def(nb::new_(&make_decoder), nb::arg("name"), nb::arg("encoding"), nb::arg("text"), nb::arg("message_encoding"),
            nb::arg("topic"), nb::arg("time") = "auto")
       .def("add", &add, nb::arg("messages"),
            nb::sig("def add(self, messages: list[tuple[bytes, int, int]]) -> tuple[int, str | None]"))
       .def_prop_ro(
           "streams",
-          [](const Decoder& decoder) {
+          [](const TopicDecoder& topic) {
             nb::list infos;
-            for (const StreamInfo& info : decoder.streams()) infos.append(info_of(info));
+            for (const StreamInfo& info : topic.decoder.streams()) infos.append(info_of(info));
             return infos;
           },
           nb::sig("def streams(self) -> list[typing.Any]"))
-      .def_prop_ro("bytes", [](const Decoder& decoder) { return decoder.bytes(); })
+      .def_prop_ro("bytes", [](const TopicDecoder& topic) { return topic.decoder.bytes(); })
       .def("take", &take_pieces, nb::sig("def take(self) -> list[typing.Any]"));
 
   nb::class_<Pieces>(m, "Pieces", "One pass over a recording.")

@@ -77,14 +77,11 @@ import message_files  # noqa: E402
 
 for name, content in mcap_files.valid().items():
     write("mcap", name, content)
-for name, (content, _, _) in mcap_files.malformed().items():
-    write("mcap", name, content)
 
 # Schemas and messages
-for kind in (message_files.valid(), message_files.malformed()):
-    for target, files in kind.items():
-        for name, content in files.items():
-            write(target, name, content)
+for target, files in message_files.valid().items():
+    for name, content in files.items():
+        write(target, name, content)
 
 
 # The cache: a manifest of two streams, and a shard of each

@@ -58,6 +58,13 @@ def lz4_frame(data: bytes) -> bytes:
     return b"\x04\x22\x4d\x18\x60\x40\x82" + struct.pack("<I", len(data) | 1 << 31) + data + bytes(4)
 
 
+def lz4_zeros(count: int) -> bytes:
+    """`count` times 64 KiB of zeros, 273 bytes each: a literal, and a match of all the rest."""
+    rest = (1 << 16) - 1 - 4 - 15 - 5  # the last 5 bytes of a block are literals
+    block = b"\x1f\0\1\0" + b"\xff" * (rest // 255) + bytes([rest % 255]) + b"\x50" + bytes(5)
+    return b"\x04\x22\x4d\x18\x60\x40\x82" + count * (struct.pack("<I", len(block)) + block) + bytes(4)
+
+
 PACK = {"": bytes, "zstd": zstd_frame, "lz4": lz4_frame}
 
 
@@ -139,13 +146,119 @@ def malformed() -> dict[str, tuple[bytes, int, str]]:
     """Files with something wrong: how many messages a reader finds all the same, and a part of what it says."""
     whole = finish(chunk(TWO, (1, 2)))
     far = (1 << 64) - 1
+    long = struct.pack("<I", (1 << 32) - 1)  # of a string that is not there
+    ids = struct.pack("<HH", 1, 1)
     summary = schema() + channel() + statistics()
+    footer = struct.pack("<QQI", START, 0, 0)
     return {
+        "cut_in_header": (whole[:15], 0, "the last 7 bytes are lost"),
+        "cut_in_record_head": (MAGIC + header() + TWO + b"\5\0\0", 2, "the last 3 bytes are lost"),
+        "cut_in_footer": (whole[:-20], 2, "is a Footer of 20 bytes, cut off"),
+        "header_string_past_record": (
+            MAGIC + record(HEADER, long) + whole[START:],
+            2,
+            "does not begin with a Header record",
+        ),
+        "schema_name_past_record": (
+            finish(record(SCHEMA, ids[:2] + long) + channel(1, 0) + message(1)),
+            1,
+            "a Schema ends inside a field",
+        ),
+        "topic_past_record": (
+            finish(record(CHANNEL, ids + long + b"/a") + message(1)),
+            0,
+            "a Channel ends inside a field",
+        ),
+        "map_past_record": (
+            finish(record(CHANNEL, ids + text("/a") + text("text") + long) + message(1)),
+            0,
+            "a Channel ends inside a field",
+        ),
+        "map_entry_past_map": (
+            finish(record(CHANNEL, ids + text("/a") + text("text") + text(long)) + message(1)),
+            0,
+            "a Channel ends inside a field",
+        ),
+        "channel_without_schema": (finish(channel(1, 7) + message(1)), 1, ""),
+        "second_header": (finish(header() + TWO), 2, ""),
+        "second_data_end": (finish(chunk(TWO) + record(DATA_END, bytes(4)) + chunk(message(3))), 2, ""),
+        "footer_too_long": (
+            whole[:-37] + record(FOOTER, bytes(20), far) + MAGIC,
+            2,
+            "a Footer of 18446744073709551615 bytes",
+        ),
+        "footer_too_short": (whole[:-37] + record(FOOTER, bytes(3)) + MAGIC, 2, ""),
+        "chunk_too_short": (finish(TWO + record(CHUNK, bytes(20))), 2, "its Chunk at byte 179 ends inside a field"),
+        "chunk_of_less_than_it_says": (
+            finish(TWO + record(CHUNK, chunk(TWO)[9:-50])),
+            2,
+            "its Chunk at byte 179 ends inside a field",
+        ),
+        "chunk_of_nothing": (finish(chunk(b"") + TWO), 2, ""),
+        "chunk_times_backward": (finish(chunk(TWO, (9, 1))), 2, ""),
+        "chunk_times_lie": (finish(chunk(TWO, (5, 6)), summary + chunk_index(START, len(chunk(TWO)), (5, 6))), 2, ""),
+        "zstd_of_a_huge_window": (
+            finish(chunk(TWO, compression="zstd", packed=b"\x28\xb5\x2f\xfd\0\xa8\1\0\0")),
+            0,
+            "unpacks to 0 bytes and says 150",
+        ),
+        "lz4_bomb": (
+            finish(chunk(b"has a record of type 0", compression="lz4", packed=lz4_zeros(4), size=4 << 16, crc=0)),
+            0,
+            "",
+        ),
+        "lz4_of_more_than_it_says": (
+            finish(chunk(TWO, compression="lz4", packed=lz4_zeros(1))),
+            0,
+            "unpacks to more than the 150 bytes",
+        ),
+        "summary_is_the_data": (MAGIC + header() + TWO + record(FOOTER, footer) + MAGIC, 2, ""),
+        "summary_of_messages": (finish(TWO, schema() + channel() + message(3)), 2, ""),
+        "summary_offset_at_itself": (
+            finish(TWO, summary + record(SUMMARY_OFFSET, struct.pack("<BQQ", SUMMARY_OFFSET, START, far))),
+            2,
+            "",
+        ),
+        "statistics_lie": (finish(chunk(TWO), schema() + channel() + statistics(99, 7)), 2, ""),
+        "index_at_the_footer": (
+            finish(chunk(TWO), summary + chunk_index(len(whole) - 37, 29, (1, 2))),
+            2,
+            "point outside its data",
+        ),
+        "index_at_itself": (
+            finish(chunk(TWO), summary + chunk_index(len(whole) + 160, 90, (1, 2))),
+            2,
+            "point outside its data",
+        ),
+        "index_of_other_length": (finish(chunk(TWO), summary + chunk_index(START, 20, (1, 2))), 2, ""),
+        "message_index_outside": (
+            finish(chunk(TWO), summary + chunk_index(START, len(chunk(TWO)), (1, 2), indexes=1 << 40)),
+            2,
+            "point outside its data",
+        ),
+        "message_index_of_other_times": (finish(chunk(TWO, (1, 2)) + message_index([7] * 5, 9)), 2, ""),
+        "attachment_past_record": (
+            finish(TWO + record(ATTACHMENT, bytes(16) + text("a") + text("b") + bytes(7))),
+            2,
+            "its Attachment at byte 179 ends inside a field",
+        ),
+        "attachment_index_outside": (
+            finish(
+                TWO, summary + record(ATTACHMENT_INDEX, struct.pack("<QQQQQ", far, 9, 1, 1, 5) + text("a") + text("b"))
+            ),
+            2,
+            "",
+        ),
+        "metadata_index_at_itself": (
+            finish(TWO, summary + record(METADATA_INDEX, struct.pack("<QQ", len(whole), 30) + text("robot"))),
+            2,
+            "",
+        ),
         "cut_in_chunk": (whole[: START + 50], 0, f"its record at byte {START} is a Chunk"),
         "cut_in_summary": (indexed()[:-60], 2, "no message is"),
         "cut_after_chunk": (MAGIC + header() + chunk(TWO), 2, "ends without a footer"),
         "only_magic": (MAGIC, 0, "does not begin with a Header record"),
-        "zeros_at_the_end": (MAGIC + header() + TWO + bytes(4096), 2, "the last 4096 bytes are lost"),
+        "zeros_at_the_end": (MAGIC + header() + TWO + bytes(1000), 2, "the last 1000 bytes are lost"),
         "after_the_end": (whole + b"more", 2, "goes on for 4 bytes after its end"),
         "no_closing_magic": (whole[:-8] + b"deadbeef", 2, "does not end as an MCAP file does"),
         "chunk_crc": (finish(chunk(TWO, (1, 2), crc=1)), 0, "with messages from 1 to 2, does not match its CRC"),

@@ -50,6 +50,12 @@ def valid() -> dict[str, dict[str, bytes]]:
     )
     points = CDR + STAMP + struct.pack("<II", 1, 2) + fields + struct.pack("<B3xIII", 0, 8, 16, 16) + bytes(17)
     found["ros2"]["points"] = schema("sensor_msgs/msg/PointCloud2", cloud, points, points)
+    fields = b"".join(
+        text(name) + struct.pack("<IB3xI", offset, kind, 1)
+        for name, offset, kind in ((b"x", 0, 7), (b"y", 4, 7), (b"ring", 22, 4), (b"t", 28, 7), (b"n", 24, 1))
+    )
+    points = CDR + STAMP + struct.pack("<III", 2, 3, 5) + fields + struct.pack("<B3xIII", 0, 32, 96, 192) + bytes(193)
+    found["ros2"]["padded points"] = schema("sensor_msgs/msg/PointCloud2", cloud, points, points)
     image = "std_msgs/Header header\nuint32 height\nuint32 width\nstring encoding\nuint8 is_bigendian\nuint32 step\n"
     image += "uint8[] data"
     pixels = CDR + STAMP + struct.pack("<II", 2, 2) + text(b"mono8") + struct.pack("<B3xII", 0, 2, 4) + bytes(4)
@@ -76,28 +82,141 @@ enum Level { A, B }; }; };"""
     return found
 
 
-def malformed() -> dict[str, dict[str, bytes]]:
+def malformed() -> dict[str, dict[str, tuple[bytes, str]]]:
+    """By fuzz target, by name: and a part of what is said, of the schema or of the first message that is left out."""
     cut = "\n===\nMSG: p/"
     deep = "A0 a" + "".join(f"{cut}A{k}\nA{k + 1} a" for k in range(40)) + f"{cut}A40\nuint8 x"
     doubling = "A0 a" + "".join(f"{cut}A{k}\nA{k + 1} a\nA{k + 1} b" for k in range(25)) + f"{cut}A25\nstring x"
     aliases = "module p { typedef A B; typedef B A; typedef sequence<C> C; struct T { A a; C c; }; };"
     bomb = b"\x28\xb5\x2f\xfd\xe0\xff\xff\xff\xff\xff\xff\xff\x7f\x01\0\0"
     long = CDR + b"\xff" * 4, CDR + bytes(4) + b"\xff\xff\xff\x1f"
+    most = struct.pack("<I", (1 << 32) - 1)
+
+    def of(name: str, *messages: bytes) -> bytes:
+        """Other messages of a valid schema."""
+        content = valid()["ros2"][name]
+        return content[: content.index(b"\0", 1) + 1] + framed(*messages)
+
+    one = struct.pack("<I", 1)
+    field = text(b"x") + struct.pack("<IB3xI", 0, 7, 1)
+
+    def points(size: tuple[int, int], fields: bytes, step: int, bytes_: int = 16, count: int = 1) -> bytes:
+        head = CDR + STAMP + struct.pack("<II", *size) + struct.pack("<I", count) + fields
+        return of("points", head + struct.pack("<B3xIII", 0, step, 0, bytes_) + bytes(17))
+
+    def idl(definition: str) -> bytes:
+        return schema("p/T", f"module p {{ {definition} }};", CDR + bytes(8), kind=1)
+
     return {
         "ros2": {
-            "cycle": schema("p/T", f"A a{cut}A\nT[] t", CDR),
-            "deep": schema("p/T", deep, CDR),
-            "doubling": schema("p/T", doubling, CDR),
-            "huge array": schema("p/T", "float64[4294967295] x", CDR),
-            "huge array of structures": schema("p/T", f"A[4294967295] x{cut}A\nstring s", CDR),
-            "long sequences": schema("p/T", "uint8[] a\nfloat64[] b", *long),
-            "aliases of themselves": schema("p/T", aliases, CDR, kind=1),
-            "unclosed annotation": schema("p/T", '@a(((("\\', kind=1),
-            "zstd bomb": schema("p/T", "uint8 a", bomb),
+            # Schemas
+            "cycle": (schema("p/T", f"A a{cut}A\nT[] t", CDR), 'type "p/T" holds itself'),
+            "deep": (schema("p/T", deep, CDR), "types are nested deeper than 32"),
+            "doubling": (schema("p/T", doubling, CDR), 'type "p/msg/T" has more than 131072 fields'),
+            "huge_array": (
+                schema("p/T", "float64[4294967295] x", CDR),
+                'field "x": the type has more than 65536 numbers',
+            ),
+            "huge_array_of_structures": (
+                schema("p/T", f"A[4294967295] x{cut}A\nstring s", CDR),
+                'type "p/msg/T" has more than 131072 fields',
+            ),
+            "huge_bound": (
+                schema("p/T", "uint8[<=4294967295] x\nstring<=4294967295 s", CDR + most + most),
+                "ends after 12 bytes, where a sequence",
+            ),
+            "size_past_32_bits": (schema("p/T", "uint8[4294967296] x", CDR), 'type "uint8[4294967296]"'),
+            "size_is_no_number": (schema("p/T", "uint8[-1] x", CDR), 'type "uint8[-1]" has the'),
+            "size_without_end": (schema("p/T", "uint8[3 x", CDR), 'type "uint8[3" has no ]'),
+            "no_name": (schema("p/T", "uint8", CDR), '"uint8" is neither a field'),
+            "no_such_type": (schema("p/T", "Missing m", CDR), 'type "Missing" is not defined'),
+            "no_definition": (schema("p/T", "uint8 a\n===\nuint8 b", CDR), 'expected "MSG'),
+            "bytes_as_schema": (schema("p/T", "\x01\x02\x7f", CDR), '"\\x01\\x02\\x7f" is neither'),
+            "long_names": (
+                schema("p/T", f"A[200] {'n' * 1500}{cut}A\nuint8[200] m", CDR),
+                "the names of its fields are too long",
+            ),
+            "aliases_of_themselves": (schema("p/T", aliases, CDR, kind=1), 'type "p/B" is a name of itself'),
+            "unclosed_annotation": (schema("p/T", '@a(((("\\', kind=1), 'type "p/T" is not defined'),
+            "unclosed_module": (schema("p/T", "module p { struct T { octet a;", kind=1), 'expected a type, not ""'),
+            "deep_sequences": (idl(f"struct T {{ {'sequence<' * 60}octet{'>' * 60} a; }};"), "sequences are nested"),
+            "many_dimensions": (idl(f"struct T {{ octet a{'[2]' * 40}; }};"), '"a" has more than 8'),
+            "constant_of_itself": (idl("const long N = N; struct T { octet a[N]; };"), 'the size "N"; expected 1'),
+            "base_of_itself": (idl("struct T : T { octet a; };"), '"p/T" has a base, which is'),
+            "a_union": (idl("union T switch (long) { case 1: octet a; };"), '"union" is not read'),
+            # Messages
+            "no_header": (schema("p/T", "uint8 a", b"\0\1"), "has 2 bytes; CDR begins with 4"),
+            "unknown_kind": (schema("p/T", "uint8 a", b"\x55\1\0\0\0"), "is CDR of kind 21761; plain CDR (0, 1)"),
+            "ends_early": (schema("p/T", "uint8 a\nfloat64 b", CDR + bytes(9)), "ends after 13 bytes, where 1 numbers"),
+            "big_endian_ends_early": (
+                schema("p/T", "uint32[] a", BIG + b"\0\0\0\2" + bytes(7)),
+                "ends after 15 bytes, where a sequence",
+            ),
+            "long_sequences": (schema("p/T", "uint8[] a\nfloat64[] b", *long), "ends after 8 bytes, where a sequence"),
+            "long_string": (schema("p/T", "string s\nuint8 a", CDR + most), "ends inside a string of 4294967295"),
+            "long_wide_string": (
+                schema("p/T", "wstring s\nuint8 a", CDR + struct.pack("<I", 1 << 30) + bytes(9)),
+                "ends inside a wide string of",
+            ),
+            "long_sequence_of_structures": (schema("p/T", f"A[] a{cut}A\nuint8[] b", CDR + most + bytes(40)), ""),
+            "past_its_bound": (
+                schema("p/T", "uint8[<=2] a", CDR + struct.pack("<I", 3) + bytes(3)),
+                "has a sequence of 3 elements; its",
+            ),
+            "zstd_bomb": (schema("p/T", "uint8 a", bomb), "zstd packed does not say its size"),
+            "zstd_cut": (schema("p/T", "uint8 a", bomb[:5]), "zstd packed does not say its size"),
+            "joints_of_no_number": (of("joints", CDR + STAMP + most), "ends after 24 bytes, where a sequence"),
+            "more_positions_than_joints": (
+                of("joints", CDR + STAMP + one + text(b"a") + struct.pack("<IddII", 2, 1, 2, 0, 0)),
+                "has 1 joints and 2 values of position",
+            ),
+            "frames_of_no_number": (of("tree", CDR + most), "ends after 8 bytes, where a sequence"),
+            "image_of_no_number": (
+                of("image", CDR + STAMP + bytes(8) + text(b"mono8") + bytes(4) + most),
+                "ends after 48 bytes, where a sequence",
+            ),
+            "points_of_no_bytes": (points((1, 2), field, 0), "has points of 0 bytes and a field that"),
+            "points_past_the_data": (points((1, 3), field, 8), "has 16 bytes for 1 x 3 points of 8"),
+            "points_past_64_bits": (
+                points(((1 << 32) - 1, (1 << 32) - 1), field, (1 << 32) - 1),
+                "has rows of 0 bytes for 4294967295",
+            ),
+            "field_past_the_point": (
+                points((1, 2), text(b"x") + struct.pack("<IB3xI", 1 << 31, 7, 1), 8),
+                "has points of 8 bytes and a field that",
+            ),
+            "field_of_huge_count": (
+                points((1, 2), text(b"x") + struct.pack("<IB3xI", 0, 7, (1 << 32) - 1), 8),
+                "has points of more than 4096 numbers",
+            ),
+            "field_of_no_datatype": (
+                points((1, 2), text(b"x") + struct.pack("<IB3xI", 0, 9, 1), 8),
+                'has a field "x" of datatype 9; 1 to 8',
+            ),
+            "fields_of_one_name": (points((1, 2), 2 * field, 8, count=2), "has two fields of one name"),
+            "fields_past_the_message": (
+                points((1, 2), field, 8, count=(1 << 32) - 1),
+                "ends after 85 bytes, where a sequence",
+            ),
         },
         "json": {
-            "deep": framed(b"[" * 2000),
-            "overflow": framed(b'{"a":1e999}', b'{"a":1}'),
-            "not UTF-8": framed(b'{"a":1,"\xff\xfe":2}', b'{"header":{"stamp":{"sec":1e300}}}'),
+            "deep": (framed(b"[" * 2000), "is nested deeper than 64"),
+            "overflow": (framed(b'{"a":1e999}', b'{"a":1}'), "is no JSON after byte 10: a number is"),
+            "not_utf8": (
+                framed(b'{"a":1,"\xff\xfe":2}', b'{"header":{"stamp":{"sec":1e300}}}'),
+                "is no JSON after byte 9",
+            ),
+            "half": (framed(b'{"a": [1, 2'), "is no JSON after byte 12"),
+            "two_documents": (framed(b'{"a": 1} {"a": 2}'), "is no JSON after byte 10"),
+            "empty": (framed(b""), "is no JSON after byte 1"),
+            "half_a_surrogate": (framed(b'{"\\ud800": 1, "a": "\\udc00"}'), "is no JSON after byte 9"),
+            "zero_in_a_name": (framed(b'{"a\\u0000b": 1}'), ""),
+            "long_name": (framed(b'{"' + b"n" * 2000 + b'": 1}'), ""),
+            "name_twice": (framed(b'{"a": 1, "a": {"b": 2}}', b'{"a": [3]}'), ""),
+            "stamp_past_64_bits": (
+                framed(b'{"header": {"stamp": {"sec": 18446744073709551615, "nanosec": -1}}}'),
+                "has a stamp past 4e9 seconds",
+            ),
+            "not_a_number": (framed(b'{"a": NaN}', b'{"a": -Infinity}'), "is no JSON after byte 7"),
         },
     }

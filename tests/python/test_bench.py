@@ -20,8 +20,9 @@ pytest.importorskip("typer", reason="Typer is not installed")
 
 from bench import others, profile, recordings, records, report, run, table, timing
 from bench.attention import ATTENTION_CASES, AttentionCase
+from bench.builds import BUILD_CASES, COMMANDS
 from bench.cases import SMALL_FUSE
-from bench.goals import CPU_FACTORS, EAGER, GOALS, GPU_FACTORS, OURS, Absent
+from bench.goals import CPU_FACTORS, EAGER, GOALS, GPU_FACTORS, OURS, PEAKS, Absent
 from bench.sparse import SPARSE_CASES, DownsampleCase, SparseCase
 from bench.voxels import VOXEL_CASES, VoxelCase
 
@@ -161,7 +162,30 @@ def test_others_downsample_the_same_cloud(who):
 
 def test_every_goal_is_of_a_row():
     titles = {(case.op, case.name) for case in run.CASES}
-    assert {*GOALS, *GPU_FACTORS, *CPU_FACTORS} <= titles
+    assert {*GOALS, *GPU_FACTORS, *CPU_FACTORS, *PEAKS} <= titles
+
+
+def test_a_build_agrees_with_its_recording(tmp_path, monkeypatch):
+    monkeypatch.setattr("bench.logs.folder", lambda: tmp_path)
+    case = dataclasses.replace(BUILD_CASES[0], clouds=3)
+    inputs = case.make("cpu")
+    measured = run.Bench(rc, "cpu", timing.Effort(quick=True), None)
+    try:
+        for who in (OURS, COMMANDS):
+            measured._agreement(case, who, measured._calls(case, who, [inputs])[0], case.truth(inputs))
+    except Absent as reason:
+        pytest.skip(str(reason))
+    assert 10 < case.figures(OURS, inputs)["peak_mib"] < 300
+
+
+def test_goals_of_memory():
+    common = {"op": "build", "case": "1 GiB of PointCloud2 and Imu, zstd", "floor_us": 1.0, "threads": 1}
+    rows = [common | {"who": OURS, "wall_us": 4e6, "peak_mib": 301.0}, common | {"who": COMMANDS, "wall_us": 3e6}]
+    title = f"{common['op']} {common['case']}"
+    assert report.goals(rows, "cpu") == [
+        (title, f"0.6x {COMMANDS}", "0.75x", True),
+        (title, "300 MiB", "301", False),
+    ]
 
 
 def test_what_is_not_there_is_skipped_and_said(monkeypatch, tmp_path, capsys):

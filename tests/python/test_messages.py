@@ -396,6 +396,10 @@ LAYOUTS: dict[str, tuple[list[tuple[str, int, int, int]], int]] = {
     "doubles": ([("x", 0, 8, 1), ("y", 8, 8, 1), ("z", 16, 8, 1)], 24),
     "counts": ([("position", 0, 7, 3), ("histogram", 12, 2, 5)], 17),
     "backward": ([("z", 8, 7, 1), ("y", 4, 7, 1), ("x", 0, 7, 1)], 12),
+    "integers": ([("a", 1, 1, 2), ("b", 3, 2, 1), ("c", 5, 3, 1), ("d", 8, 4, 2), ("e", 12, 7, 1)], 16),
+    "two channels": ([("x", 28, 7, 1), ("ring", 2, 4, 1)], 32),
+    "past a register": ([*XYZI[:3], ("time", 32, 7, 1)], 36),
+    "unaligned": ([("x", 2, 7, 1), ("ring", 7, 3, 1)], 10),
     "every": ([(f"f{k}", 8 * k, k, 1) for k in POINT_TYPES], 80),
 }
 
@@ -419,6 +423,14 @@ def test_point_cloud(layout: str, organised: bool, big_endian: bool) -> None:
     assert piece.ragged
     assert piece.methods == (("hold", 0, len(names)),)
     assert (piece.metadata["height"], piece.metadata["frame_id"]) == ("3" if organised else "1", "base")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_point_clouds_of_few_points(layout: str) -> None:
+    fields, step = LAYOUTS[layout]
+    made = [cloud(fields, step, width=width, seed=width) for width in range(1, 20)]
+    (piece,) = decode("sensor_msgs/msg/PointCloud2", [message for message, _ in made])
+    assert np.array_equal(piece.values, np.concatenate([points for _, points in made]).astype(piece.values.dtype))
 
 
 def same_values(a: np.ndarray, b: np.ndarray) -> bool:

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "formats/ros2/known.h"
+#include "formats/ros2/lanes.h"
 
 namespace robocache::ros2 {
 namespace {
@@ -182,6 +183,7 @@ class PointCloud : public Known {
     const DType to = stream_->info().dtype;
     if (to == DType::f32 && !exact) cursor.fail("has fields that float32 does not hold; those before it had none");
     runs_.clear();
+    lanes_ = {};
     std::uint32_t out = 0;
     const PointField* last = nullptr;
     for (const PointField& field : fields) {
@@ -192,6 +194,9 @@ class PointCloud : public Known {
       } else {
         runs_.push_back(
             {(to == DType::f32 ? moves_to_float : moves_to_double)[number], field.offset, out, field.count});
+      }
+      for (std::uint32_t k = 0; k < field.count; ++k) {
+        lanes_.add(field.dtype, field.offset + k * static_cast<std::size_t>(size_of(field.dtype)));
       }
       out += field.count * static_cast<std::uint32_t>(size_of(to));
       last = &field;
@@ -220,8 +225,10 @@ class PointCloud : public Known {
       std::memcpy(to, from, count * step);
       return;
     }
+    const bool may_use_lanes = !swapped && stream_->info().dtype == DType::f32;
+    const std::uint64_t moved = may_use_lanes ? lanes_.move(from, step, count, to) : 0;
     constexpr std::uint64_t block = 256;  // so that a point's fields are read from the nearest cache
-    for (std::uint64_t k = 0; k < count; k += block) {
+    for (std::uint64_t k = moved; k < count; k += block) {
       const std::size_t points = std::min(block, count - k);
       for (const Run& run : runs_) {
         run.move(from + k * step + run.offset, step, to + k * row + run.out, row, points, run.count, swapped);
@@ -234,6 +241,7 @@ class PointCloud : public Known {
   std::vector<PointField> fields_{};
   Repeated block_{};  // the fields
   std::vector<Run> runs_{};
+  Lanes lanes_{};
   bool is_plain_ = false;  // the fields lie as the channels do, without gaps
 };
 
