@@ -91,7 +91,13 @@ for kind in (message_files.valid(), message_files.malformed()):
 def described(dtype: str, shape: list[int], ragged: bool) -> dict:
     channels = ["a", "b"] if shape == [2] else []
     about = {"name": f"/{dtype}", "type": "t", "dtype": dtype, "shape": shape, "channels": channels}
-    return {**about, "method": [["hold", 0, 1]], "ragged": ragged, "metadata": {"k": "v"}}
+    return {
+        **about,
+        "method": [["hold", 0, 1]],
+        "ragged": ragged,
+        "metadata": {"k": "varies"},
+        "variants": [{"k": "v"}, {"k": "w"}],
+    }
 
 
 source = {"path": "/run", "size": 3, "mtime": 5, "hash": "00", "options": "", "complete": True}
@@ -102,6 +108,7 @@ for some in tensors:
 tensors[1].append(("inner", "I64", [3]))
 episode = {"name": "e", "task": "", "source": 0, "number": 0, "group": 0, "row": 0, "start": 1, "end": 2}
 episode |= {"samples": {"/float32": 2, "/uint8": 2}, "backward": {"/uint8": 1}, "latency": {"/float32": -5}}
+episode["metadata"] = {"/uint8": 1}
 shards = []
 for stream, some in zip(streams, tensors, strict=True):
     size = {"F32": 4, "U8": 1, "I64": 8}
