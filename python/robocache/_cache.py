@@ -337,7 +337,8 @@ class CachedEpisode:
     samples   {stream: how many}
     streams   {stream: rc.Stream}, mapped when touched: values, times, arrivals, channels, method, latency, and
               max_gap where a recipe says it; with `info`, `backward` (stamps that were sorted) and, of samples that
-              vary in length and of videos (whose frames stay in the data set), `samples`
+              vary in length and of videos (whose frames stay in the data set), `samples`. Channels that only later
+              episodes have are NaN (`values` are a copy then); rows of varying number have the first ones
     """
 
     def __init__(self, cache: Cache, index: int) -> None:
@@ -392,15 +393,16 @@ class CachedStreams(Mapping[str, RecordedStream]):
         values = typed(values, info.dtype)
         samples: Sequence[Any] | None = None
         if inner is not None:
+            if info.shape != values.shape[1:]:  # it was widened later
+                info = info._replace(shape=values.shape[1:], channels=info.channels[: values.shape[1]])
             samples = packed(info, values[inner[0] : inner[-1]], np.diff(inner))
             values = np.arange(len(times), dtype=np.int64)
         elif info.metadata.get("kind") == "video":
             from robocache._lerobot import Frames
 
             samples = Frames(info, values)
-        elif info.shape != values.shape[1:]:  # it was widened later
-            info = info._replace(shape=values.shape[1:], channels=info.channels[: values.shape[1]])
-            info = info._replace(method=first_channels(info.method, values.shape[1]))
+        else:
+            values = widen(values, info.shape)
         channels = info.channels if info.channels and not info.ragged else None
         method = "hold" if info.ragged else info.method
         made = RecordedStream(
@@ -695,7 +697,7 @@ class Cache:
                 seen.append(())
                 continue
             found = episode.streams[name]
-            parts.append(widen(found.values, (1,) if info.ragged else info.shape))
+            parts.append(found.values)
             times_of.append(found.times - found.latency)
             arrivals_of.append(found.arrivals)
             lengths.append(len(found.times))
@@ -805,12 +807,6 @@ def method_of(ranges: Sequence[tuple[str, int, int]], shape: Sequence[int]) -> M
     if len(ranges) == 1 and (ranges[0][1], ranges[0][2]) == (0, int(np.prod(shape, dtype=np.int64))):
         return ranges[0][0]
     return list(ranges)
-
-
-def first_channels(method: Method | None, count: int) -> Method | None:
-    if method is None or isinstance(method, (str, Mapping)):
-        return method
-    return [(name, begin, min(end, count)) for name, begin, end in method if begin < count] or None
 
 
 def method_text(info: StreamInfo) -> str:

@@ -15,6 +15,7 @@ import pytest
 from cache_cases import FakeRecording, check_episode, episode, streams_of
 
 import robocache as rc
+from robocache._recording import Batch, StreamInfo
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -266,14 +267,41 @@ def test_new_channels_widen_a_stream(tmp_path):
     assert cache.streams["joints"].channels == ("a", "b", "c")
     assert cache.streams["joints"].method == [("linear", 0, 2), ("hold", 2, 3)]
     values = [e.streams["joints"].values for e in cache.episodes]
-    np.testing.assert_array_equal(values[0], [[1, 2], [3, 4]])  # committed before: stays as it is
+    np.testing.assert_array_equal(values[0], [[1, 2, nan], [3, 4, nan]])  # its shard has two channels
     np.testing.assert_array_equal(values[1], [[5, 6, nan]])
     np.testing.assert_array_equal(values[2], [[9, 8, 7]])
     np.testing.assert_array_equal(values[3], [[nan, 1, nan]])
-    assert cache.episodes[0].streams["joints"].channels == ("a", "b")
+    assert {e.streams["joints"].channels for e in cache.episodes} == {("a", "b", "c")}
     aligned = cache.align(targets=[0])["joints"].values
     np.testing.assert_array_equal(aligned[:, 0], [[1, 2, nan], [5, 6, nan], [9, 8, 7], [nan, 1, nan]])
     assert rc.verify_cache(tmp_path / "c").problems == []
+
+
+def test_new_fields_widen_clouds(tmp_path):
+    """Rows of an earlier group stay as they are, and say so; a copy has them by name."""
+    times = np.array([0, 10])
+
+    def cloud(*fields):
+        rows = np.arange(3 * len(fields), dtype=np.float32).reshape(3, -1)
+        lengths = np.array([1, 2])
+        info = StreamInfo("/cloud", "t", rows.dtype, rows.shape[1:], fields, None, True, {})
+        recording = FakeRecording("none", [{}])
+        recording.batches = lambda streams: [Batch(0, "/cloud", rows, times, times, lengths, info)]
+        return recording, rows
+
+    path, copy = tmp_path / "c", tmp_path / "copy"
+    with rc.CacheWriter(path, group_bytes=1) as writer:
+        (old, narrow), (new, wide) = cloud("x", "y"), cloud("y", "x", "intensity")
+        writer.add(old)
+        writer.add(new)
+    with rc.CacheWriter(copy) as writer:
+        writer.add(rc.Cache(path))
+    for place, first in ((path, narrow), (copy, np.insert(narrow, 2, np.nan, axis=1))):
+        streams = [e.streams["/cloud"] for e in rc.Cache(place).episodes]
+        for stream, expected in zip(streams, (first, wide[:, [1, 0, 2]]), strict=True):
+            np.testing.assert_array_equal(np.concatenate(stream.samples[:]), expected)
+            assert stream.info.channels == ("x", "y", "intensity")[: expected.shape[1]]
+            assert stream.info.shape == expected.shape[1:]
 
 
 def test_a_cache_goes_into_another(tmp_path):
