@@ -156,7 +156,9 @@ class CacheWriter {
   void end_episode();      // commits where the group is full
   void discard_episode();  // what was appended since begin_episode; nothing where none is open
 
-  void commit();            // whole episodes; throws Error(value) inside one. After a failure it may be called again.
+  // Whole episodes; throws Error(value) inside one. After a failure it may be called again; where the disk may have lost
+  // what waited (fsync failed), it is refused with a sentence rather than written as if it were whole.
+  void commit();
   void close();             // discards an episode that is open, commits, and lets go of the lock
   void abandon() noexcept;  // lets go of the lock without a commit: where close() fails, and nobody will try again
 

@@ -56,7 +56,8 @@ class CacheWriter:
                  (also where an exception ends it). What is committed survives a crash, a full disk, a kill -9.
 
     Memory stays under 64 MiB whatever is added. A full disk, a file that cannot be written: FileError with its name,
-    and what was committed before is kept; commit() may be tried again.
+    and what was committed before is kept; commit() may be tried again, and refuses where the disk may have lost what
+    waits for it.
     """
 
     def __init__(self, path: Path, *, group_bytes: int = GROUP_BYTES) -> None:
