@@ -314,9 +314,12 @@ void parse_content(const Node& root, Manifest& manifest, Streams& streams) {
       variants.push_back(std::make_shared<const Metadata>(manifest.streams.back().metadata));
       return;
     }
-    node["variants"].each(
+    const Node said = node["variants"];
+    if (said.size() < 1 || said.size() > root["episodes"].size()) {  // each is of an episode: bounds their memory, too
+      said.fail("has ", said.size(), " entries for ", root["episodes"].size(), " episodes");
+    }
+    said.each(
         [&](const Node& variant) { variants.push_back(std::make_shared<const Metadata>(parse_metadata(variant))); });
-    if (variants.empty()) node["variants"].fail("is empty");
   });
   root["sources"].each([&](const Node& node) { manifest.sources.push_back(parse_source(node)); });
   root["shards"].each([&](const Node& node) { manifest.shards.push_back(parse_shard(node, manifest, streams)); });

@@ -104,11 +104,12 @@ source = {"path": "/run", "size": 3, "mtime": 5, "hash": "00", "options": "", "c
 streams = [described("float32", [2], False), described("uint8", [], True)]
 tensors = [[("values", "F32", [2, 2])], [("values", "U8", [3]), ("padding", "U8", [5])]]
 for some in tensors:
-    some += [("times", "I64", [2]), ("arrivals", "I64", [2]), ("offsets", "I64", [2])]
+    some += [("times", "I64", [2]), ("arrivals", "I64", [2]), ("offsets", "I64", [3])]
 tensors[1].append(("inner", "I64", [3]))
 episode = {"name": "e", "task": "", "source": 0, "number": 0, "group": 0, "row": 0, "start": 1, "end": 2}
 episode |= {"samples": {"/float32": 2, "/uint8": 2}, "backward": {"/uint8": 1}, "latency": {"/float32": -5}}
-episode["metadata"] = {"/uint8": 1}
+other = episode | {"name": "f", "row": 1, "samples": {"/uint8": 0}, "backward": {}, "latency": {}}
+episodes = [episode, other | {"metadata": {"/uint8": 1}}]
 shards = []
 for stream, some in zip(streams, tensors, strict=True):
     size = {"F32": 4, "U8": 1, "I64": 8}
@@ -118,12 +119,12 @@ for stream, some in zip(streams, tensors, strict=True):
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, end]}
         at = end
     shard = {"file": f"000000{stream['name'].replace('/', '-')}.safetensors", "stream": stream["name"], "group": 0}
-    shard |= {"bytes": at, "episodes": 1, "samples": 2, "rows": 3 if stream["ragged"] else 2}
+    shard |= {"bytes": at, "episodes": 2, "samples": 2, "rows": 3 if stream["ragged"] else 2}
     shard |= {"channels": 1 if stream["ragged"] else 2, "xxh3": {"values": "00"}}
     said = {"format": "robocache", "version": 1, "streams": [stream], "sources": [source], "shards": [shard]}
-    text = json.dumps({"__metadata__": {"robocache": json.dumps({**said, "episodes": [episode]})}, **header}).encode()
+    text = json.dumps({"__metadata__": {"robocache": json.dumps({**said, "episodes": episodes})}, **header}).encode()
     write("cache", stream["dtype"], struct.pack("<Q", len(text)) + text + bytes(at))
     shards.append(shard)
 document = {"format": "robocache", "version": 1, "next_group": 1, "streams": streams, "sources": [source]}
-write("cache", "manifest", json.dumps({**document, "shards": shards, "episodes": [episode]}).encode())
+write("cache", "manifest", json.dumps({**document, "shards": shards, "episodes": episodes}).encode())
 write("cache", "empty", json.dumps({**document, "streams": [], "shards": [], "episodes": []}).encode())
