@@ -150,9 +150,7 @@ class Watch:
         self.low: NDArray[np.float64] | None = None
         self.high: NDArray[np.float64] | None = None
         self.not_finite = 0
-        self.told: set[str] = (
-            set()
-        )  # what its times are, by the decoder: an episode of a cache may differ from the next
+        self.told: set[str] = set()  # what its times are, by the decoder; episodes of a cache may differ
 
     def add(self, batch: Batch) -> None:
         self.times.setdefault(batch.episode, []).append(np.array(batch.times, np.int64))  # no view of a large block
