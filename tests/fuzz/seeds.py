@@ -108,8 +108,8 @@ for some in tensors:
 tensors[1].append(("inner", "I64", [3]))
 episode = {"name": "e", "task": "", "source": 0, "number": 0, "group": 0, "row": 0, "start": 1, "end": 2}
 episode |= {"samples": {"/float32": 2, "/uint8": 2}, "backward": {"/uint8": 1}, "latency": {"/float32": -5}}
-other = episode | {"name": "f", "row": 1, "samples": {"/uint8": 0}, "backward": {}, "latency": {}}
-episodes = [episode, other | {"metadata": {"/uint8": 1}}]
+other = episode | {"name": "f", "number": 1, "row": 1, "samples": {"/uint8": 0}, "backward": {}, "latency": {}}
+episodes = [episode, other | {"metadata": {"/uint8": 1}}]  # a shard says that of its own stream alone
 shards = []
 for stream, some in zip(streams, tensors, strict=True):
     size = {"F32": 4, "U8": 1, "I64": 8}
@@ -122,7 +122,9 @@ for stream, some in zip(streams, tensors, strict=True):
     shard |= {"bytes": at, "episodes": 2, "samples": 2, "rows": 3 if stream["ragged"] else 2}
     shard |= {"channels": 1 if stream["ragged"] else 2, "xxh3": {"values": "00"}}
     said = {"format": "robocache", "version": 1, "streams": [stream], "sources": [source], "shards": [shard]}
-    text = json.dumps({"__metadata__": {"robocache": json.dumps({**said, "episodes": episodes})}, **header}).encode()
+    known = episodes if stream["ragged"] else [episode, other]
+    text = json.dumps({"__metadata__": {"robocache": json.dumps({**said, "episodes": known})}, **header}).encode()
+    text += b" " * (-len(text) % 8)
     write("cache", stream["dtype"], struct.pack("<Q", len(text)) + text + bytes(at))
     shards.append(shard)
 document = {"format": "robocache", "version": 1, "next_group": 1, "streams": streams, "sources": [source]}
