@@ -33,8 +33,8 @@
 //     that is missing or of another size is an Error then; its header is checked when it is first read.
 //   - Stamps that go backward within a stream of an episode are sorted, equal ones staying in their order, and counted.
 //   - Channels are known by name where they have names. A batch with new ones widens the stream: NaN where a sample has
-//     none. Streams of integers, and those without names, cannot be widened. Of methods, the last one given holds;
-//     metadata that differ become "varies".
+//     none. Streams of integers, and those without names, cannot be widened. Of methods, the last one given holds.
+//   - Metadata are each episode's own. Those of a stream are what its episodes agree on, "varies" where they do not.
 //   - Nothing in a manifest or a shard is trusted: what does not fit gets a sentence that begins with the file's name,
 //     and memory stays below 4 times the file (of a manifest 20 times) plus 256 MiB. A cache of a later version is refused with a sentence.
 // Failures of the file system are Error(file), and name the file. Not thread safe: one thread at a time for an object.
@@ -72,6 +72,7 @@ struct EpisodeStream {
   std::int64_t samples = 0;
   std::int64_t backward = 0;  // stamps that were earlier than the one before
   std::int64_t latency = 0;   // nanoseconds, with the clock's offset: what is to be taken off the times
+  std::shared_ptr<const Metadata> metadata{};  // of a Cache's episodes, never null; many share one
 };
 
 struct CachedEpisode {
@@ -155,7 +156,9 @@ class CacheWriter {
   void end_episode();      // commits where the group is full
   void discard_episode();  // what was appended since begin_episode; nothing where none is open
 
-  void commit();            // whole episodes; throws Error(value) inside one. After a failure it may be called again.
+  // Whole episodes; throws Error(value) inside one. After a failure it may be called again; where the disk may have lost
+  // what waited (fsync failed), it is refused with a sentence rather than written as if it were whole.
+  void commit();
   void close();             // discards an episode that is open, commits, and lets go of the lock
   void abandon() noexcept;  // lets go of the lock without a commit: where close() fails, and nobody will try again
 

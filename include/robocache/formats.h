@@ -53,15 +53,17 @@ namespace robocache {
 // it is there and not zero, else the log time. Where messages have no header.stamp, `stamp` is refused (JSON: log time).
 enum class TimeSource : std::uint8_t { automatic, stamp, log, publish };
 
+using Metadata = std::map<std::string, std::string>;  // "encoding": "rgb8"; "varies" where messages disagree
+
 struct StreamInfo {
-  std::string name{};                             // "/odom"; a message type that holds many: "/tf/base_link"
-  std::string type{};                             // "nav_msgs/msg/Odometry"
-  DType dtype = DType::f64;                       // mixed numeric fields are float64
-  std::vector<std::int64_t> shape{};              // of a sample; of a row where samples are ragged
-  std::vector<std::string> channels{};            // a name for each channel of the flattened shape, or none
-  std::vector<MethodRange> methods{};             // how the channels are aligned; empty: align's default
-  bool is_ragged = false;                         // a sample has any number of rows: points, bytes of an image
-  std::map<std::string, std::string> metadata{};  // "encoding": "rgb8"; "varies" where messages disagree
+  std::string name{};                   // "/odom"; a message type that holds many: "/tf/base_link"
+  std::string type{};                   // "nav_msgs/msg/Odometry"
+  DType dtype = DType::f64;             // mixed numeric fields are float64
+  std::vector<std::int64_t> shape{};    // of a sample; of a row where samples are ragged
+  std::vector<std::string> channels{};  // a name for each channel of the flattened shape, or none
+  std::vector<MethodRange> methods{};   // how the channels are aligned; empty: align's default
+  bool is_ragged = false;               // a sample has any number of rows: points, bytes of an image
+  Metadata metadata{};
 };
 
 struct StreamBatch {

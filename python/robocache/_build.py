@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from robocache import _report
-from robocache._cache import CacheWriter, source_options
+from robocache._cache import CacheWriter
 from robocache._core import FileError
 from robocache._recipe import Recipe, load_recipe, split
 from robocache._recording import Batch, Recording, recorded, sniff, without_samples
@@ -82,7 +82,6 @@ def build(
     topic = topic or cooked.episodes.get("topic")
     how = json.dumps([repr(cooked.streams), cooked.task, repr(sorted(cooked.source.items())), by, gap, topic])
     how = hashlib.sha256(how.encode()).hexdigest()[:32]
-    how = source_options(how, {w.name: w.max_gap for w in cooked.streams if w.max_gap is not None})
     sources: list[dict[str, Any]] = []
     places = expand(paths)
     begin = clock.perf_counter()

@@ -9,12 +9,10 @@ aligned = cache.align(episodes=[0, 3], rate=50)
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path as FilePath
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -58,7 +56,8 @@ class CacheWriter:
                  (also where an exception ends it). What is committed survives a crash, a full disk, a kill -9.
 
     Memory stays under 64 MiB whatever is added. A full disk, a file that cannot be written: FileError with its name,
-    and what was committed before is kept; commit() may be tried again.
+    and what was committed before is kept; commit() may be tried again, and refuses where the disk may have lost what
+    waits for it.
     """
 
     def __init__(self, path: Path, *, group_bytes: int = GROUP_BYTES) -> None:
@@ -339,12 +338,14 @@ class CachedEpisode:
     samples   {stream: how many}
     streams   {stream: rc.Stream}, mapped when touched: values, times, arrivals, channels, method, latency, and
               max_gap where a recipe says it; with `info`, `backward` (stamps that were sorted) and, of samples that
-              vary in length and of videos (whose frames stay in the data set), `samples`
+              vary in length and of videos (whose frames stay in the data set), `samples`. Channels that only later
+              episodes have are NaN (`values` are a copy then); rows of varying number have the first ones
     """
 
     def __init__(self, cache: Cache, index: int) -> None:
         core = cache._core
         name, task, source, number, start, end, group, row, streams = core.episode(index)
+        self._cache = cache
         self.index = index
         self.name = name
         self.task: str | None = task or None
@@ -365,6 +366,11 @@ class CachedEpisode:
         """Seconds."""
         return (self.end - self.start) * 1e-9
 
+    def _info(self, name: str) -> StreamInfo:
+        """Of a stream that the episode has, with its own metadata."""
+        cache = self._cache
+        return cache.streams[name]._replace(metadata=cache._core.metadata(self.index, self._entries[name][0]))
+
     def __repr__(self) -> str:
         parts = [f"{self.index}: {self.name!r}", counted(len(self.samples), "stream"), f"{self.duration:.2f} s"]
         parts += [f"task {self.task!r}"] if self.task else []
@@ -384,19 +390,20 @@ class CachedStreams(Mapping[str, RecordedStream]):
             raise NoStream(missing(f"{self._cache.path}: episode {episode.name!r} has no stream", name, self))
         stream, _, backward, latency = episode._entries[name]
         values, times, arrivals, inner, _ = self._cache._core.read(episode.index, stream)
-        info = as_built(self._cache.streams[name], episode.source)
+        info = episode._info(name)
         values = typed(values, info.dtype)
         samples: Sequence[Any] | None = None
         if inner is not None:
+            if info.shape != values.shape[1:]:  # it was widened later
+                info = info._replace(shape=values.shape[1:], channels=info.channels[: values.shape[1]])
             samples = packed(info, values[inner[0] : inner[-1]], np.diff(inner))
             values = np.arange(len(times), dtype=np.int64)
         elif info.metadata.get("kind") == "video":
             from robocache._lerobot import Frames
 
             samples = Frames(info, values)
-        elif info.shape != values.shape[1:]:  # it was widened later
-            info = info._replace(shape=values.shape[1:], channels=info.channels[: values.shape[1]])
-            info = info._replace(method=first_channels(info.method, values.shape[1]))
+        else:
+            values = widen(values, info.shape)
         channels = info.channels if info.channels and not info.ragged else None
         method = "hold" if info.ragged else info.method
         made = RecordedStream(
@@ -516,7 +523,8 @@ class Cache:
 
     path, bytes
     episodes   by number or name: cache.episodes[3].streams["joints"] is an rc.Stream over the mapped files, no copy
-    streams    {name: StreamInfo}: dtype, shape, channels, method, type, metadata
+    streams    {name: StreamInfo}: dtype, shape, channels, method, type, and metadata where the episodes agree on them
+               ("varies" where they do not: an episode's stream has its own)
     sources    what the episodes were made from
 
     What is committed later is seen by a Cache that is opened later. A cache that is missing, damaged, or written by a
@@ -603,7 +611,9 @@ class Cache:
         members: dict[str, Stream[Any]] = {}
         for name, info in zip(names, infos, strict=True):
             changes = said("method", method, name, {"method": info.method}, names)
-            changes |= said("max_gap", max_gap, name, {"max_gap": least_gap(info, chosen)}, names)
+            gaps = [max_gap_of(episode._info(name)) for episode in chosen if name in episode.samples]
+            least = min((gap for gap in gaps if gap is not None), default=None)
+            changes |= said("max_gap", max_gap, name, {"max_gap": least}, names)
             if info.ragged:  # numbers of samples, between which there is nothing, and of which none is NaN
                 changes["method"] = "nearest" if changes["method"] == "nearest" else "hold"
                 changes["edge"] = "clamp" if edge == "nan" else edge
@@ -688,7 +698,7 @@ class Cache:
                 seen.append(())
                 continue
             found = episode.streams[name]
-            parts.append(widen(found.values, (1,) if info.ragged else info.shape))
+            parts.append(found.values)
             times_of.append(found.times - found.latency)
             arrivals_of.append(found.arrivals)
             lengths.append(len(found.times))
@@ -711,59 +721,6 @@ class Cache:
         long = "" if seconds is None else f", {seconds:.1f} s"
         head = f"Cache({self.path!r}: {counted(len(self.episodes), 'episode')}{long}, {self.bytes / 2**20:.1f} MiB)"
         return f"{head}\n{self.streams!r}" if self._names else head
-
-
-# ---- What a recipe says of a stream is kept with its source: of two builds, each has its own
-
-
-def source_options(how: str, max_gaps: Mapping[str, int]) -> str:
-    """How a recording was read, for CacheWriter.add: any words, and by stream the longest gap, in nanoseconds."""
-    return json.dumps({"how": how, "max_gap_ns": dict(max_gaps)})
-
-
-@functools.lru_cache(maxsize=64)
-def max_gaps_of(options: str) -> dict[str, int] | None:
-    """None: they do not say."""
-    try:
-        told, _ = json.JSONDecoder().raw_decode(options)  # read_how may have put more behind them,
-        if isinstance(told, list):  # and CacheWriter.add beside them
-            return max_gaps_of(told[0])
-        return {str(name): int(gap) for name, gap in told["max_gap_ns"].items()}
-    except (ValueError, TypeError, IndexError, KeyError, AttributeError, RecursionError):  # words of somebody else's
-        return None
-
-
-@functools.lru_cache(maxsize=64)
-def videos_of(path: str) -> dict[str, dict[str, str]]:
-    """Of the data set that episodes were made from, where it still is: the metadata of each video."""
-    from robocache._lerobot import LeRobotSource
-
-    try:
-        infos = LeRobotSource(FilePath(path), "auto")._infos
-    except (_core.FileError, ModuleNotFoundError):
-        return {}
-    return {name: info.metadata for name, info in infos.items() if info.metadata.get("kind") == "video"}
-
-
-def as_built(info: StreamInfo, source: CacheSource | None) -> StreamInfo:
-    """Of an episode: metadata are the cache's, and only say "varies" where builds differ."""
-    if source is None:
-        return info
-    metadata = dict(info.metadata)
-    told = max_gaps_of(source.options)
-    if told is not None:
-        metadata.pop("max_gap_ns", None)
-        if info.name in told:
-            metadata["max_gap_ns"] = str(told[info.name])
-    if metadata.get("kind") == "video" and "varies" in (metadata.get("files"), metadata.get("fps")):
-        videos = videos_of(source.path)
-        metadata |= videos.get(metadata.get("topic", info.name), videos.get(info.name, {}))
-    return info._replace(metadata=metadata)
-
-
-def least_gap(info: StreamInfo, episodes: Sequence[CachedEpisode]) -> int | None:
-    gaps = [max_gap_of(as_built(info, episode.source)) for episode in episodes if info.name in episode.samples]
-    return min((gap for gap in gaps if gap is not None), default=None)
 
 
 # ---- Checking
@@ -851,12 +808,6 @@ def method_of(ranges: Sequence[tuple[str, int, int]], shape: Sequence[int]) -> M
     if len(ranges) == 1 and (ranges[0][1], ranges[0][2]) == (0, int(np.prod(shape, dtype=np.int64))):
         return ranges[0][0]
     return list(ranges)
-
-
-def first_channels(method: Method | None, count: int) -> Method | None:
-    if method is None or isinstance(method, (str, Mapping)):
-        return method
-    return [(name, begin, min(end, count)) for name, begin, end in method if begin < count] or None
 
 
 def method_text(info: StreamInfo) -> str:

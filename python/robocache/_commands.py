@@ -148,7 +148,9 @@ def info(
     ] = None,
     rate: Rate = None,
     msg_path: MessagePath = None,
-    strict: Annotated[bool, typer.Option("--strict", help=f"Exit with {WRONG} where a stream is bad.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help=f"Exit with {WRONG} where a stream is bad, as far as it was looked at.")
+    ] = False,
 ) -> None:
     """What is in a recording: streams, types, rates; and the sync report: jitter, gaps, clocks, and a verdict."""
     from robocache import _info

@@ -275,13 +275,13 @@ def to_lerobot(episodes: Iterator[Taken], target: Path, rate: float, notes: list
         return
     features: dict[str, Feature] = {}
     pictures, plain = [], []
+    sizes: dict[str, tuple[int, ...]] = {}
     for name, stream in first.streams.items():
         key = name.strip("/").replace("/", ".")  # LeRobot's features have no slashes
         image = _pictures.is_image(stream.info.metadata) or is_video(stream)
         if image and (is_video(stream) or _pictures.is_colour(stream.info.metadata)):
-            shape = next(frames_of(first, name)).shape
-            even = (shape[0] - shape[0] % 2, shape[1] - shape[1] % 2, 3)  # yuv420p halves both
-            features[key] = Feature("video", even)
+            sizes[name] = next(frames_of(first, name)).shape
+            features[key] = Feature("video", even(sizes[name]))
             features[f"valid.{key}"] = Feature("bool", (1,))
             pictures.append((name, key))
         elif is_packed(stream):
@@ -300,7 +300,7 @@ def to_lerobot(episodes: Iterator[Taken], target: Path, rate: float, notes: list
             for name, key in (*plain, *pictures):
                 columns[f"valid.{key}"] = taken.valid[name][:, None]
                 whole &= bool(columns[f"valid.{key}"].all())
-            videos = {key: cropped(frames_of(taken, name), features[key].shape) for name, key in pictures}
+            videos = {key: cropped(taken, name, sizes[name]) for name, key in pictures}
             writer.add(columns, taken.task or "no task", videos)
             yield len(taken.times)
     if not whole:
@@ -312,9 +312,21 @@ def chain(first: Taken, others: Iterator[Taken]) -> Iterator[Taken]:
     yield from others
 
 
-def cropped(frames: Iterator[Array], shape: tuple[int, ...]) -> Iterator[Array]:
-    for frame in frames:
-        yield frame[: shape[0], : shape[1]]
+def even(size: tuple[int, ...]) -> tuple[int, int, int]:
+    """yuv420p halves both."""
+    return size[0] - size[0] % 2, size[1] - size[1] % 2, 3
+
+
+def cropped(taken: Taken, name: str, size: tuple[int, ...]) -> Iterator[Array]:
+    height, width, _ = even(size)
+    for frame in frames_of(taken, name):
+        if frame.shape != size:
+            found, first = (" x ".join(map(str, shape)) for shape in (frame.shape, size))
+            raise ValueError(
+                f'stream "{name}": an image of episode {taken.name} is {found}, the first was {first}; a LeRobot video '
+                "has one size: --streams leaves the stream out, --format safetensors keeps every size"
+            )
+        yield frame[:height, :width]
 
 
 # ---- safetensors

@@ -151,11 +151,14 @@ class Watch:
         self.low: NDArray[np.float64] | None = None
         self.high: NDArray[np.float64] | None = None
         self.not_finite = 0
+        self.told: set[str] = set()  # what its times are, by the decoder; episodes of a cache may differ
 
     def add(self, batch: Batch) -> None:
         self.times.setdefault(batch.episode, []).append(np.array(batch.times, np.int64))  # no view of a large block
         self.arrivals.setdefault(batch.episode, []).append(np.array(batch.arrivals, np.int64))
         self.info = batch.info
+        if "time" in batch.info.metadata:
+            self.told.add(batch.info.metadata["time"])
         if batch.info.ragged or batch.values.ndim != 2 or not len(batch.values) or "kind" in batch.info.metadata:
             return
         with np.errstate(invalid="ignore"):
@@ -242,8 +245,6 @@ def sync_report(
     )
     if quick is None:
         report.notes += without_samples(recording, {name: found.samples for name, found in streams.items()})
-    if quick is not None:
-        report.notes.append("by the file's index, so by log times; --full reads the stamps and values, too")
     conclude(report)
     return report
 
@@ -287,7 +288,7 @@ def measure(
         dtype=str(watch.info.dtype) if watch.is_told else None,
         shape=[*(["*"] if watch.info.ragged else []), *watch.info.shape] if watch.is_told else None,  # type: ignore[list-item]
         samples=len(stamps),
-        source=chosen(recording, watch.info.metadata.get("time"), stamps, arrivals, full),
+        source=chosen(recording, watch.told, stamps, arrivals, full),
         regular=regular,
         rate_hz=1e9 / period if regular else None,
         period_ms=period * 1e-6 if regular else None,
@@ -327,10 +328,10 @@ def is_regular(steps: Stamps) -> bool:
     return bool((np.abs(steps - period) <= 0.5 * period).mean() >= (REGULAR if len(steps) >= 20 else REGULAR_FEW))
 
 
-def chosen(recording: Recording, told: str | None, stamps: Stamps, arrivals: Stamps, full: bool) -> str:
+def chosen(recording: Recording, told: set[str], stamps: Stamps, arrivals: Stamps, full: bool) -> str:
     """What a stream's times are: as the decoder says, else by whether they are the arrivals."""
-    if full and told is not None:  # by the decoder
-        return "mixed" if told == "varies" else told
+    if full and told:
+        return "mixed" if len(told) > 1 or "varies" in told else next(iter(told))
     if not recording.format.startswith(("MCAP", "rosbag2")):
         return "file"
     if not full or recording.time == "log":
@@ -428,6 +429,8 @@ def conclude(report: SyncReport) -> None:
         if names:
             parts.append(f"{words}: {', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}")
     report.verdict = "; ".join(parts) + "."
+    if not report.full:
+        report.verdict += " That is by log times alone: stamps, clocks and values were not looked at, as --full does."
 
 
 def to_json(report: SyncReport) -> str:

@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 #include <robocache/cache.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -117,6 +118,12 @@ const auto& item_of(const Items& items, std::int64_t k) {
   return items[static_cast<std::size_t>(k)];
 }
 
+nb::dict dict_of(const Metadata& metadata) {
+  nb::dict made;
+  for (const auto& [key, value] : metadata) made[text_from(key)] = text_from(value);
+  return made;
+}
+
 nb::tuple describe_stream(const Cache& cache, std::int64_t k) {
   const StreamInfo& info = item_of(cache.streams(), k);
   nb::list shape, channels, methods;
@@ -125,10 +132,8 @@ nb::tuple describe_stream(const Cache& cache, std::int64_t k) {
   for (const MethodRange& range : info.methods) {
     methods.append(nb::make_tuple(name_of(range.method), range.begin, range.end));
   }
-  nb::dict metadata;
-  for (const auto& [key, value] : info.metadata) metadata[text_from(key)] = text_from(value);
   return nb::make_tuple(text_from(info.name), text_from(info.type), robocache::name_of(info.dtype), nb::tuple(shape),
-                        nb::tuple(channels), methods, info.is_ragged, metadata);
+                        nb::tuple(channels), methods, info.is_ragged, dict_of(info.metadata));
 }
 
 nb::tuple describe_episode(const Cache& cache, std::int64_t k) {
@@ -139,6 +144,13 @@ nb::tuple describe_episode(const Cache& cache, std::int64_t k) {
   }
   return nb::make_tuple(text_from(episode.name), text_from(episode.task), episode.source, episode.number, episode.start,
                         episode.end, episode.group, episode.row, streams);
+}
+
+nb::dict metadata_of(const Cache& cache, std::int64_t episode, std::int64_t stream) {
+  const auto& streams = item_of(cache.episodes(), episode).streams;
+  const auto found = std::ranges::find(streams, stream, &EpisodeStream::stream);
+  if (found == streams.end()) throw nb::index_error();
+  return dict_of(*found->metadata);
 }
 
 nb::tuple describe_source(const Cache& cache, std::int64_t k) {
@@ -232,6 +244,8 @@ void bind_cache(nb::module_& m) {
       .def("episode", &describe_episode, nb::arg("episode"),
            nb::sig("def episode(self, episode: int) -> tuple[str, str, int, int, int, int, int, int, "
                    "list[tuple[int, int, int, int]]]"))
+      .def("metadata", &metadata_of, nb::arg("episode"), nb::arg("stream"),
+           nb::sig("def metadata(self, episode: int, stream: int) -> dict[str, str]"))
       .def("source", &describe_source, nb::arg("source"),
            nb::sig("def source(self, source: int) -> tuple[str, int, int, str, str, bool]"))
       .def(

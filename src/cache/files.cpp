@@ -160,9 +160,9 @@ void Spool::truncate(std::int64_t size) {
   size_ = size;
 }
 
-std::int64_t Spool::settle(std::int64_t base, const Path& other) {
+std::int64_t Spool::settle(std::int64_t base, const Path& other, bool anew) {
   if (!file_) base_ = base;  // nothing was written yet: no need to reserve
-  if (file_ && base > base_) {
+  if (file_ && (anew || base > base_)) {
     Spool moved(other, kind_, base, memory_);
     moved.create();
     std::vector<std::byte> bytes(static_cast<std::size_t>(block));

@@ -59,8 +59,8 @@ class Spool {
   std::int64_t size() const noexcept { return size_; }
 
   // All of it in the file, whose bytes begin at `base` or later, and where they begin. A file that exists and begins
-  // earlier is written anew, as `other`.
-  std::int64_t settle(std::int64_t base, const Path& other);
+  // earlier is written anew, as `other`; so is any, if told to.
+  std::int64_t settle(std::int64_t base, const Path& other, bool anew);
   File& file() noexcept { return file_; }
   const Path& path() const noexcept { return path_; }
 

@@ -160,6 +160,12 @@ std::vector<std::int64_t> parse_shape(const Node& node, std::size_t most_rank) {
   return shape;
 }
 
+Metadata parse_metadata(const Node& node) {
+  Metadata metadata;
+  node.each_member([&](const std::string& key, const Node& value) { metadata[key] = value.string(); });
+  return metadata;
+}
+
 StreamInfo parse_stream(const Node& node) {
   StreamInfo info;
   info.name = node["name"].string();
@@ -191,7 +197,7 @@ StreamInfo parse_stream(const Node& node) {
     if (k != 3 || made.begin > made.end) range.fail(expected);
     info.methods.push_back(made);
   });
-  node["metadata"].each_member([&](const std::string& key, const Node& value) { info.metadata[key] = value.string(); });
+  info.metadata = parse_metadata(node["metadata"]);
   return info;
 }
 
@@ -209,6 +215,7 @@ CacheSource parse_source(const Node& node) {
 
 struct Streams {
   std::map<std::string, std::int64_t> places{};
+  std::vector<std::vector<std::shared_ptr<const Metadata>>> variants{};  // by stream, of its episodes; never empty
   bool are_all_described = true;  // else a name is enough: a shard describes one, and its episodes have others too
 };
 
@@ -217,6 +224,7 @@ std::int64_t stream_named(Manifest& manifest, Streams& streams, const std::strin
   if (found != streams.places.end()) return found->second;
   if (streams.are_all_described) node.fail("names the stream ", in_quotes(name), ", which is not among the streams");
   manifest.streams.push_back({.name = name});
+  streams.variants.push_back({std::make_shared<const Metadata>()});
   return streams.places[name] = static_cast<std::int64_t>(manifest.streams.size()) - 1;
 }
 
@@ -258,19 +266,26 @@ CachedEpisode parse_episode(const Node& node, Manifest& manifest, Streams& strea
   std::map<std::int64_t, EpisodeStream> found;
   node["samples"].each_member([&](const std::string& name, const Node& samples) {
     const std::int64_t stream = stream_named(manifest, streams, name, node["samples"]);
-    found[stream] = {stream, samples.integer(0, max_count), 0, 0};
+    found[stream] = {.stream = stream,
+                     .samples = samples.integer(0, max_count),
+                     .metadata = streams.variants[static_cast<std::size_t>(stream)][0]};
   });
-  const auto add = [&](const char* key, std::int64_t EpisodeStream::*member, std::int64_t least) {
+  const auto add = [&](const char* key, const auto& take) {
     if (!node.has(key)) return;
     node[key].each_member([&](const std::string& name, const Node& value) {
       const auto entry = found.find(stream_named(manifest, streams, name, node[key]));
       if (entry == found.end())
         node[key].fail("names the stream ", in_quotes(name), ", which the episode does not have");
-      entry->second.*member = value.integer(least, max_time);
+      take(entry->second, value);
     });
   };
-  add("backward", &EpisodeStream::backward, 0);
-  add("latency", &EpisodeStream::latency, -max_time);
+  add("backward", [](EpisodeStream& entry, const Node& value) { entry.backward = value.integer(0, max_time); });
+  add("latency", [](EpisodeStream& entry, const Node& value) { entry.latency = value.integer(-max_time, max_time); });
+  add("metadata", [&](EpisodeStream& entry, const Node& value) {
+    const auto& variants = streams.variants[static_cast<std::size_t>(entry.stream)];
+    entry.metadata =
+        variants[static_cast<std::size_t>(value.integer(0, static_cast<std::int64_t>(variants.size()) - 1))];
+  });
   for (const auto& [stream, entry] : found) episode.streams.push_back(entry);
   return episode;
 }
@@ -294,6 +309,17 @@ void parse_content(const Node& root, Manifest& manifest, Streams& streams) {
     if (!streams.places.emplace(manifest.streams.back().name, place).second) {
       node["name"].fail("is ", in_quotes(manifest.streams.back().name), " a second time");
     }
+    auto& variants = streams.variants.emplace_back();
+    if (!node.has("variants")) {  // all episodes said the same, or the cache is of a time when nobody asked
+      variants.push_back(std::make_shared<const Metadata>(manifest.streams.back().metadata));
+      return;
+    }
+    const Node said = node["variants"];
+    if (said.size() < 1 || said.size() > root["episodes"].size()) {  // each is of an episode: bounds their memory, too
+      said.fail("has ", said.size(), " entries for ", root["episodes"].size(), " episodes");
+    }
+    said.each(
+        [&](const Node& variant) { variants.push_back(std::make_shared<const Metadata>(parse_metadata(variant))); });
   });
   root["sources"].each([&](const Node& node) { manifest.sources.push_back(parse_source(node)); });
   root["shards"].each([&](const Node& node) { manifest.shards.push_back(parse_shard(node, manifest, streams)); });
@@ -340,6 +366,7 @@ class Object {
     begin(key) += json;
     return *this;
   }
+  bool is_empty() const noexcept { return text_.empty(); }
   std::string text() const { return text_.empty() ? "{}" : text_ + "}"; }
 
  private:
@@ -364,11 +391,48 @@ std::string list(const Items& items, const char* between, const F& f) {
 
 std::string number_list(std::span<const std::int64_t> numbers) { return shape_text(numbers); }
 
-std::string stream_text(const StreamInfo& info) {
-  Object metadata;
-  for (const auto& [key, value] : info.metadata) metadata.add(key, value);
-  return Object()
-      .add("name", info.name)
+std::string members_text(const std::map<std::string, std::string>& members) {
+  Object object;
+  for (const auto& [key, value] : members) object.add(key, value);
+  return object.text();
+}
+
+// The different metadata of a stream's episodes, in the order of the first that has them.
+class Variants {
+ public:
+  void add(const Metadata& metadata) {
+    if (places_.emplace(&metadata, static_cast<std::int64_t>(all_.size())).second) all_.push_back(&metadata);
+  }
+  const std::vector<const Metadata*>& all() const noexcept { return all_; }
+  std::int64_t place_of(const Metadata& metadata) const {  // 0 where they were not added
+    const auto found = places_.find(&metadata);
+    return found == places_.end() ? 0 : found->second;
+  }
+
+ private:
+  struct ByContent {
+    bool operator()(const Metadata* a, const Metadata* b) const { return a != b && *a < *b; }
+  };
+  std::vector<const Metadata*> all_;
+  std::map<const Metadata*, std::int64_t, ByContent> places_;
+};
+
+// By stream; of all, or of one.
+std::vector<Variants> variants_of(const Manifest& manifest, std::optional<std::int64_t> only = {}) {
+  std::vector<Variants> variants(manifest.streams.size());
+  for (const CachedEpisode& episode : manifest.episodes) {
+    for (const EpisodeStream& entry : episode.streams) {
+      if (!only || *only == entry.stream) variants[static_cast<std::size_t>(entry.stream)].add(*entry.metadata);
+    }
+  }
+  return variants;
+}
+
+std::string stream_text(const StreamInfo& info, const Variants& variants) {
+  Metadata metadata = variants.all().empty() ? info.metadata : Metadata();
+  for (const Metadata* const variant : variants.all()) unite(metadata, *variant);
+  Object object;
+  object.add("name", info.name)
       .add("type", info.type)
       .add("dtype", name_of(info.dtype))
       .add_raw("shape", number_list(info.shape))
@@ -390,8 +454,11 @@ std::string stream_text(const StreamInfo& info) {
                 return text + ", " + std::to_string(range.begin) + ", " + std::to_string(range.end) + "]";
               }))
       .add("ragged", info.is_ragged)
-      .add_raw("metadata", metadata.text())
-      .text();
+      .add_raw("metadata", members_text(metadata));
+  if (variants.all().size() > 1) {
+    object.add_raw("variants", list(variants.all(), ", ", [](const Metadata* m) { return members_text(*m); }));
+  }
+  return object.text();
 }
 
 std::string source_text(const CacheSource& source) {
@@ -406,8 +473,6 @@ std::string source_text(const CacheSource& source) {
 }
 
 std::string shard_text(const Manifest& manifest, const Shard& shard) {
-  Object hashes;
-  for (const auto& [key, value] : shard.hashes) hashes.add(key, value);
   return Object()
       .add("file", shard.file)
       .add("stream", manifest.streams[static_cast<std::size_t>(shard.stream)].name)
@@ -417,20 +482,23 @@ std::string shard_text(const Manifest& manifest, const Shard& shard) {
       .add("samples", shard.samples)
       .add("rows", shard.rows)
       .add("channels", shard.channels)
-      .add_raw("xxh3", hashes.text())
+      .add_raw("xxh3", members_text(shard.hashes))
       .text();
 }
 
-std::string episode_text(const Manifest& manifest, const CachedEpisode& episode, std::int64_t source) {
-  Object samples, backward, latency;
-  bool any_backward = false, any_latency = false;
+std::string episode_text(const Manifest& manifest, const CachedEpisode& episode, std::int64_t source,
+                         const std::vector<Variants>& variants) {
+  Object samples, backward, latency, metadata;
+  const auto add = [](Object& to, const std::string& name, std::int64_t number) {
+    if (number != 0) to.add(name, number);
+  };
   for (const EpisodeStream& entry : episode.streams) {
-    const std::string& name = manifest.streams[static_cast<std::size_t>(entry.stream)].name;
+    const auto stream = static_cast<std::size_t>(entry.stream);
+    const std::string& name = manifest.streams[stream].name;
     samples.add(name, entry.samples);
-    if (entry.backward != 0) backward.add(name, entry.backward);
-    if (entry.latency != 0) latency.add(name, entry.latency);
-    any_backward = any_backward || entry.backward != 0;
-    any_latency = any_latency || entry.latency != 0;
+    add(backward, name, entry.backward);
+    add(latency, name, entry.latency);
+    add(metadata, name, variants[stream].place_of(*entry.metadata));
   }
   Object object;
   object.add("name", episode.name).add("task", episode.task);
@@ -445,8 +513,9 @@ std::string episode_text(const Manifest& manifest, const CachedEpisode& episode,
       .add("start", episode.start)
       .add("end", episode.end)
       .add_raw("samples", samples.text());
-  if (any_backward) object.add_raw("backward", backward.text());
-  if (any_latency) object.add_raw("latency", latency.text());
+  if (!backward.is_empty()) object.add_raw("backward", backward.text());
+  if (!latency.is_empty()) object.add_raw("latency", latency.text());
+  if (!metadata.is_empty()) object.add_raw("metadata", metadata.text());
   return object.text();
 }
 
@@ -494,6 +563,13 @@ std::string as_utf8(std::string_view text) {
 }
 
 // ---- Manifest
+
+void unite(Metadata& into, const Metadata& more) {
+  for (const auto& [key, value] : more) {
+    const auto [place, is_new] = into.emplace(key, value);
+    if (!is_new && place->second != value) place->second = "varies";
+  }
+}
 
 std::int64_t Manifest::find_stream(std::string_view name) const {
   const auto found = std::ranges::find(streams, name, &StreamInfo::name);
@@ -552,9 +628,10 @@ std::string write_manifest(const Manifest& manifest) {
   for (const CachedEpisode& episode : manifest.episodes) {
     if (episode.source >= 0) needed[static_cast<std::size_t>(episode.source)] = true;
   }
-  std::vector<const StreamInfo*> streams;
+  const std::vector<Variants> variants = variants_of(manifest);
+  std::vector<std::size_t> streams;
   for (std::size_t k = 0; k < used.size(); ++k) {
-    if (used[k]) streams.push_back(&manifest.streams[k]);
+    if (used[k]) streams.push_back(k);
   }
   std::vector<const CacheSource*> sources;
   std::vector<std::int64_t> places;
@@ -570,12 +647,13 @@ std::string write_manifest(const Manifest& manifest) {
   std::string text = "{\n";
   text += concat("  \"format\": \"", format_name, "\",\n  \"version\": ", cache_version,
                  ",\n  \"next_group\": ", manifest.next_group, ",\n");
-  text += "  \"streams\": " + lines(streams, [](const StreamInfo* info) { return stream_text(*info); });
+  text +=
+      "  \"streams\": " + lines(streams, [&](std::size_t k) { return stream_text(manifest.streams[k], variants[k]); });
   text += ",\n  \"sources\": " + lines(sources, [](const CacheSource* source) { return source_text(*source); });
   text += ",\n  \"shards\": " + lines(manifest.shards, [&](const Shard& shard) { return shard_text(manifest, shard); });
   text += ",\n  \"episodes\": " + lines(manifest.episodes, [&](const CachedEpisode& episode) {
             return episode_text(manifest, episode,
-                                episode.source < 0 ? -1 : places[static_cast<std::size_t>(episode.source)]);
+                                episode.source < 0 ? -1 : places[static_cast<std::size_t>(episode.source)], variants);
           });
   return text + "\n}\n";
 }
@@ -653,15 +731,18 @@ Manifest parse_description(std::string_view text, const std::string& name) {
 
 std::string write_description(const Manifest& group, const Shard& shard) {
   const auto items = [](const auto& all, const auto& f) { return list(all, ", ", f); };
+  const auto stream = static_cast<std::size_t>(shard.stream);
+  const std::vector<Variants> variants = variants_of(group, shard.stream);
   return Object()
       .add("format", format_name)
       .add("version", std::int64_t{cache_version})
-      .add_raw("streams", "[" + stream_text(group.streams[static_cast<std::size_t>(shard.stream)]) + "]")
+      .add_raw("streams", "[" + stream_text(group.streams[stream], variants[stream]) + "]")
       .add_raw("sources", items(group.sources, [](const CacheSource& source) { return source_text(source); }))
       .add_raw("shards", "[" + shard_text(group, shard) + "]")
-      .add_raw("episodes",
-               items(group.episodes,
-                     [&](const CachedEpisode& episode) { return episode_text(group, episode, episode.source); }))
+      .add_raw("episodes", items(group.episodes,
+                                 [&](const CachedEpisode& episode) {
+                                   return episode_text(group, episode, episode.source, variants);
+                                 }))
       .text();
 }
 

@@ -30,6 +30,8 @@ struct Shard {
   Hashes hashes{};
 };
 
+void unite(Metadata& into, const Metadata& more);  // "varies" where they differ
+
 struct Manifest {
   std::int64_t next_group = 0;
   std::vector<StreamInfo> streams{};

@@ -272,8 +272,7 @@ void OpenShard::permute_values(const Spool& order, std::int64_t count) {
 
 // ---- The file
 
-std::string OpenShard::hash_values() const {
-  if (!is_rewritten_) return hash_.text();
+std::string OpenShard::hash_written() const {
   Hash hash;
   std::vector<std::byte> bytes;
   for (std::int64_t at = 0; at < values_.size(); at += block) {
@@ -329,7 +328,7 @@ Shard OpenShard::finish(const Manifest& group, std::int64_t number) {
   shard.bytes = tensors.back().end;
   for (const TensorEntry& tensor : tensors) {
     if (tensor.name == "values") {
-      shard.hashes[tensor.name] = hash_values();
+      shard.hashes[tensor.name] = is_rewritten_ ? hash_written() : hash_.text();
     } else {
       Hash hash;
       generate(tensor, [&](std::span<const std::byte> bytes) { hash.add(bytes); });
@@ -342,7 +341,12 @@ Shard OpenShard::finish(const Manifest& group, std::int64_t number) {
     throw Error(ErrorKind::file, concat((directory_ / shard.file).string(), ": the description of ", shard.episodes,
                                         " episodes is over 100 MB; commit more often"));
   }
-  const std::int64_t base = values_.settle(length, temporary());
+  const std::int64_t base = values_.settle(length, temporary(), is_suspect_);
+  if (is_suspect_ && (is_rewritten_ || hash_written() != hash_.text())) {
+    throw Error(ErrorKind::file, concat((directory_ / shard.file).string(),
+                                        ": the disk failed before, and may have lost samples that wait to be "
+                                        "committed; what was committed before is kept, add them again"));
+  }
   header.resize(static_cast<std::size_t>(base - 8), ' ');
   File& file = values_.file();
   for (const TensorEntry& tensor : tensors) {
@@ -366,7 +370,9 @@ Shard OpenShard::finish(const Manifest& group, std::int64_t number) {
   head.insert(head.end(), bytes_of(header).begin(), bytes_of(header).end());
   file.write(0, head);
   file.resize(base + shard.bytes);
+  is_suspect_ = true;
   file.sync();
+  is_suspect_ = false;
   file.rename(directory_ / shard.file);
   shard.bytes += base;
   return shard;

@@ -43,8 +43,9 @@ class OpenShard {
   bool is_unused() const noexcept { return !open_ && episodes_ == 0; }  // no episode has it
   std::int64_t channels() const;
 
-  // Written whole, synced and renamed; can be repeated where it failed. `group` describes all episodes of the group;
-  // its shards are not looked at.
+  // Written whole, synced and renamed; can be repeated where it failed. Where it was the sync that failed, the system may
+  // have dropped what was written and would not say so again: all of it goes into another file, and where that is not
+  // known to be what came, this throws. `group` describes all episodes of the group; its shards are not looked at.
   Shard finish(const Manifest& group, std::int64_t number);
   void abandon() noexcept;  // removes the temporary file
 
@@ -65,7 +66,7 @@ class OpenShard {
   std::int64_t row_bytes() const;
   void read_stamps(std::int64_t first, std::span<Stamps> to) const;
   void permute_values(const Spool& order, std::int64_t count);
-  std::string hash_values() const;
+  std::string hash_written() const;  // of the values, as they are read
   template <class Sink>
   void generate(const TensorEntry& tensor, const Sink& sink) const;
 
@@ -77,6 +78,7 @@ class OpenShard {
   Spool stamps_;
   Hash hash_;                  // of the values, as they came
   bool is_rewritten_ = false;  // they were sorted or widened since: the hash is taken from the file
+  bool is_suspect_ = false;    // a sync failed
   std::int64_t samples_ = 0, rows_ = 0;
   std::int64_t episodes_ = 0;       // that have the stream
   std::vector<std::int64_t> ends_;  // in samples, of each episode of the group

@@ -118,6 +118,7 @@ class Verifier {
 
   void take_group(std::vector<Manifest>& shards) {
     std::set<std::string> here;
+    std::map<std::pair<std::int64_t, std::int64_t>, std::shared_ptr<const Metadata>> metadata;  // by row and stream
     for (Manifest& said : shards) {
       Shard shard = said.shards[0];
       const StreamInfo& info = said.streams[static_cast<std::size_t>(shard.stream)];
@@ -135,6 +136,10 @@ class Verifier {
         continue;
       }
       if (channels_of(info) >= channels_of(known)) known = info;  // widened later
+      for (const CachedEpisode& episode : said.episodes) {
+        const auto entry = std::ranges::find(episode.streams, shard.stream, &EpisodeStream::stream);
+        if (entry != episode.streams.end()) metadata[{episode.row, stream}] = entry->metadata;
+      }
       shard.stream = stream;
       manifest_.shards.push_back(std::move(shard));
     }
@@ -144,6 +149,8 @@ class Verifier {
         const std::string& name = shards[0].streams[static_cast<std::size_t>(entry.stream)].name;
         is_whole = is_whole && here.contains(name);
         entry.stream = manifest_.find_stream(name);
+        const auto known = metadata.find({episode.row, entry.stream});  // only its own shard has them
+        if (known != metadata.end()) entry.metadata = known->second;
       }
       if (!is_whole) {
         problem("shards", concat("episode ", in_quotes(episode.name), " of group ", episode.group, " lacks shards"),

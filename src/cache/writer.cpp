@@ -108,8 +108,10 @@ struct CacheWriter::State {
   std::optional<CachedEpisode> episode;
   std::optional<Row> replaces;
   std::map<std::int64_t, std::int64_t> latencies;  // by stream
+  std::map<std::int64_t, Metadata> said;           // by stream, in all its batches
   bool has_failed = false;
 
+  std::map<std::int64_t, std::shared_ptr<const Metadata>> last_said;  // by stream: of episodes that say the same, one
   std::int64_t source = -1;
   std::vector<Path> source_files;
   Stamp source_stamp;
@@ -314,6 +316,7 @@ void CacheWriter::begin_episode(const Episode& wanted) {
   }
   state.episode = std::move(episode);
   state.latencies.clear();
+  state.said.clear();
   state.has_failed = false;
 }
 
@@ -384,6 +387,7 @@ void CacheWriter::append(const StreamInfo& given, const TensorView& values, std:
   state.append_values(shard, values, columns, info);
   shard.append_stamps(times, arrivals, info.is_ragged ? lengths : std::span<const std::int64_t>());
   state.latencies[stream] = latency;
+  unite(state.said[stream], info.metadata);
   state.has_failed = false;
 }
 
@@ -447,10 +451,6 @@ std::vector<std::int64_t> CacheWriter::State::merge(const StreamInfo& info, std:
     known.methods = ranges_of(methods);
   }
   if (known.type.empty()) known.type = info.type;
-  for (const auto& [key, value] : info.metadata) {
-    const auto [place, is_new] = known.metadata.emplace(key, value);
-    if (!is_new && place->second != value) place->second = "varies";
-  }
   return columns;
 }
 
@@ -530,7 +530,9 @@ void CacheWriter::end_episode() {
     if (!shard.has_episode(episode.row)) continue;
     const OpenShard::Extent extent = shard.end_episode();
     const std::int64_t latency = state.latencies[stream];
-    episode.streams.push_back({stream, extent.samples, extent.backward, latency});
+    auto& metadata = state.last_said[stream];
+    if (!metadata || *metadata != state.said[stream]) metadata = std::make_shared<const Metadata>(state.said[stream]);
+    episode.streams.push_back({stream, extent.samples, extent.backward, latency, metadata});
     if (extent.samples == 0) continue;
     episode.start = is_empty ? extent.first - latency : std::min(episode.start, extent.first - latency);
     episode.end = is_empty ? extent.last - latency : std::max(episode.end, extent.last - latency);

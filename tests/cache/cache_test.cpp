@@ -105,6 +105,26 @@ TEST_F(CacheTest, RoundTrip) {
   EXPECT_TRUE(verify_cache(path_, false).problems.empty());
 }
 
+TEST_F(CacheTest, MetadataAreEachEpisodesOwn) {
+  {
+    CacheWriter writer(path_);
+    for (const char* const width : {"640", "320", "640"}) {
+      StreamInfo info = cloud;
+      info.metadata = {{"encoding", "mono8"}, {"width", width}};
+      writer.begin_episode({.name = std::to_string(writer.waiting_episodes())});
+      writer.append(batch<std::uint8_t>(info, {1}, {5}, {1}));
+      writer.end_episode();
+    }
+    writer.close();
+  }
+  const Cache cache(path_);
+  EXPECT_EQ(cache.streams()[0].metadata, (Metadata{{"encoding", "mono8"}, {"width", "varies"}}));
+  const auto width = [&](std::size_t k) { return cache.episodes()[k].streams[0].metadata->at("width"); };
+  EXPECT_EQ(width(0), "640");
+  EXPECT_EQ(width(1), "320");
+  EXPECT_EQ(cache.episodes()[2].streams[0].metadata, cache.episodes()[0].streams[0].metadata);
+}
+
 TEST_F(CacheTest, DiscardedEpisodesAndFailedAppendsLeaveNothing) {
   CacheWriter writer(path_);
   writer.begin_episode({.name = "one"});
@@ -141,9 +161,13 @@ void put(const std::filesystem::path& file, std::size_t at, char byte) {
 TEST_F(CacheTest, DamagedBytesGetASentence) {
   {
     CacheWriter writer(path_);
-    writer.begin_episode({.name = "one"});
-    writer.append(batch<std::uint8_t>(cloud, {1, 2, 3}, {5, 6, 7}, {1, 0, 2}));
-    writer.end_episode();
+    for (const char* const name : {"one", "two"}) {
+      StreamInfo info = cloud;
+      info.metadata = {{"frame", name}};
+      writer.begin_episode({.name = name});
+      writer.append(batch<std::uint8_t>(info, {1, 2, 3}, {5, 6, 7}, {1, 0, 2}));
+      writer.end_episode();
+    }
     writer.close();
   }
   const std::filesystem::path shard = path_ / "shards" / "000000-cloud.safetensors";

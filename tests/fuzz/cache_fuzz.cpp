@@ -23,10 +23,21 @@ void read_manifest(std::string_view text) {
     for (const EpisodeStream& entry : episode.streams) {
       const cache::Shard* const shard = manifest.find_shard(episode.group, entry.stream);
       require(shard != nullptr && episode.row < shard->episodes && entry.samples <= shard->samples);
+      require(entry.metadata != nullptr);
     }
   }
   const cache::Manifest again = cache::parse_manifest(cache::write_manifest(manifest), "fuzz");
   require(again.episodes.size() == manifest.episodes.size() && again.shards.size() == manifest.shards.size());
+  for (std::size_t e = 0; e < again.episodes.size(); ++e) {
+    const auto said = [](const CachedEpisode& episode, const cache::Manifest& in) {
+      std::map<std::string, Metadata> metadata;
+      for (const EpisodeStream& entry : episode.streams) {
+        metadata[in.streams[static_cast<std::size_t>(entry.stream)].name] = *entry.metadata;
+      }
+      return metadata;
+    };
+    require(said(again.episodes[e], again) == said(manifest.episodes[e], manifest));
+  }
 }
 
 void read_shard(std::span<const std::byte> content) {

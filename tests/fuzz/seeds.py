@@ -88,17 +88,25 @@ for target, files in message_files.valid().items():
 def described(dtype: str, shape: list[int], ragged: bool) -> dict:
     channels = ["a", "b"] if shape == [2] else []
     about = {"name": f"/{dtype}", "type": "t", "dtype": dtype, "shape": shape, "channels": channels}
-    return {**about, "method": [["hold", 0, 1]], "ragged": ragged, "metadata": {"k": "v"}}
+    return {
+        **about,
+        "method": [["hold", 0, 1]],
+        "ragged": ragged,
+        "metadata": {"k": "varies"},
+        "variants": [{"k": "v"}, {"k": "w"}],
+    }
 
 
 source = {"path": "/run", "size": 3, "mtime": 5, "hash": "00", "options": "", "complete": True}
 streams = [described("float32", [2], False), described("uint8", [], True)]
 tensors = [[("values", "F32", [2, 2])], [("values", "U8", [3]), ("padding", "U8", [5])]]
 for some in tensors:
-    some += [("times", "I64", [2]), ("arrivals", "I64", [2]), ("offsets", "I64", [2])]
+    some += [("times", "I64", [2]), ("arrivals", "I64", [2]), ("offsets", "I64", [3])]
 tensors[1].append(("inner", "I64", [3]))
 episode = {"name": "e", "task": "", "source": 0, "number": 0, "group": 0, "row": 0, "start": 1, "end": 2}
 episode |= {"samples": {"/float32": 2, "/uint8": 2}, "backward": {"/uint8": 1}, "latency": {"/float32": -5}}
+other = episode | {"name": "f", "number": 1, "row": 1, "samples": {"/uint8": 0}, "backward": {}, "latency": {}}
+episodes = [episode, other | {"metadata": {"/uint8": 1}}]  # a shard says that of its own stream alone
 shards = []
 for stream, some in zip(streams, tensors, strict=True):
     size = {"F32": 4, "U8": 1, "I64": 8}
@@ -108,12 +116,14 @@ for stream, some in zip(streams, tensors, strict=True):
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, end]}
         at = end
     shard = {"file": f"000000{stream['name'].replace('/', '-')}.safetensors", "stream": stream["name"], "group": 0}
-    shard |= {"bytes": at, "episodes": 1, "samples": 2, "rows": 3 if stream["ragged"] else 2}
+    shard |= {"bytes": at, "episodes": 2, "samples": 2, "rows": 3 if stream["ragged"] else 2}
     shard |= {"channels": 1 if stream["ragged"] else 2, "xxh3": {"values": "00"}}
     said = {"format": "robocache", "version": 1, "streams": [stream], "sources": [source], "shards": [shard]}
-    text = json.dumps({"__metadata__": {"robocache": json.dumps({**said, "episodes": [episode]})}, **header}).encode()
+    known = episodes if stream["ragged"] else [episode, other]
+    text = json.dumps({"__metadata__": {"robocache": json.dumps({**said, "episodes": known})}, **header}).encode()
+    text += b" " * (-len(text) % 8)
     write("cache", stream["dtype"], struct.pack("<Q", len(text)) + text + bytes(at))
     shards.append(shard)
 document = {"format": "robocache", "version": 1, "next_group": 1, "streams": streams, "sources": [source]}
-write("cache", "manifest", json.dumps({**document, "shards": shards, "episodes": [episode]}).encode())
+write("cache", "manifest", json.dumps({**document, "shards": shards, "episodes": episodes}).encode())
 write("cache", "empty", json.dumps({**document, "streams": [], "shards": [], "episodes": []}).encode())

@@ -2,21 +2,25 @@
 
 cache_faults.py kill FOLDER COUNT           kill -9 at COUNT random moments of builds; then verify, look, go on
 cache_faults.py disk FOLDER ERRNO STICKY    one call of the file system after the other fails, until a build passes
+cache_faults.py sync FOLDER LOST SORTED     the fsync of one shard after the other fails, and commit() is called again
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import random
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from cache_cases import FakeRecording, check_episode, episode
+from cache_cases import FakeRecording, check_episode, episode, streams_of
 
 import robocache as rc
 
@@ -122,6 +126,15 @@ def kill(folder: Path, count: int) -> None:
     print(f"{kills} kills, {finished} builds that finished")
 
 
+def sentence(call: Callable[[], object]) -> str:
+    """What it fails with; empty where it passes."""
+    try:
+        call()
+    except rc.FileError as caught:
+        return str(caught)
+    return ""
+
+
 def disk(folder: Path, error: int, sticky: bool) -> None:
     shim = ctypes.CDLL(None)
     shim.fault_last.restype = ctypes.c_char_p
@@ -141,18 +154,15 @@ def disk(folder: Path, error: int, sticky: bool) -> None:
         sources[0].write_text("a2")  # one that changed, one that is new
         versions[str(sources[0])].append("a2")
         shim.fault_arm(str(cache).encode(), calls, error, sticky)
-        sentence = ""
-        try:
-            build(cache, sources)
-        except rc.FileError as caught:
-            sentence = str(caught)
+        said = sentence(partial(build, cache, sources))
         fired, last = shim.fault_fired(), shim.fault_last().decode()
+        assert shim.fault_retried() == 0, last  # what Linux dropped, it does not tell a second time
         shim.fault_arm(b"", 0, 0, 0)
         if not fired:
             break
         if error != 0 and not last.endswith("/lock"):
-            assert sentence.startswith(str(cache)), (last, sentence)
-            assert os.strerror(error) in sentence, (last, sentence)
+            assert said.startswith(str(cache)), (last, said)
+            assert os.strerror(error) in said, (last, said)
             failures += 1
         check_problems(cache)
         now = look(cache, versions)
@@ -166,8 +176,51 @@ def disk(folder: Path, error: int, sticky: bool) -> None:
     print(f"{calls - 1} calls, {failures} failures")
 
 
+def sync(folder: Path, lost: bool, jumbled: bool) -> None:
+    """Samples that came in order are written anew, where they still are what came; else they are refused."""
+    shim = ctypes.CDLL(None)
+    shim.fault_last.restype = ctypes.c_char_p
+    shim.fault_lose(lost)
+    calls = written = refused = 0
+    while True:
+        calls += 1
+        cache = folder / str(calls)
+        made = episode(1, 30)
+        if jumbled:
+            made = {name: (entry[0], np.roll(entry[1], 3), *entry[2:]) for name, entry in made.items()}
+        writer = rc.CacheWriter(cache)
+        writer.add(streams_of(episode(0)), name="committed")
+        writer.commit()
+        writer.add(streams_of(made), name="waiting")
+        shim.fault_arm(str(cache / "shards").encode(), calls, errno.EIO, 0)
+        said = sentence(writer.commit)
+        if not shim.fault_fired():
+            break
+        assert os.strerror(errno.EIO) in said
+        if not shim.fault_last().startswith(b"fsync") or not shim.fault_last().endswith(b".tmp"):
+            writer.close()
+            continue
+        said = [sentence(call) for call in (writer.commit, writer.commit, writer.close)]
+        if said == ["", "", ""]:
+            written += 1
+        else:
+            refused += 1
+            assert all("the disk failed before, and may have lost samples" in each for each in said), said
+            writer._writer.abandon()
+        assert shim.fault_retried() == 0
+        check_problems(cache)
+        episodes = rc.Cache(cache).episodes
+        check_episode(episodes[0], episode(0))
+        assert len(episodes) == (1 if lost or jumbled else 2)
+        if len(episodes) == 2:
+            check_episode(episodes[1], made)
+    print(f"{written} written anew, {refused} refused")
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "kill":
         kill(Path(sys.argv[2]), int(sys.argv[3]))
+    elif sys.argv[1] == "sync":
+        sync(Path(sys.argv[2]), sys.argv[3] == "1", sys.argv[4] == "1")
     else:
         disk(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1")

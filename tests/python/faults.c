@@ -1,5 +1,7 @@
 // LD_PRELOAD: calls that change files under a folder fail when told to. fault_arm(folder, n, error, sticky): the n-th call
-// from now fails with `error` (0: it writes half of what it was asked to), and with `sticky` every later one too.
+// from now fails with `error` (0: it writes half of what it was asked to), and with `sticky` every later one too. A file
+// whose fsync fails is held, so that fault_retried() can tell how many later ones of the same file passed; with
+// fault_lose(1) it has zeros from then on, as Linux may drop what it could not write.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,6 +17,8 @@ static char folder[PATH_MAX];
 static long at, calls, fired;
 static int failure, sticky;
 static char last[PATH_MAX + 32];
+static int failed = -1, loses;
+static long retried;
 
 void fault_arm(const char* where, long n, int error, int all) {
   strncpy(folder, where, sizeof folder - 1);
@@ -23,7 +27,12 @@ void fault_arm(const char* where, long n, int error, int all) {
   failure = error;
   sticky = all;
   last[0] = 0;
+  if (failed >= 0) close(failed);
+  failed = -1;
+  retried = 0;
 }
+void fault_lose(int all) { loses = all; }
+long fault_retried(void) { return retried; }
 long fault_fired(void) { return fired; }
 long fault_calls(void) { return calls; }
 const char* fault_last(void) { return last; }
@@ -69,9 +78,21 @@ ssize_t write(int d, const void* p, size_t n) {
   FAIL(fails_on("write", d) && failure != 0)
   return real(d, p, n);
 }
+static void lose(int d, off_t size) {
+  REAL(int, ftruncate, int, off_t);
+  if (real(d, 0) == 0) real(d, size);
+}
 int fsync(int d) {
   REAL(int, fsync, int);
-  FAIL(fails_on("fsync", d) && failure != 0)
+  struct stat here, there;
+  const int is_file = fstat(d, &here) == 0 && S_ISREG(here.st_mode);
+  if (fails_on("fsync", d) && failure != 0) {
+    if (is_file && failed < 0) failed = dup(d);
+    if (is_file && loses) lose(d, here.st_size);
+    errno = failure;
+    return -1;
+  }
+  retried += is_file && failed >= 0 && fstat(failed, &there) == 0 && here.st_ino == there.st_ino;
   return real(d);
 }
 int fdatasync(int d) {

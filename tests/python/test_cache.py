@@ -15,6 +15,7 @@ import pytest
 from cache_cases import FakeRecording, check_episode, episode, streams_of
 
 import robocache as rc
+from robocache._recording import Batch, StreamInfo
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -36,6 +37,12 @@ DTYPES = [
 
 def shards(path):
     return sorted((path / "shards").iterdir())
+
+
+def safetensors_file(path):
+    from safetensors import safe_open
+
+    return safe_open(path, "np")
 
 
 def write(path, *contents, **options):
@@ -207,15 +214,13 @@ def test_many_episodes_need_a_longer_header(tmp_path):
 def test_shards_are_safetensors(tmp_path):
     content = episode(3)
     write(tmp_path / "c", content, episode(4))
-    from safetensors import safe_open
-
     by_name = {p.name.split("-", 1)[1].split(".")[0]: p for p in shards(tmp_path / "c")}
     loaded = safetensors.load_file(by_name["cloud"])
     np.testing.assert_array_equal(loaded["inner"][:21], [0, *np.cumsum(content["cloud"][2])])
     np.testing.assert_array_equal(loaded["values"][: len(content["cloud"][0])], content["cloud"][0])
     np.testing.assert_array_equal(loaded["offsets"], [0, 20, 40])
     np.testing.assert_array_equal(safetensors.load_file(by_name["grip"])["values"][:13], content["grip"][0])
-    with safe_open(by_name["joints"], "np") as file:
+    with safetensors_file(by_name["joints"]) as file:
         described = json.loads(file.metadata()["robocache"])
     assert [e["name"] for e in described["episodes"]] == ["e0", "e1"]
     assert described["streams"][0]["name"] == "joints"
@@ -262,14 +267,41 @@ def test_new_channels_widen_a_stream(tmp_path):
     assert cache.streams["joints"].channels == ("a", "b", "c")
     assert cache.streams["joints"].method == [("linear", 0, 2), ("hold", 2, 3)]
     values = [e.streams["joints"].values for e in cache.episodes]
-    np.testing.assert_array_equal(values[0], [[1, 2], [3, 4]])  # committed before: stays as it is
+    np.testing.assert_array_equal(values[0], [[1, 2, nan], [3, 4, nan]])  # its shard has two channels
     np.testing.assert_array_equal(values[1], [[5, 6, nan]])
     np.testing.assert_array_equal(values[2], [[9, 8, 7]])
     np.testing.assert_array_equal(values[3], [[nan, 1, nan]])
-    assert cache.episodes[0].streams["joints"].channels == ("a", "b")
+    assert {e.streams["joints"].channels for e in cache.episodes} == {("a", "b", "c")}
     aligned = cache.align(targets=[0])["joints"].values
     np.testing.assert_array_equal(aligned[:, 0], [[1, 2, nan], [5, 6, nan], [9, 8, 7], [nan, 1, nan]])
     assert rc.verify_cache(tmp_path / "c").problems == []
+
+
+def test_new_fields_widen_clouds(tmp_path):
+    """Rows of an earlier group stay as they are, and say so; a copy has them by name."""
+    times = np.array([0, 10])
+
+    def cloud(*fields):
+        rows = np.arange(3 * len(fields), dtype=np.float32).reshape(3, -1)
+        lengths = np.array([1, 2])
+        info = StreamInfo("/cloud", "t", rows.dtype, rows.shape[1:], fields, None, True, {})
+        recording = FakeRecording("none", [{}])
+        recording.batches = lambda streams: [Batch(0, "/cloud", rows, times, times, lengths, info)]
+        return recording, rows
+
+    path, copy = tmp_path / "c", tmp_path / "copy"
+    with rc.CacheWriter(path, group_bytes=1) as writer:
+        (old, narrow), (new, wide) = cloud("x", "y"), cloud("y", "x", "intensity")
+        writer.add(old)
+        writer.add(new)
+    with rc.CacheWriter(copy) as writer:
+        writer.add(rc.Cache(path))
+    for place, first in ((path, narrow), (copy, np.insert(narrow, 2, np.nan, axis=1))):
+        streams = [e.streams["/cloud"] for e in rc.Cache(place).episodes]
+        for stream, expected in zip(streams, (first, wide[:, [1, 0, 2]]), strict=True):
+            np.testing.assert_array_equal(np.concatenate(stream.samples[:]), expected)
+            assert stream.info.channels == ("x", "y", "intensity")[: expected.shape[1]]
+            assert stream.info.shape == expected.shape[1:]
 
 
 def test_a_cache_goes_into_another(tmp_path):
@@ -281,6 +313,136 @@ def test_a_cache_goes_into_another(tmp_path):
     for found, content in zip(second.episodes, contents, strict=True):
         check_episode(found, content)
     assert [e.task for e in second.episodes] == ["task 0", "task 1", "task 2"]
+
+
+# ---- Metadata
+
+
+def camera(height, width, frame="left", **more):
+    """An episode of two raw images; their bytes are 0, 1, 2, ..."""
+    times = np.array([0, 10]) * 1_000_000
+    rows = np.arange(2 * height * width, dtype=np.uint8)
+    about = {"encoding": "mono8", "height": str(height), "width": str(width), "step": str(width), "frame_id": frame}
+    recording = FakeRecording(f"{height}x{width}", [{"/camera": (rows, times, np.full(2, height * width))}])
+    recording.info = about | more
+    return recording
+
+
+def check_camera(found, height, width, **about):
+    images = found.streams["/camera"].samples
+    np.testing.assert_array_equal(images[:], np.arange(2 * height * width).reshape(2, height, width))
+    metadata = found.streams["/camera"].info.metadata
+    assert (metadata["height"], metadata["width"]) == (str(height), str(width))
+    assert {key: metadata.get(key) for key in about} == about
+
+
+@pytest.mark.parametrize("group_bytes", [1, 10**6], ids=["groups", "one group"])
+def test_metadata_are_each_episodes_own(tmp_path, group_bytes):
+    path = tmp_path / "c"
+    with rc.CacheWriter(path, group_bytes=group_bytes) as writer:
+        writer.add(camera(2, 3))
+        writer.add(camera(4, 5, frame="right", lens="wide"))
+    with rc.CacheWriter(path) as writer:  # another day
+        writer.add(camera(2, 3))
+        writer.add(camera(6, 1, frame="varies"))
+
+    def check(path):
+        cache = rc.Cache(path)
+        check_camera(cache.episodes[0], 2, 3, frame_id="left", lens=None)
+        check_camera(cache.episodes[1], 4, 5, frame_id="right", lens="wide")
+        check_camera(cache.episodes[2], 2, 3, frame_id="left", lens=None)
+        check_camera(cache.episodes[3], 6, 1, frame_id="varies")
+        agreed = {"encoding": "mono8", "lens": "wide"}
+        assert cache.streams["/camera"].metadata == agreed | dict.fromkeys(
+            ("height", "width", "step", "frame_id"), "varies"
+        )
+        aligned = cache.align(targets=[0])
+        assert [images[0].shape for images in aligned.samples["/camera"]] == [(2, 3), (4, 5), (2, 3), (6, 1)]
+
+    check(path)
+    with rc.CacheWriter(tmp_path / "copy") as writer:
+        writer.add(rc.Cache(path))
+    check(tmp_path / "copy")
+    with rc.CacheWriter(tmp_path / "opened") as writer:
+        writer.add(rc.open(path))
+    check(tmp_path / "opened")
+    (path / "manifest.json").unlink()
+    assert rc.verify_cache(path, repair=True).repaired
+    check(path)
+    assert rc.verify_cache(path).problems == []
+
+
+def test_within_an_episode_metadata_may_vary(tmp_path):
+    turning = camera(2, 3)
+    turning.step = 1
+    pieces = list(turning.batches())
+    for piece, frame in zip(pieces, "ab", strict=True):
+        piece.info.metadata.update(frame_id=frame, late="x")
+    turning.batches = lambda streams: pieces
+    with rc.CacheWriter(tmp_path / "c") as writer:
+        writer.add(camera(2, 3))
+        writer.add(turning)
+    cache = rc.Cache(tmp_path / "c")
+    check_camera(cache.episodes[0], 2, 3, frame_id="left", late=None)
+    check_camera(cache.episodes[1], 2, 3, frame_id="varies", late="x")
+
+
+def test_episodes_that_agree_cost_the_manifest_nothing(tmp_path):
+    path = tmp_path / "c"
+    with rc.CacheWriter(path, group_bytes=1) as writer:
+        for _ in range(5):
+            writer.add(camera(2, 3))
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert "variants" not in manifest["streams"][0]
+    assert not any("metadata" in entry for entry in manifest["episodes"])
+    with rc.CacheWriter(path) as writer:
+        for _ in range(3):
+            writer.add(camera(4, 5))
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert [variant["height"] for variant in manifest["streams"][0]["variants"]] == ["2", "4"]
+    assert [entry.get("metadata") for entry in manifest["episodes"]] == [None] * 5 + [{"/camera": 1}] * 3
+    with safetensors_file(shards(path)[-1]) as file:  # of its own group alone
+        described = json.loads(file.metadata()["robocache"])["streams"][0]
+    assert (described["metadata"]["height"], "variants" in described) == ("4", False)
+
+
+def test_what_no_episode_says_any_more_is_forgotten(tmp_path):
+    path = tmp_path / "c"
+    with rc.CacheWriter(path) as writer:
+        for height in (2, 4):
+            stream = rc.Stream(np.zeros((1, 1)), np.array([0]))
+            writer.add({"s": stream, "/camera": whole_camera(tmp_path, height)}, name=f"{height}")
+    assert rc.Cache(path).streams["/camera"].metadata["height"] == "varies"
+    with rc.CacheWriter(path) as writer:
+        writer.add({"s": rc.Stream(np.zeros((1, 1)), np.array([0]))}, name="2", replace=True)
+    cache = rc.Cache(path)
+    assert cache.streams["/camera"].metadata["height"] == "4"
+    check_camera(cache.episodes["4"], 4, 3)
+
+
+def whole_camera(tmp_path, height):
+    with rc.CacheWriter(tmp_path / f"{height}") as writer:
+        writer.add(camera(height, 3))
+    return rc.Cache(tmp_path / f"{height}").episodes[0].streams["/camera"]
+
+
+def test_a_cache_from_before_metadata_were_each_episodes_own(tmp_path):
+    path = tmp_path / "c"
+    with rc.CacheWriter(path) as writer:
+        writer.add(camera(2, 3))
+        writer.add(camera(4, 3))
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest["streams"][0]["variants"]
+    for entry in manifest["episodes"]:
+        entry.pop("metadata", None)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with rc.CacheWriter(path) as writer:
+        writer.add(camera(5, 3))
+    cache = rc.Cache(path)
+    old = cache.episodes[1].streams["/camera"]
+    assert (old.info.metadata["height"], old.info.metadata["width"]) == ("varies", "3")
+    np.testing.assert_array_equal(old.samples[1], np.arange(12, 24))
+    check_camera(cache.episodes[2], 5, 3)
 
 
 # ---- Sources
@@ -709,6 +871,13 @@ def test_hostile_manifests(tmp_path):
         (put("streams", 0, "dtype", "float8"), "no dtype"),
         (put("streams", 0, "method", [["linear", 0, 99]]), "expected a whole number from 0 to 3"),
         (put("streams", 1, "name", "joints"), "a second time"),
+        (put("streams", 0, "variants", []), "variants has 0 entries for 1 episodes"),
+        (put("streams", 0, "variants", [{}] * 2), "variants has 2 entries for 1 episodes"),
+        (put("streams", 0, "variants", {"k": {}}), "expected a list"),
+        (put("streams", 0, "variants", [{"k": 3}]), "expected a string"),
+        (put("episodes", 0, "metadata", {"joints": 1}), "expected a whole number from 0 to 0"),
+        (put("episodes", 0, "metadata", {"joints": "x"}), "expected a whole number"),
+        (put("episodes", 0, "metadata", {"nobody": 0}), "not among the streams"),
         (put("episodes", 0, "row", 7), "not in the shard"),
         (put("episodes", 0, "group", 7), "but no shard"),
         (put("episodes", 0, "samples", "joints", 10**6), "more samples"),

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from recordings import shared, write_lerobot
+from recordings import batch, made, shared, write_lerobot
 from test_mcap_recording import write
 
 import robocache as rc
@@ -28,11 +28,13 @@ def answer(*arguments):
 def test_info_tells_and_is_json(tmp_path):
     write(tmp_path / "a.mcap", {"/fast": 100, "/slow": 10})
     text = answer("info", tmp_path / "a.mcap")
-    for word in ("/fast", "100 Hz", "/slow", "Verdict: 2 of 2 streams good.", "--full"):
+    for word in ("/fast", "100 Hz", "/slow", "Verdict: 2 of 2 streams good. That is by log times alone"):
         assert word in text
+    assert "stamps, clocks and values were not looked at, as --full does." in " ".join(text.split())
     text = answer("info", tmp_path / "a.mcap", "--full")
     for word in ("float64 [2]", "arrival - stamp", "never change"):
         assert word in text
+    assert text.rstrip().endswith("Verdict: 2 of 2 streams good.")
     found = json.loads(answer("info", tmp_path / "a.mcap", "--json", "--full"))
     assert found["format"] == "MCAP"
     assert found["sync"]["streams"]["/fast"]["rate_hz"] == pytest.approx(100)
@@ -357,6 +359,66 @@ def test_rows_that_are_not_finite_are_not_valid(tmp_path):
     np.testing.assert_allclose(stats["mean"], real.mean(axis=0))
     np.testing.assert_allclose(stats["std"], real.std(axis=0))
     assert stats["count"] == [158]
+
+
+def test_a_stream_that_was_widened_is_exported_with_all_its_channels(tmp_path):
+    numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+    t = np.arange(100) * 20_000_000
+    with rc.CacheWriter(tmp_path / "cache", group_bytes=1) as writer:  # a group for each
+        for channels in ("ab", "cba", "b"):
+            values = np.stack([np.sin(t * 1e-9) + ord(channel) for channel in channels], axis=1)
+            writer.add({"j": rc.Stream(values, t, channels=list(channels))}, name=channels)
+    cache = rc.Cache(tmp_path / "cache")
+    truth = np.sin(t * 1e-9)[:, None] + [ord(channel) for channel in "abc"]
+    expected = [np.where([c in had for c in "abc"], truth, np.nan) for had in ("ab", "cba", "b")]
+    np.testing.assert_allclose(cache.align(rate=50)["j"].values, expected)
+    for k in range(3):
+        np.testing.assert_allclose(cache.align(k, rate=50)["j"].values[0], expected[k])
+    export = ("export", tmp_path / "cache", "--rate", 50, "--json", "--format")
+    told = 'stream "j": 200 rows not finite, so not valid (c, a)'
+    for format in ("safetensors", "mcap", "lerobot"):
+        if format == "lerobot":
+            pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        assert told in json.loads(answer(*export, format, "-o", tmp_path / format))["notes"]
+    for k in range(3):
+        tensors = numpy.load_file(tmp_path / "safetensors" / f"episode-{k:06d}.safetensors")
+        written = rc.open(tmp_path / "mcap" / f"episode-{k:06d}.mcap").streams["/j"]
+        row = rc.open(tmp_path / "lerobot").episodes[k].streams
+        assert (tensors["j.valid"].all(), row["valid.j"].values.all()) == (k == 1, k == 1)
+        assert row["j"].channels == ("a", "b", "c")
+        for found in (tensors["j"], row["j"].values):
+            np.testing.assert_allclose(found, expected[k])
+        by_name = dict(zip(written.channels, written.values.T, strict=True))
+        assert set(by_name) <= set("abc")
+        for channel, column in zip("abc", expected[k].T, strict=True):
+            np.testing.assert_allclose(by_name.get(channel, np.full(100, np.nan)), column)
+
+
+def test_images_of_two_sizes(tmp_path):
+    """Each episode of a cache keeps its size; a LeRobot video has one."""
+    numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+    t = np.arange(5) * 100_000_000
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        for name, (height, width) in {"small": (16, 32), "large": (32, 48)}.items():
+            about = {"encoding": "rgb8", "height": f"{height}", "width": f"{width}", "step": f"{3 * width}"}
+            lengths = [3 * width * height] * 5
+            rows = np.zeros(5 * lengths[0], np.uint8)
+            image = batch("/image", rows, t, lengths=lengths, ragged=True, shape=(), metadata=about)
+            writer.add(made(image, batch("/joints", np.arange(5.0)[:, None], t)), name=name)
+    export = ("export", tmp_path / "cache", "--rate", 10, "-o")
+    answer(*export, tmp_path / "out", "--format", "safetensors")
+    for k, height in enumerate(("16", "32")):
+        file = tmp_path / "out" / f"episode-{k:06d}.safetensors"
+        header = file.read_bytes()[8 : 8 + int.from_bytes(file.read_bytes()[:8], "little")]
+        assert json.loads(json.loads(header)["__metadata__"]["streams"])["/image"]["height"] == height
+        assert len(numpy.load_file(file)["/image"]) == 5 * 3 * 16 * 32 * (1, 3)[k]
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    pytest.importorskip("av", reason="PyAV is not installed")
+    refused = robocache(*export, tmp_path / "set")
+    assert refused.exit_code == 1
+    assert 'stream "/image": an image of episode large is 32 x 48 x 3, the first was 16 x 32 x 3' in refused.stderr
+    assert not (tmp_path / "set").exists()
+    answer(*export, tmp_path / "set", "--streams", "/joints")
 
 
 def test_what_is_held_or_written_on_change_does_not_bound_an_export(tmp_path):

@@ -5,7 +5,6 @@ import pytest
 from recordings import batch, made, write_lerobot
 
 import robocache as rc
-from robocache._cache import source_options
 from robocache._recipe import first_recipe, load_recipe, split
 
 MS = 1_000_000
@@ -138,14 +137,13 @@ def test_max_gap_is_the_builds_own(tmp_path):
     """Two recordings that were built with different recipes, and one of them built again without."""
 
     def build(name, max_gap, time="auto"):
-        options = source_options(f"{max_gap}", {} if max_gap is None else {"/a": max_gap})
         text = '[streams."/a"]\n' + ("" if max_gap is None else f"max_gap = {max_gap * 1e-9}")
         recording = recipe(tmp_path, text).apply(gappy())
         recording.path, recording.time = str(tmp_path / name), time
         recording.files = (tmp_path / name,)
         recording.files[0].touch()
         with rc.CacheWriter(tmp_path / "cache") as writer:
-            writer.add(recording, name=name, options=options)
+            writer.add(recording, name=name, options=f"{max_gap}")
         return rc.Cache(tmp_path / "cache")
 
     cache = build("x", 30 * MS)

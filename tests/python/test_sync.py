@@ -147,6 +147,18 @@ def test_log_time_is_told():
     assert report_of(batch("/a", wave(times), mixed, times)).streams["/a"].source == "mixed"
 
 
+def test_the_times_of_a_cache_may_differ_from_episode_to_episode(tmp_path):
+    times = clock(100, 1)
+    for told in (("stamp", "log"), ("stamp", "stamp")):
+        path = tmp_path / "-".join(told)
+        with rc.CacheWriter(path) as writer:
+            for source in told:
+                writer.add(made(batch("/a", wave(times), times, times + 5, metadata={"time": source})))
+        stream = rc.sync_report(rc.open(path)).streams["/a"]
+        assert stream.source == ("mixed" if "log" in told else "stamp")
+        assert ("some samples have no stamp" in stream.verdict) == ("log" in told)
+
+
 def test_numbers_are_readable():
     assert [figures(x) for x in (0, 1e-6, 0.03, 999.6, 1500, 12345.6, -40)] == [
         "0",
