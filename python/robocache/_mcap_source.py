@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from robocache import _core
 from robocache._bytes import source_of
 from robocache._core import FileError
-from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped
+from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped, counted
 
 MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # only all messages of a topic tell its streams
 FIRST_JSON = 64  # messages: JSON has no schema that is kept, and a list may be empty at first
@@ -67,6 +67,10 @@ def streams_of(
         if names and number >= enough:
             break
     return list(names)
+
+
+def left_out(topic: str, count: int, sentence: str) -> str:
+    return f"{topic}: {counted(count, 'broken message')} left out; the first: {sentence}"
 
 
 class McapSource(Source):
@@ -157,7 +161,7 @@ class McapSource(Source):
                 yield batch
         self.note(self.engine.summary()["warnings"])
         for topic, count, sentence in self.engine.problems:
-            self.note([f"{topic}: {count} broken messages left out; the first: {sentence}" if count else sentence])
+            self.note([left_out(topic, count, sentence) if count else sentence])
 
     def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
         """From the message indexes behind each chunk: no chunk is unpacked."""

@@ -215,7 +215,7 @@ class CookedSource(Source):
     def __init__(self, recipe: Recipe, source: Source) -> None:
         self.recipe, self.source = recipe, source
         self.format, self.path, self.time = source.format, source.path, source.time
-        self.files, self.notes = source.files, source.notes
+        self.files, self.notes, self.lacking = source.files, source.notes, source.lacking
         if recipe.streams and source.parts():
             there = {name for k in range(min(len(source.parts()), 16)) for name in source.contents(k)}
             for wanted in recipe.streams:
@@ -340,7 +340,7 @@ class SplitSource(Source):
     def __init__(self, source: Source, cuts: Sequence[tuple[int, int]]) -> None:
         self.source, self.cuts = source, list(cuts)
         self.format, self.path, self.time = source.format, source.path, source.time
-        self.files, self.notes = source.files, source.notes
+        self.files, self.notes, self.lacking = source.files, source.notes, source.lacking
 
     def parts(self) -> Sequence[Part]:
         whole = self.source.parts()[0]

@@ -75,6 +75,7 @@ class Source(ABC):
     time: str  # as it was asked for
     files: tuple[Path, ...] = ()  # what it reads: by them a cache tells whether it must be read again
     notes: list[str]  # what a person should know: a rate that was assumed, topics that were left out
+    lacking: tuple[str, ...] = ()  # left out as this machine cannot read it yet: types that nobody defines
 
     @abstractmethod
     def parts(self) -> Sequence[Part]:
@@ -401,6 +402,7 @@ class Recording:
     path, format     "run.mcap", "MCAP"
     time             as it was asked for: "auto", "stamp", "log" or "publish"
     files            what is read
+    lacking          what is left out until this machine can read it: message types that nobody here defines
     notes            what a person should know about it
     """
 
@@ -410,6 +412,7 @@ class Recording:
         self.format = source.format
         self.time = source.time
         self.files = source.files
+        self.lacking = source.lacking
         self.episodes = Episodes(source)
 
     @property

@@ -38,8 +38,8 @@ class Unpacker {
     const auto most = static_cast<unsigned long long>(expansion) * message.size() + allowance;
     if (size == ZSTD_CONTENTSIZE_ERROR || size == ZSTD_CONTENTSIZE_UNKNOWN || size > most) {
       throw Error(ErrorKind::file,
-                  concat("a message of ", message.size(), " bytes that begins as zstd does ",
-                         size > most ? "not say its size, or is larger than " : "is larger than ", most, " bytes"));
+                  concat("a message of ", message.size(),
+                         " bytes that is compressed by zstd does not say its size, or unpacks to more than ", most));
     }
     if (room_.size() < size) room_.resize(size);
     const std::size_t got = ZSTD_decompress(room_.data(), room_.size(), message.data(), message.size());
