@@ -549,8 +549,8 @@ def open(
     path      an MCAP file; a rosbag2 directory or its .db3 file; a LeRobot data set (v3.0, v2.1); an HDF5 file
               (robomimic, ALOHA, or any with `mapping`); a cache. For MCAP also an address that fsspec opens
               ("s3://..."), a file object, or bytes.
-    time      where a sample's time comes from: "stamp" (its header; of JSON also its stamp or timestamp), "log" (when it
-              was written), "publish", or "auto": the stamp where there is one that is not zero, else the log time.
+    time      where a sample's time comes from: "stamp" (its header's; of JSON also its own stamp or timestamp), "log"
+              (when it was written), "publish", or "auto": the stamp if there is one that is not zero, else the log time.
     rate      HDF5 without times: samples per second, instead of the layout's usual one.
     mapping   HDF5: {"joints": "/robot/q"} or {"joints": {"values": "/robot/q", "times": "/robot/t", ...}}.
     msg_path  rosbag2: folders with .msg files, for types that neither the bag nor the rosbags package defines.

@@ -821,7 +821,8 @@ def test_json_stamps(stamps: dict[str, Any], time: int) -> None:
 
 
 def test_json_that_is_called_a_stamp_and_is_none() -> None:
-    (piece,) = json_pieces([{"x": 1, "stamp": 1e300, "timestamp": [1, {"sec": 2}], "inner": {"stamp": 3, "timestamp": 4}}])
+    inner = {"stamp": 3, "timestamp": 4}
+    (piece,) = json_pieces([{"x": 1, "stamp": 1e300, "timestamp": [1, {"sec": 2}], "inner": inner}])
     assert piece.times.tolist() == [0]
     assert piece.channels == ("x", "stamp", "timestamp[0]", "timestamp[1].sec", "inner.stamp", "inner.timestamp")
     (piece,) = json_pieces([{"stamp": {"sec": 2, "clock": 5}, "timestamp": True}])
