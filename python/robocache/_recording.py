@@ -431,7 +431,8 @@ class Recording:
     def batches(self, streams: Collection[str] | None = None, episode: int | None = None) -> Iterator[Batch]:
         """All samples in pieces of a few MiB, as recorded, episode by episode: one pass, in little memory."""
         if streams is not None:
-            known = dict.fromkeys(name for k in range(len(self.episodes)) for name in self._source.contents(k))
+            numbers = range(len(self.episodes)) if episode is None else [episode]
+            known = dict.fromkeys(name for k in numbers for name in self._source.contents(k))
             for name in streams:
                 if name not in known:
                     raise NoStream(missing(f"{self.path}: there is no stream", name, known))
@@ -550,7 +551,7 @@ def open(
               (robomimic, ALOHA, or any with `mapping`); a cache. For MCAP also an address that fsspec opens
               ("s3://..."), a file object, or bytes.
     time      where a sample's time comes from: "stamp" (its header's; of JSON also its own stamp or timestamp), "log"
-              (when it was written), "publish", or "auto": the stamp if there is one that is not zero, else the log time.
+              (when it was written), "publish", or "auto": the stamp if there is one and it is not zero, else "log".
     rate      HDF5 without times: samples per second, instead of the layout's usual one.
     mapping   HDF5: {"joints": "/robot/q"} or {"joints": {"values": "/robot/q", "times": "/robot/t", ...}}.
     msg_path  rosbag2: folders with .msg files, for types that neither the bag nor the rosbags package defines.
