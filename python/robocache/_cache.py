@@ -216,7 +216,6 @@ class CacheWriter:
         there = set(writer.begin_source(path, files, read_how(recording, options)))
         added = 0
         current = -1
-        told: dict[str, dict[str, str]] = {}
 
         def advance(number: int) -> None:
             """Ends the episode that is open, begins those up to `number`."""
@@ -241,7 +240,7 @@ class CacheWriter:
                 if batch.episode > current:
                     advance(batch.episode)
                 if batch.episode not in there:
-                    self._append_batch(batch, latency, told)
+                    self._append_batch(batch, latency)
                 if progress is not None:
                     progress(batch)
             advance(len(episodes))
@@ -252,11 +251,8 @@ class CacheWriter:
             raise
         return added
 
-    def _append_batch(self, batch: Batch, latency: Mapping[str, Duration], told: dict[str, dict[str, str]]) -> None:
-        """told: by stream, the metadata that the writer has: a video's name a file for each of many episodes."""
+    def _append_batch(self, batch: Batch, latency: Mapping[str, Duration]) -> None:
         info = batch.info
-        metadata = {} if told.get(batch.stream) == info.metadata else dict(info.metadata)
-        told[batch.stream] = info.metadata
         given = latency[batch.stream] if batch.stream in latency else getattr(info, "latency", 0)
         self._writer.append(
             batch.stream,
@@ -268,7 +264,7 @@ class CacheWriter:
             tuple(info.channels),
             None if info.ragged else info.method,
             info.ragged,
-            metadata,
+            dict(info.metadata),
             _core.nanoseconds(f'CacheWriter.add: stream "{batch.stream}": latency', given),
         )
 
