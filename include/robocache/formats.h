@@ -27,7 +27,9 @@
 // Messages that are compressed by themselves (rosbag2 can) are unpacked. A char is unsigned, as rosidl has it.
 // JSON: numbers and bools by path, in the order in which they first appear, as float64; null, and what is not there: NaN.
 // A message is a sample from the first on that has a number. Up to 1024 elements of an array, and up to 4096 channels, are
-// kept. header.stamp as in ROS.
+// kept. The time is the first of header.stamp, stamp and timestamp, at the top of the message, that is {sec, nanosec} (also
+// secs, nsec, nsecs) or a number, and is then no channel. An integer is nanoseconds, another number seconds; but where that
+// is more than a day from the log time, and seconds, milliseconds, microseconds or nanoseconds are not, it is those.
 // metadata["time"] says what the times are: "stamp", "log", "publish", or "varies"; "frame_id": the header's.
 //
 // Schemas and messages may be hostile: every step is checked, a type that holds itself or is nested deeper than 32 is
@@ -50,7 +52,8 @@
 namespace robocache {
 
 // Where a sample's time comes from: its header's stamp, or when it was logged, or published. automatic: the stamp where
-// it is there and not zero, else the log time. Where messages have no header.stamp, `stamp` is refused (JSON: log time).
+// it is there and not zero, else the log time. Where messages have no header.stamp, `stamp` is refused (JSON, where
+// stamp and timestamp are stamps as well: log time).
 enum class TimeSource : std::uint8_t { automatic, stamp, log, publish };
 
 using Metadata = std::map<std::string, std::string>;  // "encoding": "rgb8"; "varies" where messages disagree

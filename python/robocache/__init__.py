@@ -14,6 +14,9 @@ Streams go in at the rate each sensor had; aligned tensors come out, on the devi
     recording = rc.open("run.mcap")                  # also rosbag2, LeRobot, HDF5
     recording.streams["/odom"].values, rc.sync_report(recording)
 
+    with rc.CacheWriter("cache") as w: w.add(recording)
+    rc.export(rc.Cache("cache"), "set", rate=50)     # a LeRobot data set; or cache.align(rate=50)
+
     grid = rc.Grid.from_bounds(low=(-3, -3, 0), high=(3, 3, 2), voxel_size=0.05)
     voxels = rc.voxelize_depth(depth, intrinsics, grid, pose=camera_to_grid, features=rgb, reduce="mean")
 
@@ -27,11 +30,12 @@ torch tensors (CPU and CUDA), NumPy, CuPy and JAX arrays go in, and the same kin
 they are integers and seconds where they are floats. What each method computes, to the bit, is in docs/semantics.md.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from robocache._align import Aligned, Fused, Stream, Timeline, align, fuse, resample
 from robocache._attention import Mask, attention, describe_attention
 from robocache._attention_patch import attention_patch, register_transformers
 from robocache._backends import backends
-from robocache._cache import Cache, CacheAligned, CacheReport, CacheWriter, verify_cache
 from robocache._clouds import Cloud, read_cloud, read_depth
 from robocache._core import (
     CudaError,
@@ -44,8 +48,6 @@ from robocache._core import (
     synchronize,
     version,
 )
-from robocache._recording import Episode, RecordedStream, Recording, open
-from robocache._sync import SyncReport, sync_report
 from robocache._tsdf import TsdfVolume
 from robocache._voxelize import (
     Downsampled,
@@ -59,18 +61,56 @@ from robocache._voxelize import (
     voxelize_depth,
 )
 
+if TYPE_CHECKING:
+    from robocache import mcap as mcap
+    from robocache._cache import Cache, CacheAligned, CacheReport, CacheWriter, verify_cache
+    from robocache._export import export
+    from robocache._recording import Episode, RecordedStream, Recording, open
+    from robocache._sync import SyncReport, sync_report
+
 __version__: str = version()
 del version
+
+# What only logs need is loaded when one of its names is first asked for.
+_LATER = {
+    "Cache": "_cache",
+    "CacheAligned": "_cache",
+    "CacheReport": "_cache",
+    "CacheWriter": "_cache",
+    "verify_cache": "_cache",
+    "export": "_export",
+    "Episode": "_recording",
+    "RecordedStream": "_recording",
+    "Recording": "_recording",
+    "open": "_recording",
+    "SyncReport": "_sync",
+    "sync_report": "_sync",
+    "mcap": "mcap",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    module = importlib.import_module(f"{__name__}.{_LATER[name]}")
+    for other in [other for other, place in _LATER.items() if place == _LATER[name] != other]:
+        globals()[other] = found = getattr(module, other)
+        if isinstance(found, type):
+            found.__module__ = __name__
+    return globals()[name]  # importing a module has put it there
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
+
 
 for _public in (
     Stream,
     Timeline,
     Aligned,
     Fused,
-    Cache,
-    CacheAligned,
-    CacheReport,
-    CacheWriter,
     Cloud,
     Grid,
     Voxels,
@@ -79,10 +119,6 @@ for _public in (
     Dropped,
     TsdfVolume,
     Mask,
-    Recording,
-    Episode,
-    RecordedStream,
-    SyncReport,
     CudaError,
     FileError,
 ):
@@ -119,6 +155,7 @@ __all__ = [
     "backends",
     "camera_rays",
     "describe_attention",
+    "export",
     "fuse",
     "num_threads",
     "open",

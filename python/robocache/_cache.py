@@ -105,10 +105,12 @@ class CacheWriter:
     def knows(self, recording: Recording | Path | Any, options: str = "") -> bool:
         """Whether all of this recording is in the cache, or waits to be committed, as read with these options.
 
-        It is unchanged if the path, size and modification time of its files are; else their hash decides.
+        It is unchanged if the path, size and modification time of its files are; else their hash decides. One of which
+        something was left out (recording.lacking) is known until that can be read.
         """
         path, files = source_of(recording)
-        return self._writer.knows(path, files, read_how(recording, options))
+        hows = dict.fromkeys([read_how(recording, options), read_how(recording, options, whole=True)])
+        return any(self._writer.knows(path, files, how) for how in hows)
 
     def commit(self) -> None:
         """Writes whole episodes that wait for it to the disk, so that nothing can lose them."""
@@ -266,10 +268,12 @@ class CacheWriter:
         )
 
 
-def read_how(recording: Any, options: str) -> str:
-    """A recording's own options beside those that were given."""
+def read_how(recording: Any, options: str, *, whole: bool = False) -> str:
+    """A recording's own options beside those that were given, and what it lacks; whole: as if it lacked nothing."""
     time = getattr(recording, "time", "auto")
-    return options if time == "auto" else f"{options} time={time}"
+    how = options if time == "auto" else f"{options} time={time}"
+    lacking = () if whole else getattr(recording, "lacking", ())
+    return f"{how} without={','.join(lacking)}" if lacking else how
 
 
 def source_of(recording: Any) -> tuple[bytes, list[bytes]]:

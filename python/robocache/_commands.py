@@ -232,7 +232,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Align every episode at a rate, and write a LeRobot data set, safetensors or MCAP."""
-    from robocache import _build, _export
+    from robocache import _build
 
     names = [name for given in streams for name in given.split(",") if name] if streams else None
     opened: rc.Cache | rc.Recording = rc.Cache(cache) if is_cache(Path(cache)) else rc.open(cache)
@@ -244,9 +244,7 @@ def export(
             done += 1
             heard(str(output), done / max(total, 1))
 
-        found = _export.export(
-            opened.episodes, output, rate=rate, format=format, streams=names, max_gap=max_gap, done=each
-        )
+        found = rc.export(opened, output, rate=rate, format=format, streams=names, max_gap=max_gap, progress=each)
     if as_json:
         print(json.dumps(found, indent=2))
         return

@@ -196,6 +196,7 @@ def tell(outcome: Outcome) -> None:
         ("", *WAYS, "by"),
         rows,
         best=len(WAYS),
+        spare=["by"],
     )
     for sentence in lessons(report):
         _report.paragraph(sentence)

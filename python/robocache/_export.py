@@ -21,11 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robocache import _core, _pictures
-from robocache._align import Aligned, Stream, Timeline, align
+from robocache._align import Aligned, Duration, Stream, Timeline, align
+from robocache._cache import Cache
 from robocache._core import FileError
 from robocache._extent import extent, steps
 from robocache._lerobot_write import Feature, LeRobotWriter
-from robocache._recording import Array, missing
+from robocache._recording import Array, Recording, is_cache, missing
+from robocache._recording import open as open_recording
 from robocache._sync import is_regular
 
 KEPT = 0.9  # of an episode: less on the timeline is told
@@ -100,7 +102,7 @@ def warn_of_cuts(episode: str, streams: Mapping[str, Stream[Any]], line: Timelin
 
 
 def take(
-    episodes: Sequence[Any], rate: float, names: Sequence[str] | None, max_gap: float | None, notes: list[str]
+    episodes: Sequence[Any], rate: float, names: Sequence[str] | None, max_gap: Duration | None, notes: list[str]
 ) -> Iterator[Taken]:
     common: list[str] = []
     tally = Tally()
@@ -135,7 +137,7 @@ def take(
             continue
         warn_of_cuts(episode.name, streams, timeline, notes)
         aligned: dict[str, Aligned[Any]] = {}
-        items = [(n, s if max_gap is None else s.replace(max_gap=float(max_gap))) for n, s in streams.items()]
+        items = [(n, s if max_gap is None else s.replace(max_gap=max_gap)) for n, s in streams.items()]
         for first in range(0, len(items), 64):  # what one call takes
             aligned |= align(dict(items[first : first + 64]), timeline)
         times = np.asarray(timeline.times)
@@ -190,19 +192,34 @@ def note(notes: list[str], sentence: str) -> None:
 
 
 def export(
-    episodes: Sequence[Any],
-    target: Path,
+    source: Cache | Recording | Sequence[Any] | str | os.PathLike[str],
+    path: str | os.PathLike[str],
     *,
     rate: float,
-    format: str,
     streams: Sequence[str] | None = None,
-    max_gap: float | None = None,
-    done: Callable[[int], None] = lambda frames: None,
+    format: str = "lerobot",
+    max_gap: Duration | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Writes them; what was written, and notes. `done` hears of each episode's frames.
+    """Aligns every episode at a rate, and writes a LeRobot data set, safetensors or MCAP: `robocache export`.
 
-    max_gap: seconds, for all streams, instead of what each of them says.
+        rc.export(rc.Cache("cache"), "set", rate=50, streams=["observation.state", "action"])
+
+    source    a cache, a recording, the path of one of them, or some of its episodes: cache.episodes[4:].
+    path      a new directory.
+    rate      hertz, of the timeline: in each episode, the time that its streams share.
+    streams   only these; default: those that are in every episode.
+    format    "lerobot" (v3.0), "safetensors" or "mcap".
+    max_gap   inside a longer gap no value is valid: for all streams, instead of what each of them says.
+    progress  called after each episode with the number of its frames.
+
+    Returns what was written: path, format, rate_hz, episodes, frames; and notes: what a person should know. Raises
+    FileError where the directory is there already or cannot be written, ValueError where there is nothing to write.
     """
+    if isinstance(source, (str, os.PathLike)):
+        source = Cache(source) if is_cache(Path(source)) else open_recording(source)
+    episodes = source if isinstance(source, Sequence) else source.episodes
+    target = Path(path)
     if format not in FORMATS:
         raise ValueError(missing("export: there is no format", format, FORMATS))
     if not 0 < rate < 1e6:
@@ -217,7 +234,8 @@ def export(
     for length in write(taken, target, rate, notes):
         frames += length
         count += 1
-        done(length)
+        if progress is not None:
+            progress(length)
     if count == 0:
         raise ValueError(f"{target}: nothing to export: {'; '.join(notes) or 'there are no episodes'}")
     return {"path": str(target), "format": format, "rate_hz": rate, "episodes": count, "frames": frames, "notes": notes}

@@ -10,6 +10,7 @@ it, at the exact times of the data. stream.samples[i] decodes frame i, with PyAV
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -126,6 +127,8 @@ class LeRobotSource(Source):
         self.videos = [name for name, feature in self.features.items() if feature["dtype"] == "video"]
         self.tasks = self._tasks()
         self.rows = self._episodes()
+        self._places = {int(row["episode_index"]): k for k, row in enumerate(self.rows)}
+        self._files: dict[str, dict[str, int]] = {}
         self._infos = {info.name: info for info in map(self._stream, self.features) if info is not None}
         data = [self._data_file(k) for k in range(len(self.rows))]
         meta = sorted((path / "meta").rglob("*.json*")) + sorted((path / "meta").rglob("*.parquet"))
@@ -253,7 +256,6 @@ class LeRobotSource(Source):
         end: int | None = None,
     ) -> Iterator[Batch]:
         wanted = [name for name in self._infos if streams is None or name in streams]
-        numbers = {int(row["episode_index"]): k for k, row in enumerate(self.rows)}
         files = [self._data_file(k) for k in range(len(self.rows))] if episode is None else [self._data_file(episode)]
         only = None if episode is None else int(self.rows[episode]["episode_index"])
         for path in dict.fromkeys(files):
@@ -262,9 +264,9 @@ class LeRobotSource(Source):
                 bounds = [0, *(np.flatnonzero(np.diff(rows)) + 1).tolist(), len(rows)]
                 for first, last in itertools.pairwise(bounds):  # the episodes in this piece
                     number = int(rows[first]) if last > first else None
-                    if number is None or number not in numbers or (only is not None and number != only):
+                    if number is None or number not in self._places or (only is not None and number != only):
                         continue
-                    found = self._piece(numbers[number], table.slice(first, last - first), wanted)
+                    found = self._piece(self._places[number], table.slice(first, last - first), wanted)
                     yield from clipped(found, start, end)
 
     def _column(self, path: Path, table: Any, name: str, kinds: str) -> Array:
@@ -341,10 +343,16 @@ class LeRobotSource(Source):
         return values.astype(info.dtype, copy=False).reshape(count, *info.shape)
 
     def _references(self, name: str, k: int, stamps: NDArray[np.float64]) -> NDArray[np.int64]:
-        files: list[str] = json.loads(self._infos[name].metadata["files"])
+        files = self._file_numbers(name)
         offset = 0.0 if self.old else float(self.rows[k][f"videos/{name}/from_timestamp"])
         frames = np.rint((offset + stamps) * self.fps).astype(np.int64)
-        return np.stack([np.full(len(stamps), files.index(str(self._video_file(name, k)))), frames], axis=1)
+        return np.stack([np.full(len(stamps), files[str(self._video_file(name, k))]), frames], axis=1)
+
+    def _file_numbers(self, name: str) -> Mapping[str, int]:
+        """Of a video's files: v2.1 has one for each episode, and there may be many."""
+        if name not in self._files:
+            self._files[name] = {file: k for k, file in enumerate(listed_files(self._infos[name].metadata["files"]))}
+        return self._files[name]
 
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         return Frames(info, values) if info.metadata.get("kind") == "video" else None
@@ -373,13 +381,19 @@ def pictures(root: Path, name: str, column: Any) -> tuple[Array, NDArray[np.int6
 # ---- Frames of videos
 
 
+@functools.lru_cache(maxsize=16)
+def listed_files(text: str) -> tuple[str, ...]:
+    """A video's metadata["files"], which every episode of a data set has."""
+    return tuple(json.loads(text))
+
+
 class Frames(Sequence[Array]):
     """The frames of a video stream, uint8 [H, W, 3], decoded when they are asked for; frames[10:40] in one go."""
 
     def __init__(self, info: StreamInfo, references: Array) -> None:
         known = all(info.metadata.get(key, "varies") != "varies" for key in ("files", "fps"))
         self.name = info.name
-        self.files: list[str] = json.loads(info.metadata["files"]) if known else []
+        self.files = listed_files(info.metadata["files"]) if known else ()
         self.fps = float(info.metadata["fps"]) if known else 0.0
         self.references = references
 

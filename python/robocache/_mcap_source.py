@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from robocache import _core
 from robocache._bytes import source_of
 from robocache._core import FileError
-from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped
+from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped, counted
 
 MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # only all messages of a topic tell its streams
-FIRST_JSON = 64  # messages: JSON has no schema that is kept, and a list may be empty at first
-MOST_FIRST = 1024  # messages that are looked at for one that tells: the first may be broken, or empty
+MOST_FIRST = 1024  # messages that are looked at for one that tells: the first may be empty
 
 
 def info_of(given: tuple[Any, ...]) -> StreamInfo:
@@ -55,29 +54,25 @@ def streams_of(
     text: bytes,
     message_encoding: str,
     messages: Iterable[tuple[bytes, int, int]],
-    enough: int = 1,
 ) -> list[str]:
-    """The names of the streams that the first messages give: of so many, and further until there is one."""
-
-    def note(error: FileError) -> None:
-        sentence = str(error)
-        source.notes += [] if sentence in source.notes else [sentence]
-
+    """The names of the streams that the first message gives that is not broken, or the first of many that are not."""
     try:
         decoder = _core.Decoder(kind, encoding, text, message_encoding, topic, source.time)
     except FileError as error:
-        note(error)
+        source.notes += [] if str(error) in source.notes else [str(error)]
         return []
-    names: dict[str, None] = {}
-    for number, message in enumerate(itertools.islice(messages, MOST_FIRST), 1):
-        try:
-            decoder.add([message])
-        except FileError as error:
-            note(error)
-        names |= {piece[0][0]: None for piece in decoder.take()}
-        if names and number >= enough:
-            break
-    return list(names)
+    silent = 0
+    for message in messages:
+        broken, _ = decoder.add([message])
+        names = [piece[0][0] for piece in decoder.take()]
+        silent += not broken
+        if names or silent == MOST_FIRST:
+            return names
+    return []
+
+
+def left_out(topic: str, count: int, sentence: str) -> str:
+    return f"{topic}: {counted(count, 'broken message')} left out; the first: {sentence}"
 
 
 class McapSource(Source):
@@ -145,8 +140,10 @@ class McapSource(Source):
             if first.schema is not None:
                 about = (first.schema.name, first.schema.encoding, first.schema.data)
             found = ((m.data, m.log_time, m.publish_time) for m in itertools.chain([first], messages))
-            enough = FIRST_JSON if self.encodings[topic] == "json" else 1
-            return streams_of(self, topic, *about, self.encodings[topic], found, enough)
+            names = streams_of(self, topic, *about, self.encodings[topic], found)
+        if not names and self.encodings[topic] == "json":  # its first number may come in any message
+            names = [piece[0][0] for piece in itertools.islice(self.engine.pieces([topic]), 1)]
+        return names
 
     def batches(
         self,
@@ -168,7 +165,7 @@ class McapSource(Source):
                 yield batch
         self.note(self.engine.summary()["warnings"])
         for topic, count, sentence in self.engine.problems:
-            self.note([f"{topic}: {count} broken messages left out; the first: {sentence}" if count else sentence])
+            self.note([left_out(topic, count, sentence) if count else sentence])
 
     def promised(self) -> Mapping[str, StreamInfo]:
         found: dict[str, StreamInfo] = {}

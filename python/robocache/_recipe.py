@@ -32,10 +32,11 @@ For HDF5, a stream may also say `times` (the path of its times) or `rate`.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import json
 import os
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -215,7 +216,8 @@ class CookedSource(Source):
     def __init__(self, recipe: Recipe, source: Source) -> None:
         self.recipe, self.source = recipe, source
         self.format, self.path, self.time = source.format, source.path, source.time
-        self.files, self.notes = source.files, source.notes
+        self.files, self.notes, self.lacking = source.files, source.notes, source.lacking
+        self._later: dict[str, tuple[str, ...]] = {}
         if recipe.streams and source.parts():
             there = {name for k in range(min(len(source.parts()), 16)) for name in source.contents(k)}
             for wanted in recipe.streams:
@@ -247,10 +249,30 @@ class CookedSource(Source):
             return
         chosen = [w for w in self.recipe.streams if streams is None or w.name in streams]
         topics = {w.topic for w in chosen}
+        first: dict[str, tuple[str, ...]] = {}
         for batch in self.source.batches(topics, episode, start, end):
+            later = set(batch.info.channels) - set(first.setdefault(batch.stream, batch.info.channels))
             for wanted in chosen:
                 if wanted.topic == batch.stream:
-                    yield cooked(self.recipe.path, wanted, batch)
+                    every = functools.partial(self._channels, batch.stream)
+                    made = cooked(self.recipe.path, wanted, batch, every)
+                    if later and wanted.channels:
+                        self._note_left_out(wanted, later - set(made.info.channels))
+                    yield made
+
+    def _channels(self, topic: str) -> tuple[str, ...]:
+        """All that a stream ever has: some come with later messages, and only reading them tells."""
+        if topic not in self._later:
+            infos = (batch.info for batch in self.source.batches([topic]))
+            self._later[topic] = tuple(dict.fromkeys(name for info in infos for name in info.channels))
+        return self._later[topic]
+
+    def _note_left_out(self, wanted: Wanted, channels: Collection[str]) -> None:
+        if not channels:
+            return
+        names = ", ".join(sorted(channels)[:6]) + (" ..." if len(channels) > 6 else "")
+        note = f'stream "{wanted.name}": channels that come later are not in the recipe, and are left out: {names}'
+        self.notes += [] if note in self.notes else [note]
 
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         return self.source.samples(info, values)
@@ -268,15 +290,21 @@ class CookedSource(Source):
         return self.contents(episode) if self.recipe.streams else self.source.listed(episode)
 
 
-def cooked(where: str, wanted: Wanted, batch: Batch) -> Batch:
+def cooked(where: str, wanted: Wanted, batch: Batch, every: Callable[[], tuple[str, ...]]) -> Batch:
+    """every: the channels that the stream has in any batch."""
     info, values = batch.info, batch.values
     spot = f'{where}: [streams."{wanted.name}"]'
     channels = info.channels
     if wanted.channels:
         if not channels or values.ndim != 2:
             raise ValueError(f"{spot}: {wanted.topic} has no named channels to choose from")
-        picks = [k for pattern in wanted.channels for k in matches(spot, pattern, channels)]
-        values, channels = values[:, picks], tuple(channels[k] for k in picks)
+        chosen = [name for pattern in wanted.channels for name in matches(spot, pattern, channels, every)]
+        later = [name for name in dict.fromkeys(chosen) if name not in channels]
+        if later:  # NaN until it comes
+            values = np.concatenate([values, np.full((len(values), len(later)), np.nan)], axis=1)
+        place = {name: k for k, name in enumerate((*channels, *later))}
+        picks = [place[name] for name in chosen]
+        values, channels = values[:, picks], tuple(chosen)
         info = info._replace(shape=(len(picks),), channels=channels, method=kept_method(info.method, picks))
     if wanted.dtype is not None and not info.ragged:
         values = values.astype(wanted.dtype)
@@ -293,12 +321,15 @@ def cooked(where: str, wanted: Wanted, batch: Batch) -> Batch:
     return batch._replace(stream=wanted.name, values=values, times=batch.times - shift, info=info)
 
 
-def matches(where: str, pattern: str, channels: Sequence[str]) -> list[int]:
-    if pattern in channels:  # "position[3]" is a name before it is a pattern
-        return [channels.index(pattern)]
-    found = [k for k, name in enumerate(channels) if fnmatch.fnmatchcase(name, pattern)]
+def matches(where: str, pattern: str, channels: Sequence[str], every: Callable[[], tuple[str, ...]]) -> list[str]:
+    def among(names: Sequence[str]) -> list[str]:
+        if pattern in names:  # "position[3]" is a name before it is a pattern
+            return [pattern]
+        return [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+
+    found = among(channels) or among(every())
     if not found:
-        raise ValueError(missing(f"{where}: there is no channel", pattern, channels))
+        raise ValueError(missing(f"{where}: there is no channel", pattern, every()))
     return found
 
 
@@ -343,7 +374,7 @@ class SplitSource(Source):
     def __init__(self, source: Source, cuts: Sequence[tuple[int, int]]) -> None:
         self.source, self.cuts = source, list(cuts)
         self.format, self.path, self.time = source.format, source.path, source.time
-        self.files, self.notes = source.files, source.notes
+        self.files, self.notes, self.lacking = source.files, source.notes, source.lacking
 
     def parts(self) -> Sequence[Part]:
         whole = self.source.parts()[0]

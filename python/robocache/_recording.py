@@ -75,6 +75,7 @@ class Source(ABC):
     time: str  # as it was asked for
     files: tuple[Path, ...] = ()  # what it reads: by them a cache tells whether it must be read again
     notes: list[str]  # what a person should know: a rate that was assumed, topics that were left out
+    lacking: tuple[str, ...] = ()  # left out as this machine cannot read it yet: types that nobody defines
 
     @abstractmethod
     def parts(self) -> Sequence[Part]:
@@ -405,6 +406,7 @@ class Recording:
     path, format     "run.mcap", "MCAP"
     time             as it was asked for: "auto", "stamp", "log" or "publish"
     files            what is read
+    lacking          what is left out until this machine can read it: message types that nobody here defines
     notes            what a person should know about it
     """
 
@@ -414,6 +416,7 @@ class Recording:
         self.format = source.format
         self.time = source.time
         self.files = source.files
+        self.lacking = source.lacking
         self.episodes = Episodes(source)
 
     @property
@@ -432,7 +435,8 @@ class Recording:
     def batches(self, streams: Collection[str] | None = None, episode: int | None = None) -> Iterator[Batch]:
         """All samples in pieces of a few MiB, as recorded, episode by episode: one pass, in little memory."""
         if streams is not None:
-            known = dict.fromkeys(name for k in range(len(self.episodes)) for name in self._source.contents(k))
+            numbers = range(len(self.episodes)) if episode is None else [episode]
+            known = dict.fromkeys(name for k in numbers for name in self._source.contents(k))
             for name in streams:
                 if name not in known:
                     raise NoStream(missing(f"{self.path}: there is no stream", name, known))
@@ -554,8 +558,8 @@ def open(
     path      an MCAP file; a rosbag2 directory or its .db3 file; a LeRobot data set (v3.0, v2.1); an HDF5 file
               (robomimic, ALOHA, or any with `mapping`); a cache. For MCAP also an address that fsspec opens
               ("s3://..."), a file object, or bytes.
-    time      where a sample's time comes from: "stamp" (its header), "log" (when it was written), "publish", or "auto":
-              the stamp where there is one that is not zero, else the log time.
+    time      where a sample's time comes from: "stamp" (its header's; of JSON also its own stamp or timestamp), "log"
+              (when it was written), "publish", or "auto": the stamp if there is one and it is not zero, else "log".
     rate      HDF5 without times: samples per second, instead of the layout's usual one.
     mapping   HDF5: {"joints": "/robot/q"} or {"joints": {"values": "/robot/q", "times": "/robot/t", ...}}.
     msg_path  rosbag2: folders with .msg files, for types that neither the bag nor the rosbags package defines.

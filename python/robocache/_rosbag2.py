@@ -1,7 +1,8 @@
 """rosbag2 recordings: a directory with metadata.yaml and one file or several, or a .db3 file alone.
 
-Files are MCAP or SQLite; a file may be compressed as a whole or message by message (zstd). SQLite bags before Iron
-carry no message definitions: those come from `msg_path`, else from the type stores of the rosbags package.
+Files are MCAP or SQLite; a file may be compressed as a whole, or message by message, which the engine unpacks (zstd).
+SQLite bags before Iron carry no message definitions: those come from `msg_path`, else from the type stores of the
+rosbags package; `lacking` names the types that nobody defines.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ from numpy.typing import NDArray
 
 from robocache import _core
 from robocache._core import FileError
-from robocache._mcap_source import MANY, McapSource, batch_of, streams_of
+from robocache._mcap_source import MANY, McapSource, batch_of, left_out, streams_of
 from robocache._recording import BATCH_BYTES, Batch, Content, Part, Source, StreamInfo, clipped, sniff, widened
 
 METADATA_LIMIT = 64 << 20  # bytes of metadata.yaml
-LARGEST_MESSAGE = 1 << 30  # bytes, unpacked
 MOST_UNPACKED = 200  # times its size: what a compressed file may grow to on disk
 ROWS = 256  # messages read at a time
 
@@ -108,19 +108,6 @@ def zstd() -> Any:
     )
 
 
-def unpacked(where: str, data: bytes) -> bytes:
-    """One compressed message."""
-    library = zstd()
-    try:
-        decompressor = library.ZstdDecompressor()
-        made = decompressor.decompress(data, LARGEST_MESSAGE)
-    except (library.ZstdError, EOFError, MemoryError) as error:
-        raise FileError(f"{where}: a message that zstd cannot unpack: {error}") from None
-    if not decompressor.eof:
-        raise FileError(f"{where}: a compressed message is cut off, or over {LARGEST_MESSAGE} bytes")
-    return bytes(made)
-
-
 def unpack_file(file: Path, folder: Path) -> Path:
     """A compressed file of a bag, unpacked into a folder of our own."""
     library, target = zstd(), folder / file.stem
@@ -146,7 +133,6 @@ class BagSource(Source):
         self, place: Path, files: Sequence[Path], found: Mapping[str, Any], time: str, msg_path: Sequence[Path]
     ) -> None:
         self.path, self.time, self.notes = str(place), time, []
-        self.files = (*([place / "metadata.yaml"] if found else []), *files)
         self.name = place.stem
         mode = str(found.get("compression_mode") or "").upper()
         packing = str(found.get("compression_format") or "").lower()
@@ -157,15 +143,13 @@ class BagSource(Source):
         self._folder: Path | None = None
         opened = [self._plain(file) for file in files]
         kinds = [sniff(file) for file in opened]
-        self.bags: list[McapSource | SqliteBag | McapBag] = []
+        self.bags: list[McapSource | SqliteBag] = []
         definitions = Definitions(msg_path)
         for file, kind in zip(opened, kinds, strict=True):
             if kind == "SQLite":
-                self.bags.append(SqliteBag(file, time, definitions, mode == "MESSAGE"))
+                self.bags.append(SqliteBag(file, time, definitions))
             elif kind != "MCAP":
                 raise FileError(f"{file}: {kind}, which is no file of a rosbag2")
-            elif mode == "MESSAGE":
-                self.bags.append(McapBag(file, time, definitions))
             else:
                 self.bags.append(McapSource(str(file), time))
         stores = sorted({"SQLite" if kind == "SQLite" else "MCAP" for kind in kinds})
@@ -173,6 +157,8 @@ class BagSource(Source):
         for bag in self.bags:
             self.notes += [note for note in bag.notes if note not in self.notes]
             bag.notes = self.notes  # what reading finds later is ours, too
+        self.files = (*([place / "metadata.yaml"] if found else []), *files, *definitions.used)
+        self.lacking = tuple(sorted({kind for bag in self.bags for kind in bag.lacking}))
         self._start, self._end = extent(found, self.bags)
 
     def _plain(self, file: Path) -> Path:
@@ -273,6 +259,7 @@ class Definitions:
         for folder in self.folders:
             if not folder.is_dir():
                 raise FileError(f"{folder}: msg_path must name a folder with .msg files, and this is none")
+        self.used: dict[Path, None] = {}  # the files that said something
         self._store: Any = None
         self._files: dict[str, Path] | None = None
 
@@ -307,6 +294,7 @@ class Definitions:
     def _text(self, short: str) -> str | None:
         assert self._files is not None
         if short in self._files:
+            self.used[self._files[short]] = None
             return self._files[short].read_text(encoding="utf-8", errors="replace")
         stored = self._stored(short.replace("/", "/msg/"))
         return None if stored is None else stored.split("=" * 80)[0]
@@ -351,34 +339,102 @@ def inner_types(name: str, text: str) -> list[str]:
     return found
 
 
-# ---- Messages that Python hands to the decoder
+# ---- SQLite: messages that Python hands to the decoder
 
 
-class DecodedBag(Source):
-    """A file whose messages are read here and decoded by the engine."""
-
+class SqliteBag(Source):
     format = "rosbag2"
 
-    def __init__(self, file: Path, time: str) -> None:
+    def __init__(self, file: Path, time: str, definitions: Definitions) -> None:
         self.path, self.time, self.notes, self.files = str(file), time, [], (file,)
+        self.definitions = definitions
         self.kinds: dict[str, str] = {}  # by topic
         self._inside: dict[str, dict[str, Content]] = {}
+        # Another process's journal must be honoured; without one, nothing is written beside the bag.
+        alone = not Path(f"{file}-wal").exists()
+        address = f"file:{urllib.parse.quote(str(file.absolute()))}?mode=ro{'&immutable=1' if alone else ''}"
+        try:
+            self.database = sqlite3.connect(address, uri=True, check_same_thread=False)
+            self.database.text_factory = lambda text: text.decode("utf-8", "replace")
+            self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(4 * file.stat().st_size + (1 << 20), 1 << 30))
+            self.database.execute("PRAGMA trusted_schema = OFF")
+            tables = dict(self.database.execute("SELECT name, type FROM sqlite_master").fetchall())
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: of SQLite's own words about a damaged schema
+            raise FileError(f"{file}: cannot be read as SQLite: {error}") from None
+        if any(tables.get(name) != "table" for name in ("topics", "messages")):
+            there = ", ".join(sorted(name for name, kind in tables.items() if kind == "table")[:6]) or "none"
+            raise FileError(f"{file}: no rosbag2: SQLite without the tables topics and messages; it has {there}")
+        self.rows: dict[str, tuple[list[int], str]] = {}
+        for number, topic, kind, encoding in self._ask(
+            "SELECT id, name, type, serialization_format FROM topics ORDER BY id"
+        ):
+            if not isinstance(number, int):
+                raise FileError(f"{file}: a damaged SQLite file: the id of a topic is {number!r:.40}")
+            self.kinds[str(topic)] = str(kind)
+            self.rows.setdefault(str(topic), ([], str(encoding)))[0].append(number)
+        self.own: dict[str, tuple[str, bytes]] = {}
+        if tables.get("message_definitions") == "table":
+            query = "SELECT topic_type, encoding, encoded_message_definition FROM message_definitions"
+            for kind, encoding, text in self._ask(query):
+                if text:
+                    self.own[str(kind)] = (str(encoding), text if isinstance(text, bytes) else str(text).encode())
+        self.lacking = tuple(kind for topic, kind in self.kinds.items() if self.schema(topic) is None)
+
+    def _ask(self, query: str, *values: Any) -> Iterator[Any]:
+        try:
+            cursor = self.database.execute(query, values)
+            while rows := cursor.fetchmany(ROWS):
+                yield from rows
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+            raise FileError(f"{self.path}: a damaged SQLite file: {error}") from None
+
+    def parts(self) -> Sequence[Part]:
+        ((start, end),) = self._ask(
+            "SELECT (SELECT min(timestamp) FROM messages), (SELECT max(timestamp) FROM messages)"
+        )
+        if not isinstance(start, int) or not isinstance(end, int):  # no message, or no number
+            start = end = None
+        return [Part(Path(self.path).stem, None, start, end)]
+
+    def count(self, topic: str) -> int | None:
+        marks = ", ".join("?" * len(self.rows[topic][0]))
+        ((found,),) = self._ask(f"SELECT count(*) FROM messages WHERE topic_id IN ({marks})", *self.rows[topic][0])
+        return int(found)
 
     def schema(self, topic: str) -> tuple[str, bytes, str] | None:
         """Its schema's encoding and text, and how messages are encoded; None, and a note, where it is not known."""
-        raise NotImplementedError
+        kind, encoding = self.kinds[topic], self.rows[topic][1]
+        own = self.own.get(kind)
+        if own is not None and own[0] in ("ros2msg", "ros2idl"):
+            return own[0], own[1], encoding
+        text = self.definitions.find(kind)
+        if text is None:
+            self.note(
+                f"{topic}: left out: {kind} is defined neither in the bag nor by the rosbags package; "
+                "--msg-path names a folder with its .msg file"
+            )
+            return None
+        return "ros2msg", text.encode(), encoding
 
     def messages(
         self, topics: Collection[str], start: int | None, end: int | None
     ) -> Iterator[tuple[str, bytes, int, int]]:
         """(topic, data, log time, publish time) in log-time order."""
-        raise NotImplementedError
+        names = {number: topic for topic in topics for number in self.rows[topic][0]}
+        low, high = -(2**63) if start is None else start, 2**63 - 1 if end is None else end - 1
+        query = "SELECT topic_id, timestamp, data FROM messages WHERE timestamp BETWEEN ? AND ? ORDER BY timestamp, id"
+        for number, at, data in self._ask(query, low, high):
+            if number not in names or not isinstance(data, bytes) or not isinstance(at, int):
+                continue
+            yield names[number], data, at, at
 
-    def count(self, topic: str) -> int | None:
-        raise NotImplementedError
-
-    def parts(self) -> Sequence[Part]:
-        return [Part(Path(self.path).stem, None, None, None)]
+    def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
+        times: dict[str, list[int]] = {topic: [] for topic in self.rows}
+        names = {number: topic for topic, (numbers, _) in self.rows.items() for number in numbers}
+        for number, at in self._ask("SELECT topic_id, timestamp FROM messages"):
+            if number in names and isinstance(at, int):
+                times[names[number]].append(at)
+        return {topic: (self.kinds[topic], np.array(found, np.int64)) for topic, found in times.items()}
 
     def listed(self, episode: int) -> Mapping[str, Content]:
         return {topic: Content(topic, kind, self.count(topic)) for topic, kind in self.kinds.items()}
@@ -431,15 +487,15 @@ class DecodedBag(Source):
             except FileError as error:
                 self.note(f"{topic}: left out: {error}")
         waiting: dict[str, list[tuple[bytes, int, int]]] = {topic: [] for topic in decoders}
-        broken: dict[str, int] = {}
+        broken: dict[str, tuple[int, str]] = {}  # how many, and the first one's sentence
         sizes = dict.fromkeys(decoders, 0)
 
         def decode(topic: str) -> None:
             count, sentence = decoders[topic].add(waiting[topic])
             waiting[topic], sizes[topic] = [], 0
-            if count and topic not in broken:
-                self.note(f"{topic}: broken messages are left out; the first: {sentence}")
-            broken[topic] = broken.get(topic, 0) + count
+            if count:
+                before, first = broken.get(topic, (0, sentence))
+                broken[topic] = before + count, first
 
         for topic, data, log_time, publish_time in self.messages(list(decoders), start, end):
             waiting[topic].append((data, log_time, publish_time))
@@ -451,132 +507,5 @@ class DecodedBag(Source):
         for topic, decoder in decoders.items():
             decode(topic)
             yield from map(batch_of, decoder.take())
-
-
-class SqliteBag(DecodedBag):
-    def __init__(self, file: Path, time: str, definitions: Definitions, packed: bool) -> None:
-        super().__init__(file, time)
-        self.definitions, self.packed = definitions, packed
-        # Another process's journal must be honoured; without one, nothing is written beside the bag.
-        alone = not Path(f"{file}-wal").exists()
-        address = f"file:{urllib.parse.quote(str(file.absolute()))}?mode=ro{'&immutable=1' if alone else ''}"
-        try:
-            self.database = sqlite3.connect(address, uri=True, check_same_thread=False)
-            self.database.text_factory = lambda text: text.decode("utf-8", "replace")
-            self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(4 * file.stat().st_size + (1 << 20), 1 << 30))
-            self.database.execute("PRAGMA trusted_schema = OFF")
-            tables = dict(self.database.execute("SELECT name, type FROM sqlite_master").fetchall())
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: of SQLite's own words about a damaged schema
-            raise FileError(f"{file}: cannot be read as SQLite: {error}") from None
-        if any(tables.get(name) != "table" for name in ("topics", "messages")):
-            there = ", ".join(sorted(name for name, kind in tables.items() if kind == "table")[:6]) or "none"
-            raise FileError(f"{file}: no rosbag2: SQLite without the tables topics and messages; it has {there}")
-        self.rows: dict[str, tuple[list[int], str]] = {}
-        for number, topic, kind, encoding in self._ask(
-            "SELECT id, name, type, serialization_format FROM topics ORDER BY id"
-        ):
-            if not isinstance(number, int):
-                raise FileError(f"{file}: a damaged SQLite file: the id of a topic is {number!r:.40}")
-            self.kinds[str(topic)] = str(kind)
-            self.rows.setdefault(str(topic), ([], str(encoding)))[0].append(number)
-        self.own: dict[str, tuple[str, bytes]] = {}
-        if tables.get("message_definitions") == "table":
-            query = "SELECT topic_type, encoding, encoded_message_definition FROM message_definitions"
-            for kind, encoding, text in self._ask(query):
-                if text:
-                    self.own[str(kind)] = (str(encoding), text if isinstance(text, bytes) else str(text).encode())
-
-    def _ask(self, query: str, *values: Any) -> Iterator[Any]:
-        try:
-            cursor = self.database.execute(query, values)
-            while rows := cursor.fetchmany(ROWS):
-                yield from rows
-        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-            raise FileError(f"{self.path}: a damaged SQLite file: {error}") from None
-
-    def parts(self) -> Sequence[Part]:
-        ((start, end),) = self._ask(
-            "SELECT (SELECT min(timestamp) FROM messages), (SELECT max(timestamp) FROM messages)"
-        )
-        if not isinstance(start, int) or not isinstance(end, int):  # no message, or no number
-            start = end = None
-        return [Part(Path(self.path).stem, None, start, end)]
-
-    def count(self, topic: str) -> int | None:
-        marks = ", ".join("?" * len(self.rows[topic][0]))
-        ((found,),) = self._ask(f"SELECT count(*) FROM messages WHERE topic_id IN ({marks})", *self.rows[topic][0])
-        return int(found)
-
-    def schema(self, topic: str) -> tuple[str, bytes, str] | None:
-        kind, encoding = self.kinds[topic], self.rows[topic][1]
-        own = self.own.get(kind)
-        if own is not None and own[0] in ("ros2msg", "ros2idl"):
-            return own[0], own[1], encoding
-        text = self.definitions.find(kind)
-        if text is None:
-            self.note(
-                f"{topic}: left out: {kind} is defined neither in the bag nor by the rosbags package; "
-                "--msg-path names a folder with its .msg file"
-            )
-            return None
-        return "ros2msg", text.encode(), encoding
-
-    def messages(
-        self, topics: Collection[str], start: int | None, end: int | None
-    ) -> Iterator[tuple[str, bytes, int, int]]:
-        names = {number: topic for topic in topics for number in self.rows[topic][0]}
-        low, high = -(2**63) if start is None else start, 2**63 - 1 if end is None else end - 1
-        query = "SELECT topic_id, timestamp, data FROM messages WHERE timestamp BETWEEN ? AND ? ORDER BY timestamp, id"
-        for number, at, data in self._ask(query, low, high):
-            if number not in names or not isinstance(data, bytes) or not isinstance(at, int):
-                continue
-            yield names[number], unpacked(self.path, data) if self.packed else data, at, at
-
-    def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
-        times: dict[str, list[int]] = {topic: [] for topic in self.rows}
-        names = {number: topic for topic, (numbers, _) in self.rows.items() for number in numbers}
-        for number, at in self._ask("SELECT topic_id, timestamp FROM messages"):
-            if number in names and isinstance(at, int):
-                times[names[number]].append(at)
-        return {topic: (self.kinds[topic], np.array(found, np.int64)) for topic, found in times.items()}
-
-
-class McapBag(DecodedBag):
-    """An MCAP file whose messages are compressed one by one, which MCAP itself knows nothing of."""
-
-    def __init__(self, file: Path, time: str, definitions: Definitions) -> None:
-        super().__init__(file, time)
-        self.definitions = definitions
-        engine = _core.McapRecording(str(file).encode(), str(file), time)
-        summary = engine.summary()
-        self.counts: dict[str, int | None] = {}
-        self.encodings: dict[str, str] = {}
-        for topic, kind, message_encoding, _, count in summary["topics"]:
-            self.kinds[topic], self.counts[topic], self.encodings[topic] = kind, count, message_encoding
-        self._extent = summary["start"], summary["end"]
-        self.schemas: dict[str, tuple[str, bytes]] = {}
-
-    def parts(self) -> Sequence[Part]:
-        return [Part(Path(self.path).stem, None, *self._extent)]
-
-    def count(self, topic: str) -> int | None:
-        return self.counts[topic]
-
-    def schema(self, topic: str) -> tuple[str, bytes, str] | None:
-        from robocache import mcap
-
-        if topic not in self.schemas:
-            first = next(iter(mcap.messages(self.path, topics=[topic])), None)
-            if first is None or first.schema is None:
-                return None
-            data = first.schema.data
-            self.schemas[topic] = first.schema.encoding, data if isinstance(data, bytes) else str(data).encode()
-        return *self.schemas[topic], self.encodings[topic]
-
-    def messages(
-        self, topics: Collection[str], start: int | None, end: int | None
-    ) -> Iterator[tuple[str, bytes, int, int]]:
-        from robocache import mcap
-
-        for message in mcap.messages(self.path, topics=list(topics), start=start, end=end):
-            yield message.topic, unpacked(self.path, bytes(message.data)), message.log_time, message.publish_time
+        for topic, (count, sentence) in broken.items():
+            self.note(left_out(topic, count, f"{Path(self.path).name}: {sentence}"))

@@ -89,7 +89,7 @@ class SyncReport:
     def show(self) -> None:
         """Prints it, with Rich where it is installed."""
         for table in self.tables():
-            _report.table(*table)
+            _report.table(*table, spare=SPARE)
         for sentence in self.sentences():
             _report.paragraph(sentence)
 
@@ -107,17 +107,18 @@ class SyncReport:
         return [*said, f"Verdict: {self.verdict}"]
 
 
-TIMING = ("stream", "samples", "rate", "jitter p50 / p99", "gaps", "lost", "coverage", "verdict")
-STAMPS = ("stream", "time", "duplicate", "backward", "arrival - stamp", "drift", "never change")
+TIMING = ("stream", "samples", "rate", "jitter p50 / p99, ms", "gaps, longest", "lost", "coverage", "verdict")
+SPARE = ("coverage", "lost")  # the sentences tell them where they are bad
+STAMPS = ("stream", "time", "duplicate, backward", "arrival - stamp, p99, ms", "drift", "never change")
 
 
 def timing_row(stream: StreamReport) -> list[str]:
     jitter = "-"
     if stream.jitter_ms_p50 is not None and stream.jitter_ms_p99 is not None:
-        jitter = f"{figures(stream.jitter_ms_p50)} / {figures(stream.jitter_ms_p99)} ms"
+        jitter = f"{figures(stream.jitter_ms_p50)} / {figures(stream.jitter_ms_p99)}"
     gaps = "-" if stream.gaps is None else str(stream.gaps)
     if stream.gaps and stream.longest_gap_s is not None:
-        gaps += f", longest {figures(stream.longest_gap_s)} s"
+        gaps += f", {figures(stream.longest_gap_s)} s"
     rate = "irregular" if stream.rate_hz is None else f"{figures(stream.rate_hz, 4)} Hz"
     lost = "-" if stream.lost is None else str(stream.lost)
     covered = f"{100 * stream.coverage:.1f} %"
@@ -128,13 +129,13 @@ def timing_row(stream: StreamReport) -> list[str]:
 def stamp_row(stream: StreamReport) -> list[str]:
     offset = "-"
     if stream.offset_ms is not None and stream.offset_spread_ms is not None:
-        offset = f"{figures(stream.offset_ms)} ms, p99 {figures(stream.offset_spread_ms, sign=True)} ms"
+        offset = f"{figures(stream.offset_ms)}, {figures(stream.offset_spread_ms, sign=True)}"
     drift = "-" if stream.drift_ppm is None else f"{stream.drift_ppm:+.0f} ppm"
     still = stream.constant_channels
     more = f" and {len(still) - 1} more" if still and len(still) > 2 else ""
     constant = "-" if still is None else ", ".join(still[: 1 if more else 2]) + more
     backward = "-" if stream.backward is None else str(stream.backward)
-    return [stream.name, stream.source, str(stream.duplicates), backward, offset, drift, constant or "none"]
+    return [stream.name, stream.source, f"{stream.duplicates}, {backward}", offset, drift, constant or "none"]
 
 
 # ---- One pass over the samples

@@ -32,7 +32,7 @@ def made(folder: Path) -> None:
             streams = {"observation.state": state, "action": action, "observation.grid": grid}
             writer.add(streams, name=f"episode-{number}", task=("push", "pull")[number])
     episodes = rc.Cache(folder / "cache").episodes
-    _export.export(episodes, folder / "made", rate=RATE, format="lerobot")
+    rc.export(episodes, folder / "made", rate=RATE)
     truth: dict[str, Any] = {}
     for taken in _export.take(episodes, RATE, None, None, []):
         for name, aligned in taken.aligned.items():
@@ -45,7 +45,7 @@ def shared(folder: Path) -> None:
     with rc.CacheWriter(folder / "shared-cache") as writer:
         writer.add(rc.open(SHARED))
     episodes = rc.Cache(folder / "shared-cache").episodes[4:]
-    _export.export(episodes, folder / "shared", rate=30, format="lerobot")
+    rc.export(episodes, folder / "shared", rate=30)
 
 
 def main(folder: Path) -> None:

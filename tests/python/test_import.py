@@ -28,6 +28,19 @@ def test_import_is_light():
     assert done.stdout.split() == []
 
 
+def test_logs_are_loaded_when_they_are_asked_for():
+    code = (
+        "import sys, robocache as rc; later = {'_cache', '_export', '_recording', '_sync', 'mcap'};"
+        "assert not later & {name.partition('.')[2] for name in sys.modules if name.startswith('robocache.')};"
+        "assert {*rc.__all__, 'mcap'} <= set(dir(rc));"
+        "from robocache import mcap, Recording; assert mcap.Reader and rc.mcap is mcap;"
+        "assert rc.Recording is Recording and rc.Cache.__module__ == Recording.__module__ == 'robocache';"
+        "from robocache import *; assert open is rc.open; rc.nothing"
+    )
+    done = run("-c", code)
+    assert done.stderr.endswith("AttributeError: module 'robocache' has no attribute 'nothing'\n"), done.stderr
+
+
 def test_a_numpy_call_is_light():
     code = (
         "import sys, numpy, robocache;"
@@ -104,6 +117,7 @@ def test_public_names():
         "CacheAligned",
         "CacheReport",
         "verify_cache",
+        "export",
         "SyncReport",
         "CudaError",
         "__version__",

@@ -14,6 +14,26 @@ from robocache import _lerobot
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
 
+def test_the_files_of_many_videos_are_read_once(tmp_path):
+    """v2.1 has a file for each episode, and each episode's stream names them all."""
+    from robocache._lerobot import listed_files
+
+    write_lerobot(tmp_path / "set", "v2.1", lengths=(2,) * 40)
+    about = json.loads((tmp_path / "set/meta/info.json").read_text())
+    about["features"]["camera"] = {"dtype": "video", "shape": [4, 4, 3], "names": None}
+    (tmp_path / "set/meta/info.json").write_text(json.dumps(about))
+    (tmp_path / "set/videos/chunk-000/camera").mkdir(parents=True)
+    for k in range(40):
+        (tmp_path / f"set/videos/chunk-000/camera/episode_{k:06d}.mp4").touch()
+    before = listed_files.cache_info().misses
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        assert writer.add(rc.open(tmp_path / "set")) == 40
+    for k, episode in enumerate(rc.Cache(tmp_path / "cache").episodes):
+        camera = episode.streams["camera"]
+        assert camera.samples.files[camera.values[0, 0]].endswith(f"episode_{k:06d}.mp4")
+    assert listed_files.cache_info().misses - before <= 2  # the data set's and the cache's
+
+
 @pytest.mark.parametrize("version", ["v3.0", "v2.1"])
 def test_episodes_features_and_tasks(tmp_path, version):
     write_lerobot(tmp_path / "set", version)

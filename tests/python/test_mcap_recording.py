@@ -43,6 +43,22 @@ def test_json_topics(tmp_path):
     assert aligned["/slow"].values.shape == (96, 2)
 
 
+def test_a_stream_that_begins_late_is_listed(tmp_path):
+    """JSON has no schema that would tell: the first number may come in any message."""
+    with mcap.Writer(tmp_path / "a.mcap") as writer:
+        late, text, broken = (writer.add_channel(topic, "json") for topic in ("/late", "/text", "/broken"))
+        for k in range(5000):
+            writer.write(late, b'{"x": []}' if k < 4000 else b'{"x": [%d]}' % k, log_time=k)
+            writer.write(text, b'{"says": "nothing"}', log_time=k)
+            writer.write(broken, b'{"x":' if k < 4000 else b'{"x": 1}', log_time=k)
+    recording = rc.open(tmp_path / "a.mcap")
+    assert list(recording.streams) == ["/broken", "/late"]
+    assert recording.streams["/late"].values[:, 0].tolist() == list(range(4000, 5000))
+    with rc.CacheWriter(tmp_path / "cache") as cache:
+        cache.add(recording)
+    assert rc.Cache(tmp_path / "cache").episodes[0].samples == {"/broken": 1000, "/late": 1000}
+
+
 def test_the_index_alone_gives_log_times(tmp_path):
     write(tmp_path / "a.mcap", {"/fast": 100, "/slow": 10}, chunk_size=2000)
     recording = rc.open(tmp_path / "a.mcap")

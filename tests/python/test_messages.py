@@ -801,6 +801,46 @@ def test_json() -> None:
     assert json_pieces([5, b" 6 "])[0].channels == ("value",)
 
 
+NOW = 1_700_000_000_123_456_789  # when the messages below were logged
+
+
+@pytest.mark.parametrize(
+    ("stamps", "time"),
+    [
+        ({"stamp": {"sec": 3, "nanosec": 7}}, 3_000_000_007),
+        ({"stamp": {"secs": 3, "nsecs": 7}}, 3_000_000_007),
+        ({"timestamp": {"sec": 3, "nsec": 7}}, 3_000_000_007),  # as Foxglove's schemas have it
+        ({"stamp": 1_699_999_999_000_000_001}, 1_699_999_999_000_000_001),  # exact
+        ({"stamp": 1_699_999_999.25}, round(1_699_999_999.25 * 1e9)),
+        ({"stamp": 1_699_999_999}, 1_699_999_999_000_000_000),  # what JavaScript makes of 1699999999.0
+        ({"timestamp": 1_699_999_999_250}, 1_699_999_999_250_000_000),  # Date.now()
+        ({"timestamp": 1_699_999_999_250.5}, round(1_699_999_999_250.5 * 1e6)),
+        ({"timestamp": 1_699_999_999_250_125}, 1_699_999_999_250_125_000),
+        ({"stamp": 5.25}, 5_250_000_000),  # a simulation's, near no log time
+        ({"stamp": 5_250_000_000}, 5_250_000_000),
+        ({"header": {"stamp": 5.25}, "stamp": 6.5}, 5_250_000_000),
+        ({"timestamp": 6.5, "stamp": 5.25}, 5_250_000_000),
+        ({"stamp": "2023-11-14", "timestamp": 6.5}, 6_500_000_000),
+        ({"stamp": 0}, NOW),
+    ],
+)
+def test_json_stamps(stamps: dict[str, Any], time: int) -> None:
+    decoder = _core.Decoder("s", "", b"", "json", "/j", "auto")
+    assert decoder.add([(json.dumps({"x": 1, **stamps, "y": 2}).encode(), NOW, NOW)]) == (0, None)
+    (piece,) = pieces(decoder)
+    assert piece.times.tolist() == [time]
+    assert piece.channels == ("x", "y")
+
+
+def test_json_that_is_called_a_stamp_and_is_none() -> None:
+    inner = {"stamp": 3, "timestamp": 4}
+    (piece,) = json_pieces([{"x": 1, "stamp": 1e300, "timestamp": [1, {"sec": 2}], "inner": inner}])
+    assert piece.times.tolist() == [0]
+    assert piece.channels == ("x", "stamp", "timestamp[0]", "timestamp[1].sec", "inner.stamp", "inner.timestamp")
+    (piece,) = json_pieces([{"stamp": {"sec": 2, "clock": 5}, "timestamp": True}])
+    assert (piece.times.tolist(), piece.channels) == ([2_000_000_000], ("stamp.clock", "timestamp"))
+
+
 def test_random_json() -> None:
     hypothesis = pytest.importorskip("hypothesis")
     from hypothesis import strategies as st

@@ -122,6 +122,20 @@ def gappy():
     )
 
 
+def test_channels_that_come_later(tmp_path):
+    """JSON and JointState: a name that is there is taken, with NaN before; one that no recipe names is told."""
+    first = batch("/a", [[1.0]], [0], channels=["x"])
+    plain = made(first, batch("/a", [[2.0, 3.0, 4.0]], [1], channels=["x", "late", "other"]))
+    text = '[streams."/a"]\nname = "a"\nchannels = %s\n'
+    cooked = recipe(tmp_path, text % '["late", "x"]').apply(plain)
+    np.testing.assert_array_equal(cooked.streams["a"].values, [[np.nan, 1], [3, 2]])
+    assert cooked.streams["a"].channels == ("late", "x")
+    (note,) = cooked.notes
+    assert note == 'stream "a": channels that come later are not in the recipe, and are left out: other'
+    with pytest.raises(ValueError, match='there is no channel "lete"; near names: late'):
+        list(recipe(tmp_path, text % '["lete"]').apply(plain).batches())
+
+
 def test_the_first_recipe_sets_max_gap_where_there_are_gaps(tmp_path):
     recording = gappy()
     text = first_recipe(recording, rc.sync_report(recording))

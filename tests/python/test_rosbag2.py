@@ -9,6 +9,7 @@ import pytest
 from recordings import batch, lies, made, shared
 
 import robocache as rc
+from robocache import mcap
 
 rosbags = pytest.importorskip("rosbags.rosbag2", reason="rosbags is not installed")
 from rosbags.typesys import Stores, get_typestore  # noqa: E402
@@ -134,6 +135,76 @@ def test_definitions_from_a_folder(tmp_path):
     np.testing.assert_array_equal(stream.values[:, column], np.arange(300))
     with pytest.raises(rc.FileError, match="msg_path must name a folder"):
         rc.open(path, msg_path=tmp_path / "none")
+
+
+def built(cache, recording):
+    """What became of adding it: how many episodes were added, and the streams that are there."""
+    with rc.CacheWriter(cache) as writer:
+        added = writer.add(recording)
+    return added, sorted(rc.Cache(cache).streams)
+
+
+def test_what_nobody_defined_is_read_when_somebody_does(tmp_path):
+    """A .msg file that comes, and one that changes; and no bag is read again for nothing."""
+    path, cache = write(tmp_path / "bag"), tmp_path / "cache"
+    strip_definitions(path, "robot_msgs/msg/Body")
+    assert rc.open(path).lacking == ("robot_msgs/msg/Body",)
+    assert built(cache, rc.open(path)) == (1, [])
+    assert built(cache, rc.open(path))[0] == 0
+
+    package = tmp_path / "messages" / "robot_msgs" / "msg"
+    package.mkdir(parents=True)
+    (package / "Body.msg").write_text("std_msgs/Header header\nfloat64 wrong\n")
+    recording = rc.open(path, msg_path=tmp_path / "messages")
+    assert recording.lacking == ()
+    assert package / "Body.msg" in recording.files
+    assert built(cache, recording) == (1, ["/imu"])
+    assert built(cache, recording)[0] == 0
+    (package / "Body.msg").write_text("std_msgs/Header header\nfloat64[4] right\n")
+    assert built(cache, rc.open(path, msg_path=tmp_path / "messages")) == (1, ["/imu"])
+    assert "right[0]" in rc.Cache(cache).streams["/imu"].channels
+
+
+def test_the_type_store_that_is_installed_later(tmp_path, monkeypatch):
+    import sys
+
+    path, cache = write(tmp_path / "bag"), tmp_path / "cache"
+    strip_definitions(path)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "rosbags.typesys", None)
+        assert built(cache, rc.open(path)) == (1, [])
+        assert built(cache, rc.open(path))[0] == 0
+    assert built(cache, rc.open(path)) == (1, ["/imu"])
+    with monkeypatch.context() as without:  # gone again: what was read stays
+        without.setitem(sys.modules, "rosbags.typesys", None)
+        assert built(cache, rc.open(path)) == (0, ["/imu"])
+
+
+@pytest.mark.parametrize("plugin", ["SQLITE3", "MCAP"])
+def test_messages_that_cannot_be_unpacked_are_left_out_and_told(tmp_path, plugin):
+    path = write(tmp_path / "bag", plugin, "MESSAGE")
+    if plugin == "SQLITE3":
+        (file,) = path.glob("*.db3")
+        with sqlite3.connect(file) as connection:
+            connection.execute("UPDATE messages SET data = substr(data, 1, 40) WHERE id IN (11, 12)")
+        connection.close()
+    else:
+        (file,) = path.glob("*.mcap")
+        messages = list(mcap.messages(file))
+        with mcap.Writer(file) as writer:
+            channels = {}
+            for k, m in enumerate(messages):
+                if m.topic not in channels:
+                    schema = writer.add_schema(m.schema.name, m.schema.encoding, m.schema.data)
+                    channels[m.topic] = writer.add_channel(m.topic, "cdr", schema)
+                data = bytes(m.data)[:40] if k in (10, 11) else bytes(m.data)
+                writer.write(channels[m.topic], data, log_time=m.log_time)
+    recording = rc.open(path)
+    values = recording.streams["/imu"].values[:, 4]
+    np.testing.assert_array_equal(values, np.delete(np.arange(300), [10, 11]))
+    (note,) = recording.notes
+    assert note.startswith("/imu: 2 broken messages left out; the first: ")
+    assert "compressed by zstd" in note
 
 
 def test_split_files_are_one_episode(tmp_path):

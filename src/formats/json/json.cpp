@@ -1,10 +1,12 @@
 // JSON messages: their numbers by path, in the order in which the paths first appear. No tree is built.
 #include <robocache/error.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -21,6 +23,27 @@ constexpr std::size_t max_elements = 1024;  // of an array; the others are left 
 constexpr std::size_t max_name = 1024;
 
 constexpr std::uint32_t none = 0xffffffff;
+
+// Where a message says its time: the first of these that it has.
+enum class Part : std::uint8_t { header, stamp, timestamp, body };
+
+// A number as a time; none where it is past 4e9 seconds. Integers are nanoseconds and others seconds, as everywhere, but
+// for those that are near the log time in another unit only: JavaScript writes 12.0 as 12, and counts milliseconds.
+std::optional<std::int64_t> time_of(double value, std::optional<std::int64_t> integer, std::int64_t log) {
+  constexpr double day = 86'400e9, most = 4e18;
+  constexpr std::int64_t units[] = {1'000'000'000, 1'000'000, 1'000, 1};
+  const auto is_near = [&](std::int64_t unit) {
+    return std::abs(value * static_cast<double>(unit) - static_cast<double>(log)) < day;
+  };
+  std::int64_t unit = integer ? 1 : 1'000'000'000;
+  if (!is_near(unit)) {
+    const auto* const other = std::ranges::find_if(units, is_near);
+    if (other != std::end(units)) unit = *other;
+  }
+  const double time = value * static_cast<double>(unit);
+  if (!(std::abs(time) < most)) return {};
+  return integer ? *integer * unit : std::llrint(time);
+}
 
 // A place in the messages: an object's key or an array's element. Places are found, not made, once they are known.
 struct Node {
@@ -46,13 +69,14 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
       stack_.clear();
       at_ = 0;
       ignored_ = 0;
-      is_header_ = has_seconds_ = is_cut_ = false;
-      seconds_ = nanoseconds_ = 0;
+      is_cut_ = false;
+      part_ = Part::body;
+      log_ = clock.log;
+      std::ranges::fill(stamps_, Stamp{});
       const char* const begin = reinterpret_cast<const char*>(message.data());
       nlohmann::json_sax<nlohmann::json>* const sax = this;
       nlohmann::json::sax_parse(begin, begin + message.size(), sax);
-      std::optional<std::int64_t> stamp;
-      if (has_seconds_) stamp = stamp_of();
+      const std::optional<std::int64_t> stamp = stamp_of();
       if (names_.size() > channels) stream_.add_channels(std::span(names_).subspan(channels), methods_);
       if (names_.empty()) return;  // no number yet: there is no stream
       std::memcpy(stream_.rows(1, message.size()), row_.data(), row_.size() * sizeof(double));
@@ -77,8 +101,11 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
  private:
   bool null() override { return place(); }
   bool boolean(bool value) override { return number(value ? 1 : 0, Method::hold); }
-  bool number_integer(std::int64_t value) override { return number(static_cast<double>(value), Method::linear); }
-  bool number_unsigned(std::uint64_t value) override { return number(static_cast<double>(value), Method::linear); }
+  bool number_integer(std::int64_t value) override { return number(static_cast<double>(value), Method::linear, value); }
+  bool number_unsigned(std::uint64_t value) override {
+    if (std::in_range<std::int64_t>(value)) return number_integer(static_cast<std::int64_t>(value));
+    return number(static_cast<double>(value), Method::linear);
+  }
   bool number_float(double value, const std::string&) override { return number(value, Method::linear); }
   bool string(std::string&) override { return place(); }
   bool binary(nlohmann::json::binary_t&) override { return place(); }
@@ -90,7 +117,12 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
   bool key(std::string& name) override {
     if (ignored_ > 0) return true;
     Frame& frame = stack_.back();
-    is_header_ = stack_.size() == 1 ? name == "header" : is_header_;
+    if (stack_.size() == 1) {
+      part_ = name == "header"      ? Part::header
+              : name == "stamp"     ? Part::stamp
+              : name == "timestamp" ? Part::timestamp
+                                    : Part::body;
+    }
     at_ = child_of(frame.node, name);
     return true;
   }
@@ -138,13 +170,11 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
     return true;
   }
 
-  bool number(double value, Method method) {
+  bool number(double value, Method method, std::optional<std::int64_t> integer = {}) {
     place();
     if (ignored_ > 0 || at_ == none) return true;
-    if (is_header_) {
-      stamp_part(value);
-      return true;
-    }
+    if (part_ != Part::body && method != Method::hold && is_stamp(value, integer)) return true;
+    if (part_ == Part::header) return true;
     Node& node = nodes_[at_];
     if (node.channel == none) {
       if (names_.size() >= max_channels) {
@@ -164,23 +194,44 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
     return true;
   }
 
-  // header.stamp.sec and .nanosec, or what others call them
-  void stamp_part(double value) {
+  struct Stamp {
+    std::optional<std::int64_t> number{};
+    bool has_seconds = false;
+    double seconds = 0, nanoseconds = 0;
+  };
+
+  // Takes a number that is the message's time or half of it: stamp, or stamp.sec and .nanosec, or what others call them.
+  bool is_stamp(double value, std::optional<std::int64_t> integer) {
     const Node& node = nodes_[at_];
-    if (stack_.size() != 3 || nodes_[node.parent].key != "stamp") return;
+    Stamp& stamp = stamps_[static_cast<std::size_t>(part_)];
+    const std::size_t depth = part_ == Part::header ? 2 : 1;
+    if (stack_.size() == depth && (part_ != Part::header || node.key == "stamp")) {
+      stamp.number = time_of(value, integer, log_);
+      return stamp.number.has_value();
+    }
+    if (stack_.size() != depth + 1 || (part_ == Part::header && nodes_[node.parent].key != "stamp")) return false;
     if (node.key == "sec" || node.key == "secs") {
-      has_seconds_ = true;
-      seconds_ = value;
-    } else if (node.key == "nanosec" || node.key == "nsec" || node.key == "nsecs") {
-      nanoseconds_ = value;
+      stamp.has_seconds = true;
+      stamp.seconds = value;
+      return true;
     }
+    if (node.key == "nanosec" || node.key == "nsec" || node.key == "nsecs") {
+      stamp.nanoseconds = value;
+      return true;
+    }
+    return false;
   }
-  std::int64_t stamp_of() const {
+  std::optional<std::int64_t> stamp_of() const {
     constexpr double most = 4e9;  // seconds, and nanoseconds: |t| < 2^62
-    if (!(std::abs(seconds_) < most && std::abs(nanoseconds_) < most)) {
-      throw Error(ErrorKind::file, "a message has a stamp past 4e9 seconds");
+    for (const Stamp& stamp : stamps_) {
+      if (stamp.number) return stamp.number;
+      if (!stamp.has_seconds) continue;
+      if (!(std::abs(stamp.seconds) < most && std::abs(stamp.nanoseconds) < most)) {
+        throw Error(ErrorKind::file, "a message has a stamp past 4e9 seconds");
+      }
+      return static_cast<std::int64_t>(stamp.seconds) * 1'000'000'000 + static_cast<std::int64_t>(stamp.nanoseconds);
     }
-    return static_cast<std::int64_t>(seconds_) * 1'000'000'000 + static_cast<std::int64_t>(nanoseconds_);
+    return {};
   }
 
   std::uint32_t child_of(std::uint32_t index, const std::string& key) {
@@ -259,8 +310,10 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
   std::vector<Frame> stack_{};
   std::uint32_t at_ = 0;
   std::size_t ignored_ = 0;  // how deep inside a value that has no place
-  bool is_header_ = false, has_seconds_ = false, is_cut_ = false;
-  double seconds_ = 0, nanoseconds_ = 0;
+  bool is_cut_ = false;
+  Part part_ = Part::body;
+  std::int64_t log_ = 0;
+  std::array<Stamp, 3> stamps_{};  // by Part
 };
 
 }  // namespace

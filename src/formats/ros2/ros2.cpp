@@ -39,7 +39,7 @@ class Unpacker {
     if (size > most) {  // as are ZSTD_CONTENTSIZE_UNKNOWN and _ERROR
       throw Error(ErrorKind::file,
                   concat("a message of ", message.size(),
-                         " bytes that zstd packed does not say its size, or is larger than ", most, " bytes"));
+                         " bytes that is compressed by zstd does not say its size, or unpacks to more than ", most));
     }
     if (room_.size() < size) room_.resize(size);
     const std::size_t got = ZSTD_decompress(room_.data(), room_.size(), message.data(), message.size());
