@@ -163,8 +163,8 @@ def malformed() -> dict[str, dict[str, tuple[bytes, str]]]:
                 schema("p/T", "uint8[<=2] a", CDR + struct.pack("<I", 3) + bytes(3)),
                 "has a sequence of 3 elements; its",
             ),
-            "zstd_bomb": (schema("p/T", "uint8 a", bomb), "zstd packed does not say its size"),
-            "zstd_cut": (schema("p/T", "uint8 a", bomb[:5]), "zstd packed does not say its size"),
+            "zstd_bomb": (schema("p/T", "uint8 a", bomb), "compressed by zstd does not say its size"),
+            "zstd_cut": (schema("p/T", "uint8 a", bomb[:5]), "compressed by zstd does not say its size"),
             "joints_of_no_number": (of("joints", CDR + STAMP + most), "ends after 24 bytes, where a sequence"),
             "more_positions_than_joints": (
                 of("joints", CDR + STAMP + one + text(b"a") + struct.pack("<IddII", 2, 1, 2, 0, 0)),
