@@ -28,7 +28,7 @@
 //   - A group is committed when it holds Options::group_bytes or max_group_episodes, when asked, and by close(); only
 //     whole episodes are. A shard never changes once it is committed, so readers and a writer may work at a time.
 //   - Memory: under 64 MiB for the writer, whatever the length of an episode (at up to 300 streams); a reader holds the
-//     manifest, and maps shards while views of them live.
+//     manifest, and maps shards while views of them live, the last 1024 longer.
 //   - Opening reads the manifest and asks for the size of each shard: its cost does not grow with the samples. A shard
 //     that is missing or of another size is an Error then; its header is checked when it is first read.
 //   - Stamps that go backward within a stream of an episode are sorted, equal ones staying in their order, and counted.

@@ -4,13 +4,12 @@ Every feature is a stream of its name; `timestamp`, `frame_index`, `episode_inde
 episodes are made of, and are none. A sample's time is rint(frame_index * 1e9 / fps) nanoseconds from the episode's
 start where the float32 `timestamp` agrees with it within 0.1 ms, else the timestamp itself; `notes` say where that was.
 
-A video is a stream of references, values [N, 2] int64: which file of metadata["files"] (a JSON list) and which frame in
-it, at the exact times of the data. stream.samples[i] decodes frame i, with PyAV or torchcodec.
+A video is a stream of references, values [N, 1] int64: frames of the episode's metadata["file"], at the exact times of
+the data. stream.samples[i] decodes that of sample i, with PyAV or torchcodec.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import math
@@ -128,7 +127,6 @@ class LeRobotSource(Source):
         self.tasks = self._tasks()
         self.rows = self._episodes()
         self._places = {int(row["episode_index"]): k for k, row in enumerate(self.rows)}
-        self._files: dict[str, dict[str, int]] = {}
         self._infos = {info.name: info for info in map(self._stream, self.features) if info is not None}
         data = [self._data_file(k) for k in range(len(self.rows))]
         meta = sorted((path / "meta").rglob("*.json*")) + sorted((path / "meta").rglob("*.parquet"))
@@ -223,10 +221,8 @@ class LeRobotSource(Source):
         if name in BOOKKEEPING or (name == "task_index" and len(self.tasks) < 2):
             return None
         if kind == "video":
-            files = list(dict.fromkeys(str(self._video_file(name, k)) for k in range(len(self.rows))))
-            metadata = {"kind": "video", "files": json.dumps(files), "fps": f"{self.fps:g}", "shape": json.dumps(shape)}
-            dtype: np.dtype[Any] = np.dtype(np.int64)
-            return StreamInfo(name, "lerobot/video", dtype, (2,), ("file", "frame"), "hold", False, metadata)
+            metadata = {"kind": "video", "fps": f"{self.fps:g}", "shape": json.dumps(shape)}
+            return StreamInfo(name, "lerobot/video", np.dtype(np.int64), (1,), ("frame",), "hold", False, metadata)
         if kind == "image":
             metadata = {"kind": "image", "encoding": "file", "shape": json.dumps(shape)}
             return StreamInfo(name, "lerobot/image", np.dtype(np.uint8), (), (), "hold", True, metadata)
@@ -309,7 +305,9 @@ class LeRobotSource(Source):
         for name in wanted:
             info, lengths = self._infos[name], None
             if name in self.videos:
-                values: Array = self._references(name, k, stamps)
+                info = info._replace(metadata=info.metadata | {"file": str(self._video_file(name, k))})
+                offset = 0.0 if self.old else float(self.rows[k][f"videos/{name}/from_timestamp"])
+                values: Array = np.rint((offset + stamps) * self.fps).astype(np.int64)[:, None]
             elif info.ragged:
                 values, lengths = pictures(self.root, name, table[name])
             else:
@@ -342,18 +340,6 @@ class LeRobotSource(Source):
             )
         return values.astype(info.dtype, copy=False).reshape(count, *info.shape)
 
-    def _references(self, name: str, k: int, stamps: NDArray[np.float64]) -> NDArray[np.int64]:
-        files = self._file_numbers(name)
-        offset = 0.0 if self.old else float(self.rows[k][f"videos/{name}/from_timestamp"])
-        frames = np.rint((offset + stamps) * self.fps).astype(np.int64)
-        return np.stack([np.full(len(stamps), files[str(self._video_file(name, k))]), frames], axis=1)
-
-    def _file_numbers(self, name: str) -> Mapping[str, int]:
-        """Of a video's files: v2.1 has one for each episode, and there may be many."""
-        if name not in self._files:
-            self._files[name] = {file: k for k, file in enumerate(listed_files(self._infos[name].metadata["files"]))}
-        return self._files[name]
-
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         return Frames(info, values) if info.metadata.get("kind") == "video" else None
 
@@ -381,19 +367,13 @@ def pictures(root: Path, name: str, column: Any) -> tuple[Array, NDArray[np.int6
 # ---- Frames of videos
 
 
-@functools.lru_cache(maxsize=16)
-def listed_files(text: str) -> tuple[str, ...]:
-    """A video's metadata["files"], which every episode of a data set has."""
-    return tuple(json.loads(text))
-
-
 class Frames(Sequence[Array]):
     """The frames of a video stream, uint8 [H, W, 3], decoded when they are asked for; frames[10:40] in one go."""
 
     def __init__(self, info: StreamInfo, references: Array) -> None:
-        known = all(info.metadata.get(key, "varies") != "varies" for key in ("files", "fps"))
+        known = all(info.metadata.get(key, "varies") != "varies" for key in ("file", "fps"))
         self.name = info.name
-        self.files = listed_files(info.metadata["files"]) if known else ()
+        self.file = info.metadata["file"] if known else ""
         self.fps = float(info.metadata["fps"]) if known else 0.0
         self.references = references
 
@@ -410,18 +390,16 @@ class Frames(Sequence[Array]):
         return self._take([range(len(self))[index]])[0]
 
     def _take(self, wanted: Sequence[int]) -> list[Array]:
-        found: dict[tuple[int, int], Array] = {}
-        for file in dict.fromkeys(int(self.references[k, 0]) for k in wanted):
-            if file >= len(self.files):
-                raise FileError(f'the frames of "{self.name}" lie in a data set that is not there: has it moved?')
-            if not os.path.exists(self.files[file]):
-                raise FileError(f'{self.files[file]}: is not there, and has the frames of "{self.name}": has it moved?')
-            frames = sorted({int(self.references[k, 1]) for k in wanted if int(self.references[k, 0]) == file})
-            found |= {(file, f): image for f, image in decode(self.files[file], frames, self.fps).items()}
-        return [found[int(self.references[k, 0]), int(self.references[k, 1])] for k in wanted]
+        if not self.file:
+            raise FileError(f'the frames of "{self.name}" lie in a file that is not known')
+        if not os.path.exists(self.file):
+            raise FileError(f'{self.file}: is not there, and has the frames of "{self.name}": has it moved?')
+        numbers = [int(self.references[k, 0]) for k in wanted]
+        found = decode(self.file, sorted(set(numbers)), self.fps)
+        return [found[number] for number in numbers]
 
     def __repr__(self) -> str:
-        return f"Frames({self.name!r}, {len(self)} frames, {len(self.files)} file{'' if len(self.files) == 1 else 's'})"
+        return f"Frames({self.name!r}, {len(self)} frames of {self.file or 'an unknown file'})"
 
 
 def decode(path: str, frames: Sequence[int], fps: float) -> dict[int, Array]:

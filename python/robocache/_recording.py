@@ -123,7 +123,7 @@ class RecordedStream(Stream[Array]):
     backward  how many stamps were earlier than the one before, as recorded.
     samples   where a sample is no row of an array (an image, a cloud, a frame of a video): samples[i] is sample i (raw
               images are [H, W] or [H, W, C], channels in the order of the encoding; compressed ones their bytes), and
-              `values` are their numbers (of a video: file and frame), held by align; so that
+              `values` are their numbers (of a video: the frames of its file), held by align; so that
               stream.samples[aligned.values[k]] is what was seen at target k.
     """
 

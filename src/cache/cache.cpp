@@ -23,6 +23,8 @@ using namespace cache;
 
 namespace {
 
+constexpr std::size_t most_recent = 1024;  // shards that stay mapped; Linux allows a process some 65,000
+
 // A shard in memory, and where its tensors are.
 struct Mapping {
   void* data = nullptr;
@@ -82,7 +84,9 @@ struct Cache::State {
   std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> shards;  // by group and stream
   std::int64_t bytes = 0;
   std::mutex mutex;
-  std::vector<std::weak_ptr<const Mapping>> mappings;  // by shard: mapped as long as someone looks
+  std::vector<std::weak_ptr<const Mapping>> mappings;  // by shard: mapped as long as someone looks,
+  std::vector<std::shared_ptr<const Mapping>> recent;  // and the last ones longer: a header costs what its group is long
+  std::size_t oldest = 0;
 
   std::shared_ptr<const Mapping> map(std::size_t k) {
     const std::lock_guard guard(mutex);
@@ -90,6 +94,11 @@ struct Cache::State {
     const Shard& shard = manifest.shards[k];
     auto made = map_shard(shard_path(path, shard), manifest.streams[static_cast<std::size_t>(shard.stream)], shard);
     mappings[k] = made;
+    if (recent.size() < most_recent) {
+      recent.push_back(made);
+    } else {
+      recent[oldest++ % most_recent] = made;
+    }
     return made;
   }
 };

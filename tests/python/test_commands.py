@@ -509,7 +509,7 @@ def test_a_cache_hands_out_the_frames_of_videos(tmp_path, monkeypatch):
         with LeRobotWriter(tmp_path / name, fps=10 + number, features=features) as writer:
             frames = (np.full((32, 48, 3), 15 * k + 20 + 60 * number, np.uint8) for k in range(8))
             writer.add({"action": np.arange(8)[:, None]}, "look", {"camera": frames})
-        answer("build", name, "-o", "cache")  # the second makes files and fps of the stream vary
+        answer("build", name, "-o", "cache")  # the second makes file and fps of the stream vary
         (tmp_path / "elsewhere").mkdir(exist_ok=True)
         monkeypatch.chdir(tmp_path / "elsewhere")  # what a cache names does not depend on where it is read
         cache = rc.Cache(tmp_path / "cache")
@@ -527,4 +527,4 @@ def test_a_cache_hands_out_the_frames_of_videos(tmp_path, monkeypatch):
     stream = rc.Cache("cache").episodes[1].streams["camera"]
     with pytest.raises(rc.FileError, match=r'the frames of "camera".*has it moved'):
         stream.samples[0]
-    assert stream.values.shape == (8, 2)
+    assert stream.values.shape == (8, 1)
