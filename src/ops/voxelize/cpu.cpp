@@ -37,8 +37,18 @@ void bring_block(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, Block<
       const std::int64_t stride = plan.point_stride;
       const T* const first =
           static_cast<const T*>(plan.points) + cloud.number * plan.cloud_stride + (cloud.first + k) * stride;
-      for (int axis = 0; axis < 3; ++axis) {
-        block.each([&](std::int32_t n) { block.p[axis][n] = widen(first[n * stride + axis * plan.axis_stride]); });
+      const auto read = [&](auto from_point, auto from_axis) {
+        block.each([&](std::int32_t n) {
+          for (int axis = 0; axis < 3; ++axis) block.p[axis][n] = widen(first[n * from_point + axis * from_axis]);
+        });
+      };
+      using std::integral_constant;
+      if (plan.axis_stride == 1 && stride == 3) {  // known numbers, so that points are read as vectors
+        read(integral_constant<int, 3>{}, integral_constant<int, 1>{});
+      } else if (plan.axis_stride == 1 && stride == 4) {
+        read(integral_constant<int, 4>{}, integral_constant<int, 1>{});
+      } else {
+        read(stride, plan.axis_stride);
       }
     }
     block.each([&](std::int32_t n) { block.drop[n] = static_cast<std::int32_t>(Drop::none); });
