@@ -213,6 +213,48 @@ void bound_points(const Plan& plan, const Part& part, Bounds& bounds, std::uint3
   }
 }
 
+std::int64_t count_marks(const Marks* marks, std::int64_t words) {
+  std::int64_t count = 0;
+  for (std::int64_t k = 0; k < words; ++k) count += __builtin_popcount(marks[k].bits);
+  return count;
+}
+
+void rank_marks(Marks* marks, std::int64_t words, std::int64_t before) {
+  for (std::int64_t k = 0; k < words; ++k) {
+    marks[k].before = static_cast<std::uint32_t>(before);
+    before += __builtin_popcount(marks[k].bits);
+  }
+}
+
+template <class T>
+void add_points(const Plan& plan, const Part& part, const std::int64_t* keys, const Marks* marks, const int* exponents,
+                PointSum* sums) {
+  using C = compute_t<T>;
+  const auto cloud = cloud_of<C>(plan, part.cloud);
+  Block<C> block;
+  std::int64_t fixed[3][block_points];
+  each_block(part, block, [&](std::int64_t k) {
+    bring_block<T>(plan, cloud, k, block);
+    for (int axis = 0; axis < 3; ++axis) {
+      const double scale = power_of_two(exponents[axis]);
+      block.each([&](std::int32_t n) {
+        const C kept = keys[n] < 0 ? C(0) : block.p[axis][n];  // others may be no numbers
+        fixed[axis][n] = nearest_integer(static_cast<double>(kept) * scale);
+      });
+    }
+    block.each([&](std::int32_t n) {
+      if (keys[n] < 0) return;
+      const auto key = static_cast<std::uint64_t>(keys[n]);
+      const Marks here = marks[key / 32];
+      const int before = __builtin_popcount(here.bits & ((1u << (key % 32)) - 1));
+      PointSum& sum = sums[here.before + static_cast<std::uint32_t>(before)];
+      for (int axis = 0; axis < 3; ++axis) sum.fixed[axis] += fixed[axis][n];
+      ++sum.count;
+    });
+    keys += block.count;
+  });
+}
+
 template <class F, class Stride>
 void measure_features(const Plan& plan, std::int64_t first, std::int64_t count, const std::int64_t* keys,
                       std::uint32_t* largest, Stride stride) {
@@ -243,6 +285,11 @@ void locate(const Plan& plan, const Part& part, std::int64_t* keys, void* locate
 void bound(const Plan& plan, const Part& part, Bounds& bounds, std::uint32_t (&largest)[3]) {
   with_point_type(plan, [&](auto type) { bound_points<typename decltype(type)::type>(plan, part, bounds, largest); });
 }
+void add(const Plan& plan, const Part& part, const std::int64_t* keys, const Marks* marks, const int* exponents,
+         PointSum* sums) {
+  with_point_type(
+      plan, [&](auto type) { add_points<typename decltype(type)::type>(plan, part, keys, marks, exponents, sums); });
+}
 void measure(const Plan& plan, std::int64_t first, std::int64_t count, const std::int64_t* keys,
              std::uint32_t* largest) {
   with_value_type(plan, [&](auto type) {
@@ -254,7 +301,7 @@ void measure(const Plan& plan, std::int64_t first, std::int64_t count, const std
 }  // namespace
 
 extern const CpuFunctions cpu_functions;
-constexpr CpuFunctions cpu_functions{locate, bound, measure, reduce};
+constexpr CpuFunctions cpu_functions{locate, bound, measure, count_marks, rank_marks, add, reduce};
 
 }  // namespace ROBOCACHE_SIMD_TARGET
 }  // namespace robocache::voxelize_op

@@ -1,5 +1,5 @@
 // The cpu backend. Counts: pieces of the points are dealt to shards of the cells, and a shard is one thread's, so no cell
-// is written by two. Features and sparse results: points are sorted by key into voxels.
+// is written by two. Features and sparse results: points are sorted by key into voxels. Mean points alone: sums of voxels.
 #include <atomic>
 #include <bit>
 #include <mutex>
@@ -404,6 +404,136 @@ std::vector<std::uint32_t> find_lattice(Plan& plan, const CpuFunctions& function
   return largest;
 }
 
+// ---- sums ----------------------------------------------------------------------------------------------------------
+
+// voxel_downsample without features: a voxel is a sum from the start, and no list of points. Every cell has a bit; the bits
+// that are set before a voxel's own say which row it is, so nothing is sorted. On one thread, 70,000 points of a lidar in
+// 6,200 voxels take 640 us for 1,380 sorted.
+class Thinned {
+ public:
+  Thinned(const Plan& plan, const CpuFunctions& functions, const Pieces& pieces)
+      : plan_(plan), functions_(functions), pieces_(pieces) {}
+
+  // False where cells or voxels are too many for it to be faster than sorting.
+  bool find_voxels() {
+    const std::int64_t points = pieces_.points(), cells = plan_.grids * plan_.cells;
+    if (cells / most_cells_of_point > points) return false;
+    words_ = (cells + 31) / 32;
+    marks_ = make_scratch<Marks>(static_cast<std::size_t>(words_));
+    each_chunk([&](std::int64_t, std::int64_t begin, std::int64_t end) {
+      std::fill(marks_.get() + begin, marks_.get() + end, Marks{});
+    });
+    keys_ = make_scratch<std::int64_t>(static_cast<std::size_t>(points));
+    parallel_each(0, pieces_.count(), [&](std::int64_t piece) {
+      std::int64_t* const keys = keys_.get() + pieces_.begin(piece);
+      pieces_.locate(piece, keys, nullptr, [](const Part&, std::int64_t, const std::int64_t*) {});
+      mark({keys, static_cast<std::size_t>(pieces_.end(piece) - pieces_.begin(piece))});
+    });
+    rank();
+    const std::int64_t threads = num_threads();
+    tables_ = std::clamp<std::int64_t>(points / 2 / std::max<std::int64_t>(count_, 1), 1, threads);
+    return tables_ * 4 >= threads;
+  }
+
+  void write(Plan& plan, const std::vector<std::uint32_t>& largest, const SetRows& set_rows) {
+    const std::vector<int> exponents = exponents_of(with_point_means(plan, nullptr), largest);
+    add(exponents);
+    set_rows(plan, count_);
+    with_point_type(plan, [&](auto type) {
+      using R = compute_t<typename decltype(type)::type>;
+      each_chunk([&](std::int64_t, std::int64_t begin, std::int64_t end) {
+        for (std::int64_t word = begin; word < end; ++word) {
+          const Marks here = marks_[static_cast<std::size_t>(word)];
+          std::int64_t row = here.before;
+          for (std::uint32_t bits = here.bits; bits != 0; bits &= bits - 1) {
+            write_row<R>(plan, row++, word * 32 + std::countr_zero(bits), exponents);
+          }
+        }
+      });
+    });
+  }
+
+ private:
+  static constexpr std::int64_t most_cells_of_point = 64;  // each is two bits to clear and to count; not swept
+  static constexpr std::int64_t chunk_words = 1 << 12;
+
+  void mark(std::span<const std::int64_t> keys) {
+    for (const std::int64_t key : keys) {
+      if (key < 0) continue;
+      const std::atomic_ref<std::uint32_t> bits(marks_[static_cast<std::size_t>(key) / 32].bits);
+      const std::uint32_t bit = 1u << (key % 32);
+      if ((bits.load(std::memory_order_relaxed) & bit) == 0) bits.fetch_or(bit, std::memory_order_relaxed);
+    }
+  }
+
+  void rank() {
+    std::vector<std::int64_t> before(static_cast<std::size_t>(chunks()) + 1);
+    each_chunk([&](std::int64_t chunk, std::int64_t begin, std::int64_t end) {
+      before[static_cast<std::size_t>(chunk) + 1] = functions_.count_marks(marks_.get() + begin, end - begin);
+    });
+    std::partial_sum(before.begin(), before.end(), before.begin());
+    count_ = before.back();
+    each_chunk([&](std::int64_t chunk, std::int64_t begin, std::int64_t end) {
+      functions_.rank_marks(marks_.get() + begin, end - begin, before[static_cast<std::size_t>(chunk)]);
+    });
+  }
+
+  // Each table on one thread, from its share of the points.
+  void add(const std::vector<int>& exponents) {
+    sums_ = make_scratch<PointSum>(static_cast<std::size_t>(tables_ * count_));
+    parallel_each(0, tables_, [&](std::int64_t table) {
+      PointSum* const sums = sums_.get() + table * count_;
+      std::fill_n(sums, count_, PointSum{});
+      const std::int64_t end = pieces_.count() * (table + 1) / tables_;
+      for (std::int64_t piece = pieces_.count() * table / tables_; piece < end; ++piece) {
+        const std::int64_t* keys = keys_.get() + pieces_.begin(piece);
+        pieces_.parts(piece, [&](const Part& part) {
+          const std::int64_t grid = pieces_.extent(part.cloud).grid;
+          functions_.add(plan_, part, keys, marks_.get(), exponents.data() + grid * 3, sums);
+          keys += part.end - part.begin;
+        });
+      }
+    });
+  }
+
+  template <class R>
+  void write_row(const Plan& plan, std::int64_t row, std::int64_t key, const std::vector<int>& exponents) const {
+    PointSum all{};
+    for (std::int64_t table = 0; table < tables_; ++table) {
+      const PointSum& sum = sums_[static_cast<std::size_t>(table * count_ + row)];
+      for (int axis = 0; axis < 3; ++axis) all.fixed[axis] += sum.fixed[axis];
+      all.count += sum.count;
+    }
+    if (plan.counts != nullptr) plan.counts[row] = static_cast<std::int32_t>(all.count);
+    write_place(plan, row, key);
+    if (plan.point_means == nullptr) return;
+    const int* const here = exponents.data() + (plan.grids == 1 ? 0 : key / plan.cells * 3);
+    for (int axis = 0; axis < 3; ++axis) {
+      static_cast<R*>(plan.point_means)[row * 3 + axis] =
+          Sum{all.fixed[axis]}.value<R>(power_of_two(-here[axis]), Divisor(all.count));
+    }
+  }
+
+  std::int64_t chunks() const { return (words_ + chunk_words - 1) / chunk_words; }
+  // Calls f(number, begin, end) for words [begin, end) of all marks, on any thread.
+  template <class F>
+  void each_chunk(const F& f) const {
+    parallel_each(0, chunks(), [&](std::int64_t chunk) {
+      f(chunk, chunk * chunk_words, std::min((chunk + 1) * chunk_words, words_));
+    });
+  }
+
+  const Plan& plan_;
+  const CpuFunctions& functions_;
+  const Pieces& pieces_;
+  Scratch<std::int64_t> keys_;  // of points
+  std::int64_t words_ = 0;
+  Scratch<Marks> marks_;
+  std::int64_t count_ = 0;   // voxels
+  std::int64_t tables_ = 0;  // which are cleared and added up, so voxels of all are at most half the points
+  Scratch<PointSum> sums_;
+};
+
 void clear_dropped(const Plan& plan) {
   if (plan.dropped != nullptr) std::fill_n(plan.dropped, plan.clouds * drop_reasons, 0);
 }
@@ -427,6 +557,11 @@ void run_sparse_cpu(Plan plan, const SetRows& set_rows) {
   Sorted sorted(plan, *functions);
   std::vector<std::uint32_t> largest;
   if (plan.lattice) largest = find_lattice(plan, *functions, sorted.pieces());
+  if (plan.lattice && plan.channels == 0) {
+    Thinned thinned(plan, *functions, sorted.pieces());
+    if (thinned.find_voxels()) return thinned.write(plan, largest, set_rows);
+    clear_dropped(plan);
+  }
   const auto located =
       make_scratch<char>(static_cast<std::size_t>(plan.locates() ? plan.all_points * plan.located_bytes() : 0));
   sorted.sort(plan.channels > 0, plan.locates() ? located.get() : nullptr);  // outputs are known later
