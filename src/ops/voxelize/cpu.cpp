@@ -90,25 +90,29 @@ void bring_block(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, Block<
 template <class Index, class C>
 void place_block(const Plan& plan, const Cloud<C>& cloud, Block<C>& block, std::int64_t* keys) {
   constexpr C limit = sizeof(Index) == 8 ? C(0x1p62) : C(0x1p30);
-  Index cells[block_points] = {};
-  for (int axis = 0; axis < 3; ++axis) {
-    const C origin = cloud.origin[axis], voxel_size = cloud.voxel_size[axis];
-    const auto lowest = static_cast<Index>(plan.lowest[axis]);
-    const auto size = static_cast<Index>(plan.shape[axis]);
-    const C* const p = block.p[axis];
-    block.each([&](std::int32_t k) {
-      const C at = floor_of((p[k] - origin) / voxel_size);
-      const bool near = at >= static_cast<C>(lowest) && at < limit;
-      const Index index = static_cast<Index>(near ? at : C(0)) - lowest;
-      const bool inside = near && index < size;
-      const auto reason = static_cast<std::int32_t>(inside ? Drop::none : Drop::outside);
-      block.drop[k] = reason < block.drop[k] ? reason : block.drop[k];
-      cells[k] = cells[k] * size + (inside ? index : 0);
-    });
-  }
   const std::int64_t base = cloud.grid * plan.cells;
-  block.each(
-      [&](std::int32_t k) { keys[k] = block.drop[k] == static_cast<std::int32_t>(Drop::none) ? base + cells[k] : -1; });
+  C origin[3], voxel_size[3];
+  Index lowest[3], size[3];
+  for (int axis = 0; axis < 3; ++axis) {
+    origin[axis] = cloud.origin[axis];
+    voxel_size[axis] = cloud.voxel_size[axis];
+    lowest[axis] = static_cast<Index>(plan.lowest[axis]);
+    size[axis] = static_cast<Index>(plan.shape[axis]);
+  }
+  block.each([&](std::int32_t k) {
+    Index cell = 0;
+    bool inside = true;
+    for (int axis = 0; axis < 3; ++axis) {
+      const C at = floor_of((block.p[axis][k] - origin[axis]) / voxel_size[axis]);
+      const bool near = at >= static_cast<C>(lowest[axis]) && at < limit;
+      const Index index = static_cast<Index>(near ? at : C(0)) - lowest[axis];
+      inside &= near && index < size[axis];
+      cell = cell * size[axis] + (inside ? index : 0);
+    }
+    const auto reason = static_cast<std::int32_t>(inside ? Drop::none : Drop::outside);
+    block.drop[k] = reason < block.drop[k] ? reason : block.drop[k];
+    keys[k] = block.drop[k] == static_cast<std::int32_t>(Drop::none) ? base + cell : -1;
+  });
 }
 
 bool fits_int32(const Plan& plan) {
