@@ -724,6 +724,54 @@ TEST(Voxelize, SumsDoNotDependOnOrder) {
   EXPECT_EQ(mean, mean_again);
 }
 
+// Few voxels, which are summed as they are found; too many of them, or of cells, for that.
+TEST(Voxelize, MeanPointsAreTheSameForAnyNumberOfThreads) {
+  constexpr std::int64_t clouds_number = 2, n = 20'000;
+  const std::string target_before = simd_target();
+  const int threads_before = num_threads();
+  const std::pair<DType, std::int64_t> kinds[] = {{DType::f32, 3}, {DType::f16, 4}, {DType::f64, 5}};
+  for (const auto& kind : kinds) {
+    const DType dtype = kind.first;
+    const std::int64_t columns = kind.second;
+    Random random(11);
+    Array points = numbers(dtype, {clouds_number, n, columns}, [&]() -> double {
+      if (random.chance(1)) return random.pick_of({not_a_number, infinity, -infinity, -0.0, 1e30, -1e30});
+      return random.real(-3, 5);
+    });
+    for (const double size : {0.5, 0.2, 0.001}) {
+      const auto run = [&](Backend backend) {
+        std::vector<Array> arrays;
+        const auto add = [&](DType type, std::vector<std::int64_t> shape) {
+          arrays.push_back(numbers(type, shape, [] { return 42.0; }));
+          return arrays.back().view(DeviceKind::cpu);
+        };
+        arrays.reserve(4);
+        const TensorView dropped = add(DType::i64, {clouds_number, drop_reasons});
+        Clouds clouds;
+        clouds.points = points.view(DeviceKind::cpu);
+        const DownsampleRows rows = [&](std::int64_t count) {
+          return DownsampleOutput{.points = add(computed_type(dtype), {count, 3}),
+                                  .counts = add(DType::i32, {count}),
+                                  .coordinates = add(DType::i64, {count, 4})};
+        };
+        voxel_downsample({.backend = backend}, clouds, {{size, size, size}, {0.1, 0, 0}}, {}, rows, dropped);
+        return fetched(arrays);
+      };
+      const auto expected = run(Backend::reference);
+      for (const int threads : {1, 2, 7}) {
+        set_num_threads(threads);
+        for (const std::string& target : simd_targets()) {
+          set_simd_target(target);
+          EXPECT_EQ(difference(run(Backend::cpu), expected), "")
+              << columns << " columns, voxels of " << size << ", " << threads << " threads, " << target;
+        }
+      }
+      set_num_threads(threads_before);
+      set_simd_target(target_before);
+    }
+  }
+}
+
 // ---- sentences -----------------------------------------------------------------------------------------------------
 
 class VoxelizeSentences : public testing::Test {

@@ -37,8 +37,18 @@ void bring_block(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, Block<
       const std::int64_t stride = plan.point_stride;
       const T* const first =
           static_cast<const T*>(plan.points) + cloud.number * plan.cloud_stride + (cloud.first + k) * stride;
-      for (int axis = 0; axis < 3; ++axis) {
-        block.each([&](std::int32_t n) { block.p[axis][n] = widen(first[n * stride + axis * plan.axis_stride]); });
+      const auto read = [&](auto from_point, auto from_axis) {
+        block.each([&](std::int32_t n) {
+          for (int axis = 0; axis < 3; ++axis) block.p[axis][n] = widen(first[n * from_point + axis * from_axis]);
+        });
+      };
+      using std::integral_constant;
+      if (plan.axis_stride == 1 && stride == 3) {  // known numbers, so that points are read as vectors
+        read(integral_constant<int, 3>{}, integral_constant<int, 1>{});
+      } else if (plan.axis_stride == 1 && stride == 4) {
+        read(integral_constant<int, 4>{}, integral_constant<int, 1>{});
+      } else {
+        read(stride, plan.axis_stride);
       }
     }
     block.each([&](std::int32_t n) { block.drop[n] = static_cast<std::int32_t>(Drop::none); });
@@ -80,25 +90,29 @@ void bring_block(const Plan& plan, const Cloud<C>& cloud, std::int64_t k, Block<
 template <class Index, class C>
 void place_block(const Plan& plan, const Cloud<C>& cloud, Block<C>& block, std::int64_t* keys) {
   constexpr C limit = sizeof(Index) == 8 ? C(0x1p62) : C(0x1p30);
-  Index cells[block_points] = {};
-  for (int axis = 0; axis < 3; ++axis) {
-    const C origin = cloud.origin[axis], voxel_size = cloud.voxel_size[axis];
-    const auto lowest = static_cast<Index>(plan.lowest[axis]);
-    const auto size = static_cast<Index>(plan.shape[axis]);
-    const C* const p = block.p[axis];
-    block.each([&](std::int32_t k) {
-      const C at = floor_of((p[k] - origin) / voxel_size);
-      const bool near = at >= static_cast<C>(lowest) && at < limit;
-      const Index index = static_cast<Index>(near ? at : C(0)) - lowest;
-      const bool inside = near && index < size;
-      const auto reason = static_cast<std::int32_t>(inside ? Drop::none : Drop::outside);
-      block.drop[k] = reason < block.drop[k] ? reason : block.drop[k];
-      cells[k] = cells[k] * size + (inside ? index : 0);
-    });
-  }
   const std::int64_t base = cloud.grid * plan.cells;
-  block.each(
-      [&](std::int32_t k) { keys[k] = block.drop[k] == static_cast<std::int32_t>(Drop::none) ? base + cells[k] : -1; });
+  C origin[3], voxel_size[3];
+  Index lowest[3], size[3];
+  for (int axis = 0; axis < 3; ++axis) {
+    origin[axis] = cloud.origin[axis];
+    voxel_size[axis] = cloud.voxel_size[axis];
+    lowest[axis] = static_cast<Index>(plan.lowest[axis]);
+    size[axis] = static_cast<Index>(plan.shape[axis]);
+  }
+  block.each([&](std::int32_t k) {
+    Index cell = 0;
+    bool inside = true;
+    for (int axis = 0; axis < 3; ++axis) {
+      const C at = floor_of((block.p[axis][k] - origin[axis]) / voxel_size[axis]);
+      const bool near = at >= static_cast<C>(lowest[axis]) && at < limit;
+      const Index index = static_cast<Index>(near ? at : C(0)) - lowest[axis];
+      inside &= near && index < size[axis];
+      cell = cell * size[axis] + (inside ? index : 0);
+    }
+    const auto reason = static_cast<std::int32_t>(inside ? Drop::none : Drop::outside);
+    block.drop[k] = reason < block.drop[k] ? reason : block.drop[k];
+    keys[k] = block.drop[k] == static_cast<std::int32_t>(Drop::none) ? base + cell : -1;
+  });
 }
 
 bool fits_int32(const Plan& plan) {
@@ -203,6 +217,48 @@ void bound_points(const Plan& plan, const Part& part, Bounds& bounds, std::uint3
   }
 }
 
+std::int64_t count_marks(const Marks* marks, std::int64_t words) {
+  std::int64_t count = 0;
+  for (std::int64_t k = 0; k < words; ++k) count += __builtin_popcount(marks[k].bits);
+  return count;
+}
+
+void rank_marks(Marks* marks, std::int64_t words, std::int64_t before) {
+  for (std::int64_t k = 0; k < words; ++k) {
+    marks[k].before = static_cast<std::uint32_t>(before);
+    before += __builtin_popcount(marks[k].bits);
+  }
+}
+
+template <class T>
+void add_points(const Plan& plan, const Part& part, const std::int64_t* keys, const Marks* marks, const int* exponents,
+                PointSum* sums) {
+  using C = compute_t<T>;
+  const auto cloud = cloud_of<C>(plan, part.cloud);
+  Block<C> block;
+  std::int64_t fixed[3][block_points];
+  each_block(part, block, [&](std::int64_t k) {
+    bring_block<T>(plan, cloud, k, block);
+    for (int axis = 0; axis < 3; ++axis) {
+      const double scale = power_of_two(exponents[axis]);
+      block.each([&](std::int32_t n) {
+        const C kept = keys[n] < 0 ? C(0) : block.p[axis][n];  // others may be no numbers
+        fixed[axis][n] = nearest_integer(static_cast<double>(kept) * scale);
+      });
+    }
+    block.each([&](std::int32_t n) {
+      if (keys[n] < 0) return;
+      const auto key = static_cast<std::uint64_t>(keys[n]);
+      const Marks here = marks[key / 32];
+      const int before = __builtin_popcount(here.bits & ((1u << (key % 32)) - 1));
+      PointSum& sum = sums[here.before + static_cast<std::uint32_t>(before)];
+      for (int axis = 0; axis < 3; ++axis) sum.fixed[axis] += fixed[axis][n];
+      ++sum.count;
+    });
+    keys += block.count;
+  });
+}
+
 template <class F, class Stride>
 void measure_features(const Plan& plan, std::int64_t first, std::int64_t count, const std::int64_t* keys,
                       std::uint32_t* largest, Stride stride) {
@@ -233,6 +289,11 @@ void locate(const Plan& plan, const Part& part, std::int64_t* keys, void* locate
 void bound(const Plan& plan, const Part& part, Bounds& bounds, std::uint32_t (&largest)[3]) {
   with_point_type(plan, [&](auto type) { bound_points<typename decltype(type)::type>(plan, part, bounds, largest); });
 }
+void add(const Plan& plan, const Part& part, const std::int64_t* keys, const Marks* marks, const int* exponents,
+         PointSum* sums) {
+  with_point_type(
+      plan, [&](auto type) { add_points<typename decltype(type)::type>(plan, part, keys, marks, exponents, sums); });
+}
 void measure(const Plan& plan, std::int64_t first, std::int64_t count, const std::int64_t* keys,
              std::uint32_t* largest) {
   with_value_type(plan, [&](auto type) {
@@ -244,7 +305,7 @@ void measure(const Plan& plan, std::int64_t first, std::int64_t count, const std
 }  // namespace
 
 extern const CpuFunctions cpu_functions;
-constexpr CpuFunctions cpu_functions{locate, bound, measure, reduce};
+constexpr CpuFunctions cpu_functions{locate, bound, measure, count_marks, rank_marks, add, reduce};
 
 }  // namespace ROBOCACHE_SIMD_TARGET
 }  // namespace robocache::voxelize_op

@@ -16,6 +16,16 @@ struct Bounds {
   std::int64_t high[3] = {-farthest, -farthest, -farthest};
 };
 
+// 32 cells whose keys follow one another: which of them have points, and how many cells before them have some.
+struct Marks {
+  std::uint32_t bits, before;
+};
+
+// Of the points in a voxel, each axis as in Sum.
+struct PointSum {
+  std::int64_t fixed[3], count;
+};
+
 struct CpuFunctions {
   // Keys of a part's points, -1 where one is dropped. `located`, where given: the points in the grid's frame.
   void (*locate)(const Plan&, const Part&, std::int64_t* keys, void* located, std::int64_t (&dropped)[drop_reasons]);
@@ -26,6 +36,12 @@ struct CpuFunctions {
   // are not negative.
   void (*measure)(const Plan&, std::int64_t first, std::int64_t count, const std::int64_t* keys,
                   std::uint32_t* largest);
+  std::int64_t (*count_marks)(const Marks*, std::int64_t words);
+  // Sets `before` of marks, which is what is given for the first.
+  void (*rank_marks)(Marks*, std::int64_t words, std::int64_t before);
+  // Adds a part's points to the sums of their voxels, which are in the order of the marks. `exponents` are those of its
+  // grid.
+  void (*add)(const Plan&, const Part&, const std::int64_t* keys, const Marks*, const int* exponents, PointSum* sums);
   // As in features.h.
   void (*reduce)(const Plan&, const Voxels&, std::int64_t begin, std::int64_t end, const int* exponents);
 };

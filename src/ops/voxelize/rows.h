@@ -5,6 +5,15 @@
 
 namespace robocache::voxelize_op {
 
+inline void write_place(const Plan& plan, std::int64_t row, std::int64_t key) {
+  if (plan.coordinates == nullptr) return;
+  if (plan.is_small()) {
+    write_coordinates<std::int32_t>(plan, key, plan.coordinates + row * 4);
+  } else {
+    write_coordinates(plan, key, plan.coordinates + row * 4);
+  }
+}
+
 // `Loop` is how a backend loops over [0, count): parallel_for, or one after the other. `Reduce` is reduce(), and finds the
 // exponents itself.
 template <class Loop, class Reduce>
@@ -52,11 +61,7 @@ class Rows {
         const std::int64_t count = voxels_.points_of(row);
         write_count(plan_, row, count);
         if (plan_.counts != nullptr) plan_.counts[row] = static_cast<std::int32_t>(count);
-        if (plan_.coordinates != nullptr && plan_.is_small()) {
-          write_coordinates<std::int32_t>(plan_, voxels_.keys[row], plan_.coordinates + row * 4);
-        } else if (plan_.coordinates != nullptr) {
-          write_coordinates(plan_, voxels_.keys[row], plan_.coordinates + row * 4);
-        }
+        write_place(plan_, row, voxels_.keys[row]);
         if (plan_.first_counts != nullptr) {
           plan_.first_counts[row] = static_cast<std::int32_t>(std::min(count, plan_.first_points));
         }

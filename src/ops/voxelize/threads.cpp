@@ -1,5 +1,5 @@
 // The cpu backend. Counts: pieces of the points are dealt to shards of the cells, and a shard is one thread's, so no cell
-// is written by two. Features and sparse results: points are sorted by key into voxels.
+// is counted by two. Features and sparse results: points are sorted by key into voxels. Mean points alone: sums of voxels.
 #include <atomic>
 #include <bit>
 #include <mutex>
@@ -105,14 +105,55 @@ void parallel_each(std::int64_t begin, std::int64_t end, const F& f) {
 class Counts {
  public:
   Counts(const Plan& plan, const CpuFunctions& functions) : plan_(plan), pieces_(plan, functions) {
-    line_ = plan.bits != nullptr ? plan.shape[2] : 1;
-    lines_ = plan.grids * plan.cells / line_;
-    shift_ = std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(shard_cells / line_, 1))) - 1;
-    while (lines_ >> shift_ >= most_shards) ++shift_;
-    shards_ = ((lines_ - 1) >> shift_) + 1;
+    const std::int64_t cells = plan.grids * plan.cells;
+    while (cells >> shift_ >= most_shards) ++shift_;
+    shards_ = ((cells - 1) >> shift_) + 1;
   }
 
   void run() {
+    if (plan_.occupancy != nullptr || plan_.bits != nullptr) fill_marks();
+    if (plan_.count != nullptr) return count();
+    parallel_for(pieces_.count(), 1, [&](std::int64_t begin, std::int64_t end) {
+      const auto keys = make_scratch<std::int64_t>(static_cast<std::size_t>(std::min(pieces_.points(), piece_points)));
+      for (std::int64_t piece = begin; piece < end; ++piece) locate(piece, keys.get());
+    });
+  }
+
+ private:
+  static constexpr std::int64_t most_shards = 1 << 12;
+  static constexpr std::int64_t least_batch = 1 << 20;
+
+  void fill_marks() const {
+    Plan marks = plan_;
+    marks.count = nullptr;
+    const std::int64_t line = plan_.shape[2];
+    parallel_for(plan_.grids * plan_.cells / line, (1 << 16) / line,
+                 [&](std::int64_t begin, std::int64_t end) { fill_cells(marks, begin * line, end * line); });
+  }
+
+  // Keys of a piece, whose cells are marked: whoever comes writes the same.
+  std::span<const std::int64_t> locate(std::int64_t piece, std::int64_t* keys) const {
+    pieces_.locate(piece, keys, nullptr, [](const Part&, std::int64_t, const std::int64_t*) {});
+    const std::span<const std::int64_t> all(keys, static_cast<std::size_t>(pieces_.end(piece) - pieces_.begin(piece)));
+    const auto each = [&](const auto& f) {
+      for (const std::int64_t key : all) {
+        if (key >= 0) f(key);
+      }
+    };
+    if (std::uint8_t* const occupancy = plan_.occupancy; occupancy != nullptr) {
+      each([=](std::int64_t key) { std::atomic_ref(occupancy[key]).store(1, std::memory_order_relaxed); });
+    }
+    if (plan_.bits != nullptr) {
+      each([&](std::int64_t key) {
+        const Bit bit = bit_of(plan_, key);
+        const std::atomic_ref<std::uint8_t> byte(plan_.bits[bit.byte]);
+        if ((byte.load(std::memory_order_relaxed) & bit.mask) == 0) byte.fetch_or(bit.mask, std::memory_order_relaxed);
+      });
+    }
+    return all;
+  }
+
+  void count() {
     // A batch is large where the grid is, since each one walks through the cells anew.
     const std::int64_t batch = std::max(least_batch, plan_.grids * plan_.cells / 8) / piece_points;
     const std::int64_t at_once = std::min(batch, pieces_.count());
@@ -128,63 +169,44 @@ class Counts {
     } while (begin < pieces_.count());
   }
 
- private:
-  static constexpr std::int64_t shard_cells = 1 << 15;
-  static constexpr std::int64_t most_shards = 1 << 12;
-  static constexpr std::int64_t least_batch = 1 << 20;
-
   // Sorts a piece by shard: cells as they are counted in their shard, and where those of each shard end.
   void deal(std::int64_t piece, std::int64_t slot) {
-    std::int64_t* const keys = keys_.get() + slot * piece_points;
-    pieces_.locate(piece, keys, nullptr, [](const Part&, std::int64_t, const std::int64_t*) {});
+    const std::span<const std::int64_t> all = locate(piece, keys_.get() + slot * piece_points);
     std::uint32_t* const ends = ends_.data() + slot * shards_;
     std::fill_n(ends, shards_, 0);
-    const std::span<std::int64_t> all(keys, static_cast<std::size_t>(pieces_.end(piece) - pieces_.begin(piece)));
-    const auto each = [all, line = line_, shift = shift_](const auto& f) {
+    const auto each = [all, shift = shift_](const auto& f) {
       for (const std::int64_t key : all) {
-        if (key >= 0) f(key, (line == 1 ? key : key / line) >> shift);
+        if (key >= 0) f(key, key >> shift);
       }
     };
     each([=](std::int64_t, std::int64_t shard) { ++ends[shard]; });
     std::uint32_t place = 0;
     for (std::int64_t shard = 0; shard < shards_; ++shard) place += std::exchange(ends[shard], place);
     std::uint32_t* const dealt = dealt_.get() + slot * piece_points;
-    each([=, line = line_, shift = shift_](std::int64_t key, std::int64_t shard) {
-      dealt[ends[shard]++] = static_cast<std::uint32_t>(key - (shard << shift) * line);
+    each([=, shift = shift_](std::int64_t key, std::int64_t shard) {
+      dealt[ends[shard]++] = static_cast<std::uint32_t>(key - (shard << shift));
     });
   }
 
-  // Puts what pieces [begin, end) dealt to a shard into its cells.
+  // Counts what pieces [begin, end) dealt to a shard.
   void add(std::int64_t shard, std::int64_t begin, std::int64_t end) {
-    const std::int64_t first = first_cell(shard);
-    const std::int64_t stop = std::min(first_cell(shard + 1), plan_.grids * plan_.cells);
-    const bool from_zero = plan_.count != nullptr && !plan_.accumulate && plan_.empty != 0;
-    if (begin == 0) {
-      fill_cells(plan_, first, stop);
-      if (from_zero) std::fill(plan_.count + first, plan_.count + stop, 0);
+    std::int32_t* const first = plan_.count + (shard << shift_);
+    std::int32_t* const stop = plan_.count + std::min((shard + 1) << shift_, plan_.grids * plan_.cells);
+    if (begin == 0 && !plan_.accumulate) std::fill(first, stop, 0);
+    for (std::int64_t slot = 0; slot < end - begin; ++slot) {
+      const std::uint32_t* const ends = ends_.data() + slot * shards_ + shard;
+      const std::uint32_t* const dealt = dealt_.get() + slot * piece_points;
+      for (std::uint32_t k = shard == 0 ? 0 : ends[-1]; k < *ends; ++k) ++first[dealt[k]];
     }
-    const auto each = [&](const auto& f) {
-      for (std::int64_t slot = 0; slot < end - begin; ++slot) {
-        const std::uint32_t* const ends = ends_.data() + slot * shards_ + shard;
-        const std::uint32_t* const dealt = dealt_.get() + slot * piece_points;
-        for (std::uint32_t k = shard == 0 ? 0 : ends[-1]; k < *ends; ++k) f(first + dealt[k]);
-      }
-    };
-    if (plan_.count != nullptr) each([&](std::int64_t key) { ++plan_.count[key]; });
-    if (plan_.occupancy != nullptr) each([&](std::int64_t key) { plan_.occupancy[key] = 1; });
-    if (plan_.bits != nullptr) each([&](std::int64_t key) { write_bit(plan_, key); });
-    if (from_zero && end == pieces_.count()) {
-      std::replace(plan_.count + first, plan_.count + stop, 0, empty_value<std::int32_t>(plan_.empty));
+    if (plan_.empty != 0 && !plan_.accumulate && end == pieces_.count()) {
+      std::replace(first, stop, 0, empty_value<std::int32_t>(plan_.empty));
     }
   }
 
-  std::int64_t first_cell(std::int64_t shard) const { return (shard << shift_) * line_; }
-
   const Plan& plan_;
   Pieces pieces_;
-  std::int64_t line_ = 0, lines_ = 0;  // cells that stay together, since their bits may share a byte
-  std::int64_t shards_ = 0;            // of 2^shift_ lines
-  int shift_ = 0;
+  int shift_ = 15;  // 2^shift_ cells are a shard
+  std::int64_t shards_ = 0;
   Scratch<std::int64_t> keys_;
   Scratch<std::uint32_t> dealt_;
   std::vector<std::uint32_t> ends_;
@@ -404,6 +426,138 @@ std::vector<std::uint32_t> find_lattice(Plan& plan, const CpuFunctions& function
   return largest;
 }
 
+// ---- sums ----------------------------------------------------------------------------------------------------------
+
+// voxel_downsample without features: a voxel is a sum from the start, and no list of points. Every cell has a bit; the bits
+// that are set before a voxel's own say which row it is, so nothing is sorted. On one thread, 70,000 points of a lidar in
+// 6,200 voxels take 640 us for 1,380 sorted.
+class Thinned {
+ public:
+  Thinned(const Plan& plan, const CpuFunctions& functions, const Pieces& pieces)
+      : plan_(plan), functions_(functions), pieces_(pieces) {}
+
+  // False where cells or voxels are too many for it to be faster than sorting.
+  bool find_voxels() {
+    const std::int64_t points = pieces_.points(), cells = plan_.grids * plan_.cells;
+    if (cells / most_cells_of_point > points) return false;
+    words_ = (cells + 31) / 32;
+    marks_ = make_scratch<Marks>(static_cast<std::size_t>(words_));
+    each_chunk([&](std::int64_t, std::int64_t begin, std::int64_t end) {
+      std::fill(marks_.get() + begin, marks_.get() + end, Marks{});
+    });
+    keys_ = make_scratch<std::int64_t>(static_cast<std::size_t>(points));
+    parallel_each(0, pieces_.count(), [&](std::int64_t piece) {
+      std::int64_t* const keys = keys_.get() + pieces_.begin(piece);
+      pieces_.locate(piece, keys, nullptr, [](const Part&, std::int64_t, const std::int64_t*) {});
+      mark({keys, static_cast<std::size_t>(pieces_.end(piece) - pieces_.begin(piece))});
+    });
+    rank();
+    const std::int64_t threads = num_threads();
+    tables_ = std::clamp<std::int64_t>(points / 2 / std::max<std::int64_t>(count_, 1), 1, threads);
+    return tables_ * 4 >= threads;
+  }
+
+  void write(Plan& plan, const std::vector<std::uint32_t>& largest, const SetRows& set_rows) {
+    const std::vector<int> exponents = exponents_of(with_point_means(plan, nullptr), largest);
+    add(exponents);
+    set_rows(plan, count_);
+    with_point_type(plan, [&](auto type) {
+      using R = compute_t<typename decltype(type)::type>;
+      each_chunk([&](std::int64_t, std::int64_t begin, std::int64_t end) {
+        for (std::int64_t word = begin; word < end; ++word) {
+          const Marks here = marks_[static_cast<std::size_t>(word)];
+          std::int64_t row = here.before;
+          for (std::uint32_t bits = here.bits; bits != 0; bits &= bits - 1) {
+            write_row<R>(plan, row++, word * 32 + std::countr_zero(bits), exponents);
+          }
+        }
+      });
+    });
+  }
+
+ private:
+  // Two bits of each are cleared and counted: with 46 cells for a point that takes half of the time that sorting takes, with
+  // 286 half as long again.
+  static constexpr std::int64_t most_cells_of_point = 64;
+  static constexpr std::int64_t chunk_words = 1 << 12;
+
+  void mark(std::span<const std::int64_t> keys) {
+    for (const std::int64_t key : keys) {
+      if (key < 0) continue;
+      const std::atomic_ref<std::uint32_t> bits(marks_[static_cast<std::size_t>(key) / 32].bits);
+      const std::uint32_t bit = 1u << (key % 32);
+      if ((bits.load(std::memory_order_relaxed) & bit) == 0) bits.fetch_or(bit, std::memory_order_relaxed);
+    }
+  }
+
+  void rank() {
+    std::vector<std::int64_t> before(static_cast<std::size_t>(chunks()) + 1);
+    each_chunk([&](std::int64_t chunk, std::int64_t begin, std::int64_t end) {
+      before[static_cast<std::size_t>(chunk) + 1] = functions_.count_marks(marks_.get() + begin, end - begin);
+    });
+    std::partial_sum(before.begin(), before.end(), before.begin());
+    count_ = before.back();
+    each_chunk([&](std::int64_t chunk, std::int64_t begin, std::int64_t end) {
+      functions_.rank_marks(marks_.get() + begin, end - begin, before[static_cast<std::size_t>(chunk)]);
+    });
+  }
+
+  // Each table on one thread, from its share of the points.
+  void add(const std::vector<int>& exponents) {
+    sums_ = make_scratch<PointSum>(static_cast<std::size_t>(tables_ * count_));
+    parallel_each(0, tables_, [&](std::int64_t table) {
+      PointSum* const sums = sums_.get() + table * count_;
+      std::fill_n(sums, count_, PointSum{});
+      const std::int64_t end = pieces_.count() * (table + 1) / tables_;
+      for (std::int64_t piece = pieces_.count() * table / tables_; piece < end; ++piece) {
+        const std::int64_t* keys = keys_.get() + pieces_.begin(piece);
+        pieces_.parts(piece, [&](const Part& part) {
+          const std::int64_t grid = pieces_.extent(part.cloud).grid;
+          functions_.add(plan_, part, keys, marks_.get(), exponents.data() + grid * 3, sums);
+          keys += part.end - part.begin;
+        });
+      }
+    });
+  }
+
+  template <class R>
+  void write_row(const Plan& plan, std::int64_t row, std::int64_t key, const std::vector<int>& exponents) const {
+    PointSum all{};
+    for (std::int64_t table = 0; table < tables_; ++table) {
+      const PointSum& sum = sums_[static_cast<std::size_t>(table * count_ + row)];
+      for (int axis = 0; axis < 3; ++axis) all.fixed[axis] += sum.fixed[axis];
+      all.count += sum.count;
+    }
+    if (plan.counts != nullptr) plan.counts[row] = static_cast<std::int32_t>(all.count);
+    write_place(plan, row, key);
+    if (plan.point_means == nullptr) return;
+    const int* const here = exponents.data() + (plan.grids == 1 ? 0 : key / plan.cells * 3);
+    for (int axis = 0; axis < 3; ++axis) {
+      static_cast<R*>(plan.point_means)[row * 3 + axis] =
+          Sum{all.fixed[axis]}.value<R>(power_of_two(-here[axis]), Divisor(all.count));
+    }
+  }
+
+  std::int64_t chunks() const { return (words_ + chunk_words - 1) / chunk_words; }
+  // Calls f(number, begin, end) for words [begin, end) of all marks, on any thread.
+  template <class F>
+  void each_chunk(const F& f) const {
+    parallel_each(0, chunks(), [&](std::int64_t chunk) {
+      f(chunk, chunk * chunk_words, std::min((chunk + 1) * chunk_words, words_));
+    });
+  }
+
+  const Plan& plan_;
+  const CpuFunctions& functions_;
+  const Pieces& pieces_;
+  Scratch<std::int64_t> keys_;  // of points
+  std::int64_t words_ = 0;
+  Scratch<Marks> marks_;
+  std::int64_t count_ = 0;   // voxels
+  std::int64_t tables_ = 0;  // which are cleared and added up, so voxels of all are at most half the points
+  Scratch<PointSum> sums_;
+};
+
 void clear_dropped(const Plan& plan) {
   if (plan.dropped != nullptr) std::fill_n(plan.dropped, plan.clouds * drop_reasons, 0);
 }
@@ -427,6 +581,11 @@ void run_sparse_cpu(Plan plan, const SetRows& set_rows) {
   Sorted sorted(plan, *functions);
   std::vector<std::uint32_t> largest;
   if (plan.lattice) largest = find_lattice(plan, *functions, sorted.pieces());
+  if (plan.lattice && plan.channels == 0) {
+    Thinned thinned(plan, *functions, sorted.pieces());
+    if (thinned.find_voxels()) return thinned.write(plan, largest, set_rows);
+    clear_dropped(plan);
+  }
   const auto located =
       make_scratch<char>(static_cast<std::size_t>(plan.locates() ? plan.all_points * plan.located_bytes() : 0));
   sorted.sort(plan.channels > 0, plan.locates() ? located.get() : nullptr);  // outputs are known later
