@@ -105,6 +105,18 @@ TEST_F(CacheTest, RoundTrip) {
   EXPECT_TRUE(verify_cache(path_, false).problems.empty());
 }
 
+TEST_F(CacheTest, ShardsStayMappedAfterTheirViews) {
+  CacheWriter writer(path_);
+  writer.begin_episode({.name = "one"});
+  writer.append(batch<float>(joints({"a"}), {1, 2}, {10, 20}));
+  writer.end_episode();
+  writer.close();
+  const Cache cache(path_);
+  cache.read(0, 0);
+  std::filesystem::remove_all(path_);  // whoever maps it again finds nothing
+  EXPECT_EQ(numbers<float>(cache.read(0, 0).values), (std::vector<float>{1, 2}));
+}
+
 TEST_F(CacheTest, MetadataAreEachEpisodesOwn) {
   {
     CacheWriter writer(path_);
