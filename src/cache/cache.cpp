@@ -85,7 +85,8 @@ struct Cache::State {
   std::int64_t bytes = 0;
   std::mutex mutex;
   std::vector<std::weak_ptr<const Mapping>> mappings;  // by shard: mapped as long as someone looks,
-  std::vector<std::shared_ptr<const Mapping>> recent;  // and the last ones longer: a header costs what its group is long
+  std::vector<std::shared_ptr<const Mapping>>
+      recent;  // and the last ones longer: a header costs what its group is long
   std::size_t oldest = 0;
 
   std::shared_ptr<const Mapping> map(std::size_t k) {
