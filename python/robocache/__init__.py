@@ -89,17 +89,19 @@ _LATER = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
+if not TYPE_CHECKING:  # who checks types sees the names above, and no others
 
-    module = importlib.import_module(f"{__name__}.{_LATER[name]}")
-    for other in [other for other, place in _LATER.items() if place == _LATER[name] != other]:
-        globals()[other] = found = getattr(module, other)
-        if isinstance(found, type):
-            found.__module__ = __name__
-    return globals()[name]  # importing a module has put it there
+    def __getattr__(name: str) -> Any:
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
+        module = importlib.import_module(f"{__name__}.{_LATER[name]}")
+        for other in [other for other, place in _LATER.items() if place == _LATER[name] != other]:
+            globals()[other] = found = getattr(module, other)
+            if isinstance(found, type):
+                found.__module__ = __name__
+        return globals()[name]  # importing a module has put it there
 
 
 def __dir__() -> list[str]:

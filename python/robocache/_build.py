@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import time as clock
 from collections.abc import Callable, Iterator, Sequence
@@ -12,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from robocache import _report
-from robocache._cache import CacheWriter
+from robocache._cache import Cache, CacheWriter
 from robocache._core import FileError
 from robocache._recipe import Recipe, load_recipe, split
-from robocache._recording import Batch, Recording, recorded, sniff, without_samples
+from robocache._recording import Batch, Recording, is_cache, recorded, sniff, without_samples
 
 
 def expand(paths: Sequence[str]) -> list[str]:
-    """Recordings: what is named, and of a plain folder what is inside, in the order of names."""
+    """Recordings: what is named, and of a plain folder what is inside and below, in the order of names."""
     found: list[str] = []
     for path in paths:
         place = Path(path)
@@ -30,11 +31,19 @@ def expand(paths: Sequence[str]) -> list[str]:
             sniff(place)
             found.append(path)
         except FileError:
-            inside = [entry for entry in sorted(place.iterdir()) if recorded(entry)]
+            inside = list(below(place))
             if not inside:
                 raise
             found += map(str, inside)
     return list(dict.fromkeys(found))
+
+
+def below(folder: Path) -> Iterator[Path]:
+    for entry in sorted(folder.iterdir()):
+        if recorded(entry):
+            yield entry
+        elif entry.is_dir() and not entry.is_symlink() and not is_cache(entry):
+            yield from below(entry)
 
 
 @contextmanager
@@ -80,20 +89,33 @@ def build(
     by = by or cooked.episodes.get("by", "file")
     gap = gap if gap is not None else float(cooked.episodes.get("gap", 5.0))
     topic = topic or cooked.episodes.get("topic")
-    how = json.dumps([repr(cooked.streams), cooked.task, repr(sorted(cooked.source.items())), by, gap, topic])
+    opened = sorted(
+        (key, value) for key, value in cooked.source.items() if key != "msg_path"
+    )  # only what it told counts
+    how = json.dumps([repr(cooked.streams), cooked.task, repr(opened), by, gap, topic])
     how = hashlib.sha256(how.encode()).hexdigest()[:32]
     sources: list[dict[str, Any]] = []
     places = expand(paths)
     begin = clock.perf_counter()
+    before = {s.path: s for s in (Cache(output).sources if is_cache(output) else []) if s.complete}
     with CacheWriter(output) as writer, progress("building", show) as told:
         for number, path in enumerate(places):
             row: dict[str, Any] = {"path": path, "state": "added", "episodes": 0, "samples": 0, "bytes": 0}
             started = clock.perf_counter()
             try:
+                if "://" not in path and Path(path).resolve() == output.resolve():
+                    raise ValueError(f"{path}: is the cache itself; build adds other recordings to it")
                 recording = cooked.open(path)
+                old = before.get(os.path.abspath(recording.path))
                 if writer.knows(recording, how):
                     row["state"] = "unchanged"
+                elif old is not None and writer.knows_better(recording, how, old.options):
+                    row |= {
+                        "state": "unchanged",
+                        "notes": ["stays as it was read with --msg-path, which is not given now"],
+                    }
                 else:
+                    row["state"] = "added" if old is None else "replaced"
                     episodes = cooked.apply(split(recording, by, gap, topic))  # what marks them need not be taken
                     add(writer, episodes, how, row, number, len(places), told)
                 row["notes"] = [*recording.notes, *row.get("notes", [])]

@@ -112,6 +112,11 @@ class CacheWriter:
         hows = dict.fromkeys([read_how(recording, options), read_how(recording, options, whole=True)])
         return any(self._writer.knows(path, files, how) for how in hows)
 
+    def knows_better(self, recording: Any, options: str, was: str) -> bool:
+        """Whether a recording that lacks definitions now was read with them, and with these options, as `was` says."""
+        lacks, how = getattr(recording, "lacking", ()), read_how(recording, options, whole=True)
+        return bool(lacks) and was.startswith(f"{how} with=") and self._writer.knows(*source_of(recording), was)
+
     def commit(self) -> None:
         """Writes whole episodes that wait for it to the disk, so that nothing can lose them."""
         self._writer.commit()
@@ -172,6 +177,8 @@ class CacheWriter:
         if isinstance(samples, Packed):
             stored = [samples.as_stored(k) for k in range(len(samples))]
             values, lengths = pack(where, stored, samples.rows.dtype, samples.rows.shape[1:])
+        elif samples is not None:
+            values = samples.references
         elif isinstance(values, (list, tuple)):
             values, lengths = pack(where, values)
         elif hasattr(values, "detach"):
@@ -270,8 +277,9 @@ class CacheWriter:
 
 def read_how(recording: Any, options: str, *, whole: bool = False) -> str:
     """A recording's own options beside those that were given, and what it lacks; whole: as if it lacked nothing."""
-    time = getattr(recording, "time", "auto")
+    time, given = getattr(recording, "time", "auto"), getattr(recording, "given", "")
     how = options if time == "auto" else f"{options} time={time}"
+    how = f"{how} with={given}" if given else how
     lacking = () if whole else getattr(recording, "lacking", ())
     return f"{how} without={','.join(lacking)}" if lacking else how
 
@@ -405,10 +413,10 @@ class CachedStreams(Mapping[str, RecordedStream]):
         elif info.metadata.get("kind") == "video":
             from robocache._lerobot import Frames
 
-            samples = Frames(info, values)
+            samples, values = Frames(info, values), np.arange(len(times), dtype=np.int64)
         else:
             values = widen(values, info.shape)
-        channels = info.channels if info.channels and not info.ragged else None
+        channels = info.channels if info.channels and samples is None else None
         method = "hold" if info.ragged else info.method
         made = RecordedStream(
             values,
@@ -454,11 +462,16 @@ class CachedEpisodes(Sequence[CachedEpisode]):
         if isinstance(index, slice):
             return [self[k] for k in range(*index.indices(self._count))]
         if isinstance(index, str):
-            for k in range(self._count):
-                if self._cache._core.episode(k)[0] == index:
-                    return CachedEpisode(self._cache, k)
             names = [self._cache._core.episode(k)[0] for k in range(self._count)]
-            raise NoStream(missing(f"{self._cache.path}: there is no episode", index, names))
+            named = [k for k, name in enumerate(names) if name == index]
+            if len(named) > 1:
+                raise ValueError(
+                    f"{self._cache.path}: {len(named)} episodes are named {index!r}, of several recordings; "
+                    f"take them by number: {', '.join(map(str, named[:8]))}"
+                )
+            if not named:
+                raise NoStream(missing(f"{self._cache.path}: there is no episode", index, names))
+            return CachedEpisode(self._cache, named[0])
         return CachedEpisode(self._cache, range(self._count)[index])
 
     def __repr__(self) -> str:
@@ -508,8 +521,8 @@ class CacheAligned(dict[str, Aligned[Any]]):
     lengths   int64 [B]
     times     int64 [B, T]: nanoseconds
     episodes  the numbers of the episodes
-    samples   of streams whose samples vary in length, {stream: a sequence for each row}: what was seen at step t of
-              row b is samples[name][b][aligned[name].values[b, t]]
+    samples   of streams whose samples vary in length, and of videos, {stream: a sequence for each row}: what was seen
+              at step t of row b is samples[name][b][aligned[name].values[b, t]]
     """
 
     lengths: Any
@@ -598,7 +611,7 @@ class Cache:
         device     None: NumPy arrays. "cpu", "cuda", ...: torch tensors there.
 
         Episodes in one shard are read in place; else their samples are copied together. Of streams whose samples vary
-        in length (images, clouds) the number of the sample is aligned, and `samples` has them.
+        in length (images, clouds) and of videos the number of the sample is aligned, and `samples` has them.
         """
         chosen = [self.episodes[k] for k in self._numbers(episodes)]
         if (rate is None) == (targets is None):
@@ -618,7 +631,7 @@ class Cache:
             gaps = [max_gap_of(episode._info(name)) for episode in chosen if name in episode.samples]
             least = min((gap for gap in gaps if gap is not None), default=None)
             changes |= said("max_gap", max_gap, name, {"max_gap": least}, names)
-            if info.ragged:  # numbers of samples, between which there is nothing, and of which none is NaN
+            if is_numbered(info):  # numbers of samples, between which there is nothing, and of which none is NaN
                 changes["method"] = "nearest" if changes["method"] == "nearest" else "hold"
                 changes["edge"] = "clamp" if edge == "nan" else edge
             members[name] = self._packed(name, info, chosen, move, result.samples).replace(**changes)
@@ -671,8 +684,9 @@ class Cache:
         having = [episode for episode in chosen if name in episode.samples]
         latencies = {episode._entries[name][3] for episode in having}
         groups = {episode._group for episode in having}
-        channels = info.channels if info.channels and not info.ragged else None
-        if len(groups) == 1 and len(having) == len(chosen) and len(latencies) == 1 and not info.ragged:
+        numbered = is_numbered(info)
+        channels = info.channels if info.channels and not numbered else None
+        if len(groups) == 1 and len(having) == len(chosen) and len(latencies) == 1 and not numbered:
             stream = having[0]._entries[name][0]
             values, times, arrivals, _, offsets = self._core.read_group(groups.pop(), stream)
             values = typed(values, info.dtype)
@@ -707,10 +721,10 @@ class Cache:
             arrivals_of.append(found.arrivals)
             lengths.append(len(found.times))
             seen.append(found.samples if found.samples is not None else ())
-        if info.ragged:
+        if numbered:
             samples[name] = seen
-        dtype = np.dtype(np.int64) if info.ragged else info.dtype
-        shape = () if info.ragged else info.shape
+        dtype = np.dtype(np.int64) if numbered else info.dtype
+        shape = () if numbered else info.shape
         none = np.zeros(0, np.int64)
         return Stream(
             move(np.concatenate([*parts, np.zeros((0, *shape), dtype)])),
@@ -844,6 +858,11 @@ def widen(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     return wide
 
 
+def is_numbered(info: StreamInfo) -> bool:
+    """Whether `values` are the numbers of `samples`."""
+    return info.ragged or info.metadata.get("kind") == "video"
+
+
 def cut(episode: int, stream: RecordedStream) -> Iterator[Batch]:
     info = stream.info
     times, arrivals = np.asarray(stream.times), np.asarray(stream.arrivals)
@@ -863,7 +882,7 @@ def cut(episode: int, stream: RecordedStream) -> Iterator[Batch]:
     for begin, end in zip(bounds, [*bounds[1:], len(times)], strict=True):
         part = slice(begin, end)
         lengths = None
-        values = np.asarray(stream.values)[part]
+        values = np.asarray(getattr(stream.samples, "references", stream.values))[part]
         if ragged is not None:
             lengths = (ragged.ends - ragged.begins)[part]
             values = ragged.rows[ragged.begins[begin] : ragged.ends[end - 1]] if end > begin else ragged.rows[:0]

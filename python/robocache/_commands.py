@@ -269,7 +269,7 @@ def verify(
     else:
         rows = [[problem.file, problem.sentence, problem.repair] for problem in report.problems]
         if rows:
-            _report.table("Wrong", ("file", "what", "was done" if report.repaired else "--repair would"), rows)
+            _report.table("Wrong", ("file", "what", "was done" if report.repaired else "with --repair"), rows)
         size = f"{report.bytes / 2**20:,.1f} MiB"
         held = f"{counted(report.episodes, 'episode')} in {counted(report.shards, 'shard')}"
         good = f"{held}, {counted(report.tensors, 'tensor')}, {size}"

@@ -79,8 +79,8 @@ def timeline_of(streams: Mapping[str, Stream[Any]], rate: float) -> Timeline:
 
 
 def held_on(stream: Stream[Any], aligned: Aligned[Any], times: Array) -> Aligned[Any]:
-    """What is written on change is still so behind its last sample, for as long as max_gap allows."""
-    if runs(np.asarray(stream.times)) or not is_held(stream):
+    """What is written on change, or once, is still so behind its last sample, for as long as max_gap allows."""
+    if runs(np.asarray(stream.times)) or not (is_held(stream) or len(stream.times) == 1):
         return aligned
     since = times - int(extent("", stream)[1])
     long = np.inf if stream.max_gap is None else _core.nanoseconds("max_gap", stream.max_gap)
@@ -107,8 +107,9 @@ def take(
     common: list[str] = []
     tally = Tally()
     if names is None and len(episodes):
-        every = dict.fromkeys(name for episode in episodes for name in episode.streams)
-        common = [name for name in every if all(name in episode.streams for episode in episodes)]
+        filled = [episode for episode in episodes if len(episode.streams)]
+        every = dict.fromkeys(name for episode in filled for name in episode.streams)
+        common = [name for name in every if all(name in episode.streams for episode in filled)]
         if not common:
             raise ValueError(f"no stream is in every episode; name some with --streams: {', '.join(every)}")
         for name in every:
@@ -218,7 +219,8 @@ def export(
     """
     if isinstance(source, (str, os.PathLike)):
         source = Cache(source) if is_cache(Path(source)) else open_recording(source)
-    episodes = source if isinstance(source, Sequence) else source.episodes
+    episodes = source if isinstance(source, Sequence) else getattr(source, "episodes", [source])
+    streams = [streams] if isinstance(streams, str) else streams
     target = Path(path)
     if format not in FORMATS:
         raise ValueError(missing("export: there is no format", format, FORMATS))
@@ -306,7 +308,8 @@ def to_lerobot(episodes: Iterator[Taken], target: Path, rate: float, notes: list
             note(notes, f'stream "{name}" is left out: LeRobot has no feature for samples of varying length')
         else:
             values = numbers(first, name)
-            features[key] = Feature(str(values.dtype), values.shape[1:] or (1,), flat_names(stream))
+            kind = "float32" if values.dtype == np.float64 else str(values.dtype)  # as models have it
+            features[key] = Feature(kind, values.shape[1:] or (1,), flat_names(stream))
             plain.append((name, key))
             features[f"valid.{key}"] = Feature("bool", (1,))
     if not plain:
@@ -342,7 +345,7 @@ def cropped(taken: Taken, name: str, size: tuple[int, ...]) -> Iterator[Array]:
             found, first = (" x ".join(map(str, shape)) for shape in (frame.shape, size))
             raise ValueError(
                 f'stream "{name}": an image of episode {taken.name} is {found}, the first was {first}; a LeRobot video '
-                "has one size: --streams leaves the stream out, --format safetensors keeps every size"
+                "has one size: name the streams to keep with --streams, or keep every size with --format safetensors"
             )
         yield frame[:height, :width]
 
@@ -368,9 +371,12 @@ def to_safetensors(episodes: Iterator[Taken], target: Path, rate: float, notes: 
                     tensors[f"{name}.offsets"] = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
                 else:
                     tensors[name] = numbers(taken, name)
+                if is_video(stream):
+                    tensors[name] = stream.samples.references[seen(taken, name)]
+                    note(notes, f'stream "{name}" is exported as frame numbers: its pictures stay in the video')
                 tensors[f"{name}.valid"] = taken.valid[name]
                 tensors[f"{name}.age"] = np.asarray(taken.aligned[name].age)
-                about[name] = {"channels": flat_names(stream), "type": stream.info.type, **stream.info.metadata}
+                about[name] = {"channels": stream.info.channels, "type": stream.info.type, **stream.info.metadata}
             metadata = {"episode": taken.name, "task": taken.task, "rate_hz": f"{rate:g}", "streams": json.dumps(about)}
             save(folder / f"episode-{taken.number:06d}.safetensors", tensors, metadata)
             yield len(taken.times)

@@ -126,8 +126,8 @@ def steps(spans: Stamps, rate: float) -> int:
     longest = int(spans.max(initial=-1))
     if longest < 0:
         return 0
-    count = int(np.floor(longest * rate / 1e9)) + 1
-    while count > 1 and np.rint((count - 1) * 1e9 / rate) > longest:  # the product above was rounded up
+    count = int(np.floor(longest * rate / 1e9)) + 2  # a step is rounded to nanoseconds: it may lie before its place
+    while count > 1 and np.rint((count - 1) * 1e9 / rate) > longest:
         count -= 1
     return count
 

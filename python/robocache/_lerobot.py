@@ -370,6 +370,8 @@ def pictures(root: Path, name: str, column: Any) -> tuple[Array, NDArray[np.int6
 class Frames(Sequence[Array]):
     """The frames of a video stream, uint8 [H, W, 3], decoded when they are asked for; frames[10:40] in one go."""
 
+    references: Array  # [N, 1]: which frame of the file each sample is; what a cache keeps
+
     def __init__(self, info: StreamInfo, references: Array) -> None:
         known = all(info.metadata.get(key, "varies") != "varies" for key in ("file", "fps"))
         self.name = info.name

@@ -27,7 +27,7 @@ DATA_FILE = 100 << 20  # bytes
 VIDEO_MEGABYTES = 200
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 CODECS = ("libx264", "libopenh264", "libsvtav1", "mpeg4")  # the first that this PyAV has
-STILLS = 32  # frames of a video that its statistics are taken from
+STILLS = 100  # frames of a video that its statistics are taken from, evenly
 
 
 class Feature(NamedTuple):
@@ -100,7 +100,8 @@ class LeRobotWriter:
             feature = self.features[name]
             array = np.ascontiguousarray(values[name]).astype(feature.dtype, copy=False).reshape(length, *feature.shape)
             columns[name] = self._column(array)
-            stats[name] = statistics(array.reshape(length, *feature.shape))
+            real = np.ravel(values.get(f"valid.{name}", np.ones(length, bool)))  # the others are made up
+            stats[name] = statistics(array.reshape(length, *feature.shape)[real])
         for name, array in extra.items():
             columns[name] = self.pa.array(array)
             stats[name] = statistics(array[:, None])
@@ -108,7 +109,8 @@ class LeRobotWriter:
             chunk, file = divmod(episode, FILES_TO_A_CHUNK)
             path = self.root / f"videos/{name}/chunk-{chunk:03d}/file-{file:03d}.mp4"
             path.parent.mkdir(parents=True, exist_ok=True)
-            count, codec, stats[name] = encode(path, (videos or {})[name], self.fps, self.features[name].shape)
+            shape = self.features[name].shape
+            count, codec, stats[name] = encode(path, (videos or {})[name], length, self.fps, shape)
             if count != length:
                 raise ValueError(f'LeRobotWriter.add: video "{name}" has {count} frames; the data has {length}')
             self.codecs[name] = codec
@@ -234,7 +236,7 @@ def nested(pa: Any, kind: Any) -> Any:
 def statistics(array: Array) -> dict[str, Any]:
     """Of the rows of [T, ...] that are finite, in LeRobot's words; zeros where none is. One NaN would spoil all."""
     wide = array.astype(np.float64)
-    wide = wide[np.isfinite(wide.reshape(len(wide), -1)).all(axis=1)]
+    wide = wide[np.isfinite(wide).all(axis=tuple(range(1, wide.ndim)))]
     count, wide = len(wide), wide if len(wide) else np.zeros((1, *array.shape[1:]))
     found: dict[str, Any] = {
         "min": wide.min(axis=0).tolist(),
@@ -271,7 +273,7 @@ def gathered(stats: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]
 
 
 def encode(
-    path: Path, frames: Iterable[Array], fps: float, shape: tuple[int, ...]
+    path: Path, frames: Iterable[Array], length: int, fps: float, shape: tuple[int, ...]
 ) -> tuple[int, tuple[str, str], dict[str, Any]]:
     """Frames into a video: how many, codec and pixel format, and statistics of some of them, by channel in 0..1."""
     try:
@@ -285,6 +287,7 @@ def encode(
         raise FileError(f"{path}: this PyAV has no encoder of {', '.join(CODECS)}")
     rate = Fraction(fps).limit_denominator(100_000)
     count, seen = 0, list[Array]()
+    stills = set(np.linspace(0, length - 1, min(length, STILLS)).astype(int).tolist())
     with av.open(str(path), "w") as container:
         stream: Any = container.add_stream(name, rate=rate)
         stream.height, stream.width, stream.pix_fmt = shape[0], shape[1], "yuv420p"
@@ -292,7 +295,7 @@ def encode(
         for image in frames:
             if image.shape != shape or image.dtype != np.uint8:
                 raise ValueError(f"{path}: a frame is {image.dtype} {list(image.shape)}; the first was {list(shape)}")
-            if len(seen) < STILLS or count % 50 == 0:
+            if count in stills:
                 seen.append(image[::4, ::4].reshape(-1, 3).astype(np.float64) / 255)
             for packet in stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")):
                 container.mux(packet)

@@ -1,32 +1,6 @@
 """Recipes: which streams of a recording become which of a cache, and how. A short TOML file.
 
-    [source]                              # how the recordings are opened; all may be left out
-    time = "auto"                         # "stamp", "log", "publish"
-    rate = 50                             # HDF5 without times
-    msg_path = ["msgs"]                   # rosbag2: folders with .msg files
-
-    [task]
-    name = "pick the mug"
-
-    [episodes]                            # as --episodes, --gap and --episode-topic
-    by = "gap"                            # "file", "gap", "topic"
-    gap = 5.0                             # seconds in which nothing was logged
-    topic = "/episode"
-
-    [streams."/joint_states"]             # the recording's stream; only those that are named here are taken
-    name = "observation.state"            # the cache's; default: the same
-    channels = ["position.*"]             # patterns, in the order that they are wanted; default: all
-    method = "linear"                     # or { "position.*" = "linear", "orientation.*" = "slerp" }
-    latency = 0.008                       # seconds that a stamp is later than the event: taken off the times
-    clock_offset = 0.0                    # seconds that the sensor's clock is ahead of the robot's: taken off, too
-    max_gap = 0.1                         # seconds: inside a longer gap no value is valid
-    dtype = "float32"
-
-    [streams.action]                      # two streams out of one: name the topic
-    topic = "/joint_states"
-    channels = ["effort.*"]
-
-For HDF5, a stream may also say `times` (the path of its times) or `rate`.
+All keys are in docs/semantics.md, Recipes.
 """
 
 from __future__ import annotations
@@ -216,7 +190,7 @@ class CookedSource(Source):
     def __init__(self, recipe: Recipe, source: Source) -> None:
         self.recipe, self.source = recipe, source
         self.format, self.path, self.time = source.format, source.path, source.time
-        self.files, self.notes, self.lacking = source.files, source.notes, source.lacking
+        self.files, self.notes, self.given, self.lacking = source.files, source.notes, source.given, source.lacking
         self._later: dict[str, tuple[str, ...]] = {}
         if recipe.streams and source.parts():
             there = {name for k in range(min(len(source.parts()), 16)) for name in source.contents(k)}
@@ -301,7 +275,9 @@ def cooked(where: str, wanted: Wanted, batch: Batch, every: Callable[[], tuple[s
         chosen = [name for pattern in wanted.channels for name in matches(spot, pattern, channels, every)]
         later = [name for name in dict.fromkeys(chosen) if name not in channels]
         if later:  # NaN until it comes
-            values = np.concatenate([values, np.full((len(values), len(later)), np.nan)], axis=1)
+            kind = values.dtype if values.dtype.kind == "f" else np.dtype(np.float64)
+            values = np.concatenate([values, np.full((len(values), len(later)), np.nan, kind)], axis=1)
+            info = info._replace(dtype=values.dtype)
         place = {name: k for k, name in enumerate((*channels, *later))}
         picks = [place[name] for name in chosen]
         values, channels = values[:, picks], tuple(chosen)
@@ -374,7 +350,7 @@ class SplitSource(Source):
     def __init__(self, source: Source, cuts: Sequence[tuple[int, int]]) -> None:
         self.source, self.cuts = source, list(cuts)
         self.format, self.path, self.time = source.format, source.path, source.time
-        self.files, self.notes, self.lacking = source.files, source.notes, source.lacking
+        self.files, self.notes, self.given, self.lacking = source.files, source.notes, source.given, source.lacking
 
     def parts(self) -> Sequence[Part]:
         whole = self.source.parts()[0]
@@ -464,6 +440,7 @@ def first_recipe(
     lines = [
         f"# What robocache build --recipe makes of {os.path.basename(recording.path.rstrip('/'))}: delete what is not",
         "# wanted, and name what policies ask for: observation.state, action, observation.images.<camera>.",
+        '# In a stream also: dtype = "float32"; topic, for two out of one. All keys: docs/semantics.md, Recipes.',
         "",
         "[source]",
         f"time = {json.dumps(recording.time)}  # or stamp, log, publish",
@@ -493,7 +470,10 @@ def first_recipe(
         if info.channels and not info.metadata.get("kind"):
             lines += written_channels(info.channels)
         lines.append(written_method(info))
-        lines += ["# latency = 0.0  # seconds that a stamp is later than the event", "# clock_offset = 0.0"]
+        lines += [
+            "# latency = 0.0  # seconds that a stamp is later than the event",
+            "# clock_offset = 0.0  # seconds that the sensor's clock is ahead of the robot's; behind: below 0",
+        ]
         found = report.streams.get(name) if report is not None else None
         if found is not None and found.gaps and found.gap_threshold_ms is not None:
             gaps = f"{counted(found.gaps, 'gap')}, longest {figures(found.longest_gap_s or 0.0)} s"

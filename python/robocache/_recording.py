@@ -75,6 +75,7 @@ class Source(ABC):
     time: str  # as it was asked for
     files: tuple[Path, ...] = ()  # what it reads: by them a cache tells whether it must be read again
     notes: list[str]  # what a person should know: a rate that was assumed, topics that were left out
+    given: str = ""  # what was read with the help of others' files, which may change: a digest of them
     lacking: tuple[str, ...] = ()  # left out as this machine cannot read it yet: types that nobody defines
 
     @abstractmethod
@@ -123,8 +124,8 @@ class RecordedStream(Stream[Array]):
     backward  how many stamps were earlier than the one before, as recorded.
     samples   where a sample is no row of an array (an image, a cloud, a frame of a video): samples[i] is sample i (raw
               images are [H, W] or [H, W, C], channels in the order of the encoding; compressed ones their bytes), and
-              `values` are their numbers (of a video: the frames of its file), held by align; so that
-              stream.samples[aligned.values[k]] is what was seen at target k.
+              `values` are their numbers, held by align; so that stream.samples[aligned.values[k]] is what was seen
+              at target k.
     """
 
     __slots__ = ("backward", "info", "samples")
@@ -217,10 +218,12 @@ def join(batches: Sequence[Batch], source: Source) -> RecordedStream:
         lengths = np.concatenate([np.zeros(0, np.int64) if b.lengths is None else b.lengths for b in batches])
         samples = packed(info, values, lengths, order)
         values = np.arange(len(times), dtype=np.int64)
-    elif order is not None:
-        values = values[order]
+    else:
+        values = values if order is None else values[order]
+        samples = source.samples(info, values)
+        values = values if samples is None else np.arange(len(times), dtype=np.int64)
     named = None
-    if not info.ragged and info.channels and len(info.channels) == int(np.prod(info.shape, dtype=np.int64)):
+    if samples is None and info.channels and len(info.channels) == int(np.prod(info.shape, dtype=np.int64)):
         named = info.channels
     method = "hold" if info.ragged else info.method
     stream = RecordedStream(
@@ -228,7 +231,7 @@ def join(batches: Sequence[Batch], source: Source) -> RecordedStream:
     )
     stream.info = info
     stream.backward = backward
-    stream.samples = samples if samples is not None else source.samples(info, values)
+    stream.samples = samples
     return stream
 
 
@@ -416,6 +419,7 @@ class Recording:
         self.format = source.format
         self.time = source.time
         self.files = source.files
+        self.given = source.given
         self.lacking = source.lacking
         self.episodes = Episodes(source)
 

@@ -7,6 +7,8 @@ rosbags package; `lacking` names the types that nobody defines.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import sqlite3
 import tempfile
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 
 from robocache import _core
 from robocache._core import FileError
-from robocache._mcap_source import MANY, McapSource, batch_of, left_out, streams_of
+from robocache._mcap_source import MANY, McapSource, batch_of, left_out, promised_by, streams_of
 from robocache._recording import BATCH_BYTES, Batch, Content, Part, Source, StreamInfo, clipped, sniff, widened
 
 METADATA_LIMIT = 64 << 20  # bytes of metadata.yaml
@@ -157,7 +159,8 @@ class BagSource(Source):
         for bag in self.bags:
             self.notes += [note for note in bag.notes if note not in self.notes]
             bag.notes = self.notes  # what reading finds later is ours, too
-        self.files = (*([place / "metadata.yaml"] if found else []), *files, *definitions.used)
+        self.files = (*([place / "metadata.yaml"] if found else []), *files)
+        self.given = definitions.digest()
         self.lacking = tuple(sorted({kind for bag in self.bags for kind in bag.lacking}))
         self._start, self._end = extent(found, self.bags)
 
@@ -259,9 +262,14 @@ class Definitions:
         for folder in self.folders:
             if not folder.is_dir():
                 raise FileError(f"{folder}: msg_path must name a folder with .msg files, and this is none")
-        self.used: dict[Path, None] = {}  # the files that said something
+        self.used: dict[Path, str] = {}  # the files that said something, and what
         self._store: Any = None
         self._files: dict[str, Path] | None = None
+
+    def digest(self) -> str:
+        """Of the .msg files that were needed; "" where none was."""
+        told = json.dumps(sorted(self.used.values()))
+        return hashlib.sha256(told.encode()).hexdigest()[:16] if self.used else ""
 
     def find(self, kind: str) -> str | None:
         """The definition of "package/msg/Name" and of what it holds; None where nobody knows it."""
@@ -294,8 +302,9 @@ class Definitions:
     def _text(self, short: str) -> str | None:
         assert self._files is not None
         if short in self._files:
-            self.used[self._files[short]] = None
-            return self._files[short].read_text(encoding="utf-8", errors="replace")
+            path = self._files[short]
+            self.used[path] = path.read_text(encoding="utf-8", errors="replace")
+            return self.used[path]
         stored = self._stored(short.replace("/", "/msg/"))
         return None if stored is None else stored.split("=" * 80)[0]
 
@@ -435,6 +444,13 @@ class SqliteBag(Source):
             if number in names and isinstance(at, int):
                 times[names[number]].append(at)
         return {topic: (self.kinds[topic], np.array(found, np.int64)) for topic, found in times.items()}
+
+    def promised(self) -> Mapping[str, StreamInfo]:
+        found: dict[str, StreamInfo] = {}
+        for topic, kind in self.kinds.items():
+            schema = self.schema(topic)
+            found |= {} if schema is None else promised_by(kind, *schema, topic, self.time)
+        return found
 
     def listed(self, episode: int) -> Mapping[str, Content]:
         return {topic: Content(topic, kind, self.count(topic)) for topic, kind in self.kinds.items()}

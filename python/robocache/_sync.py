@@ -24,6 +24,7 @@ FEW = 8  # samples: of fewer, equal steps say nothing
 REGULAR_FEW = 0.9  # and of fewer than 20 steps, which may agree by chance
 DRIFT_BINS = 64
 DRIFT_SPAN = 2.0  # seconds: a shorter recording tells no drift
+ODD_DELAY = 100.0  # milliseconds from stamp to arrival beyond those of other streams
 DRIFT_PPM = 100.0  # more than crystals differ by
 STILL = ("CameraInfo",)  # types whose channels need not change
 LATE = 0.05  # of the recording's span: a stream that begins later or ends earlier is named
@@ -109,7 +110,7 @@ class SyncReport:
 
 TIMING = ("stream", "samples", "rate", "jitter p50 / p99, ms", "gaps, longest", "lost", "coverage", "verdict")
 SPARE = ("coverage", "lost")  # the sentences tell them where they are bad
-STAMPS = ("stream", "time", "duplicate, backward", "arrival - stamp, p99, ms", "drift", "never change")
+STAMPS = ("stream", "time", "duplicate, backward", "arrival - stamp, to p99, ms", "drift", "never change")
 
 
 def timing_row(stream: StreamReport) -> list[str]:
@@ -234,6 +235,10 @@ def sync_report(
     spans = episode_spans(watches)
     duration = sum(end - start for start, end in spans.values()) * 1e-9
     streams = {name: measure(watch, spans, recording, quick is None, gap) for name, watch in watches.items()}
+    delays = [stream.offset_ms for stream in streams.values() if stream.offset_ms is not None]
+    usual = float(np.median(delays)) if len(delays) > 2 else None
+    for name, watch in watches.items():
+        judge(streams[name], duration, 0 if watch.low is None else len(watch.low), usual)
     report = SyncReport(
         recording.path,
         recording.format,
@@ -317,7 +322,6 @@ def measure(
         found.offset_spread_ms = (float(np.percentile(delay, 99)) - middle) * 1e-6
         if len(recorded) == 1:
             found.drift_ppm = drift(stamps, delay)
-    judge(found, total * 1e-9, 0 if watch.low is None else len(watch.low))
     return found
 
 
@@ -364,9 +368,9 @@ def drift(stamps: Stamps, delay: Stamps) -> float | None:
 # ---- In words
 
 
-def judge(stream: StreamReport, span: float, channels: int) -> None:
-    """Sets level and verdict."""
-    bad, fair = [], []
+def judge(stream: StreamReport, span: float, channels: int, usual: float | None) -> None:
+    """Sets level and verdict. usual: milliseconds from stamp to arrival in this recording."""
+    bad, fair, told = [], [], []
     if stream.samples == 0:
         bad.append("no samples")
     elif stream.samples == 1:
@@ -394,6 +398,9 @@ def judge(stream: StreamReport, span: float, channels: int) -> None:
             bad.append(f"stamps lie {figures(-stream.offset_ms)} ms ahead of their arrival: the clocks disagree")
         elif stream.offset_ms > 1000:
             bad.append(f"stamps lie {figures(stream.offset_ms / 1e3)} s behind their arrival: the clocks disagree")
+        elif usual is not None and stream.offset_ms > usual + ODD_DELAY:
+            odd = f"stamps lie {figures(stream.offset_ms)} ms behind their arrival, those of others {figures(usual)} ms"
+            fair.append(f"{odd}: late messages, or a clock of its own (then set clock_offset)")
     if stream.drift_ppm is not None and abs(stream.drift_ppm) > DRIFT_PPM and stream.offset_spread_ms is not None:
         moved = abs(stream.drift_ppm) * 1e-6 * span * 1e3
         if moved > max(1.0, stream.offset_spread_ms):
@@ -406,13 +413,14 @@ def judge(stream: StreamReport, span: float, channels: int) -> None:
     if stream.not_finite:
         fair.append(f"{counted(stream.not_finite, 'value')} not finite")
     still = stream.constant_channels
-    if still and stream.samples > 10 and not stream.type.endswith(STILL):
+    marks = stream.name.startswith("valid.")  # of our own exports, where all is well
+    if still and stream.samples > 10 and not stream.type.endswith(STILL) and not marks:
         if len(still) == channels:
             bad.append("no channel ever changes: is the sensor alive?")
-        else:
-            fair.append(f"{len(still)} of {channels} channels never change")
+        else:  # a level robot's, a planar one's
+            told.append(f"{len(still)} of {channels} channels never change")
     stream.level = "bad" if bad else "fair" if fair else "good"
-    stream.verdict = "; ".join([*bad, *fair]) or "regular, nothing lost"
+    stream.verdict = "; ".join([*(bad + fair or ["regular, nothing lost"]), *told])
 
 
 def conclude(report: SyncReport) -> None:

@@ -36,7 +36,7 @@ def made(folder: Path) -> None:
     truth: dict[str, Any] = {}
     for taken in _export.take(episodes, RATE, None, None, []):
         for name, aligned in taken.aligned.items():
-            truth[f"{taken.number}/{name}"] = np.asarray(aligned.values)
+            truth[f"{taken.number}/{name}"] = np.asarray(aligned.values).astype(np.float32)  # as LeRobot has it
     np.savez(folder / "made.npz", **truth)
 
 

@@ -189,12 +189,12 @@ def test_only_what_changed_is_read_again(tmp_path):
     write(tmp_path / "in" / "b.mcap", {"/fast": 50})
     write(tmp_path / "in" / "c.mcap", {"/fast": 10})
     second = json.loads(answer(*build))
-    assert [row["state"] for row in second["sources"]] == ["unchanged", "added", "added"]
+    assert [row["state"] for row in second["sources"]] == ["unchanged", "replaced", "added"]
     cache = rc.Cache(tmp_path / "cache")
     counts = {episode.name: len(episode.streams["/fast"].times) for episode in cache.episodes}
     assert counts == {"a": 200, "b": 100, "c": 20}
     third = json.loads(answer(*build, "--time", "log"))  # read in another way
-    assert [row["state"] for row in third["sources"]] == ["added"] * 3
+    assert [row["state"] for row in third["sources"]] == ["replaced"] * 3
 
 
 def test_one_that_cannot_be_read_does_not_stop_the_others(tmp_path):
@@ -269,12 +269,80 @@ def test_export_lerobot_opens_again(cached, tmp_path):
     assert list(streams) == ["fast", "valid.fast", "slow", "valid.slow"]
     source = rc.Cache(cached).episodes[0].streams
     truth = rc.align(dict(source), rc.Timeline.over(dict(source), rate=50))
-    np.testing.assert_array_equal(streams["fast"].values, truth["/fast"].values)
-    np.testing.assert_array_equal(streams["slow"].values, truth["/slow"].values)
+    assert streams["fast"].values.dtype == np.float32  # as models have it
+    np.testing.assert_array_equal(streams["fast"].values, np.float32(truth["/fast"].values))
+    np.testing.assert_array_equal(streams["slow"].values, np.float32(truth["/slow"].values))
     assert streams["valid.fast"].values.all()
     again = robocache("export", cached, "--rate", 50, "-o", tmp_path / "out")
     assert again.exit_code == 1
     assert "is there already" in again.stderr
+
+
+def test_statistics_are_of_what_is_real(tmp_path):
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    t = np.arange(200) * 10_000_000
+    values = np.where(np.arange(200) < 150, 1.0, 5.0)[:, None]
+    gone = (np.arange(200) < 60) | (np.arange(200) > 140)  # a gap, whose ends are repeated inside
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        writer.add({"a": rc.Stream(values[gone], t[gone]), "b": rc.Stream(values, t)}, name="x")
+    answer("export", tmp_path / "cache", "--rate", 100, "-o", tmp_path / "out", "--max-gap", 0.1)
+    stats = json.loads((tmp_path / "out/meta/stats.json").read_text())
+    assert stats["a"]["mean"][0] == pytest.approx(values[gone].mean())
+    assert stats["b"]["mean"][0] == pytest.approx(values.mean())
+
+
+def test_pictures_of_the_whole_video_are_in_its_statistics(tmp_path):
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    pytest.importorskip("av", reason="PyAV is not installed")
+    images = np.broadcast_to(np.arange(250, dtype=np.uint8)[:, None, None, None], (250, 16, 16, 3))
+    from robocache._lerobot_write import Feature, LeRobotWriter
+
+    features = {"q": Feature("float32", (1,)), "camera": Feature("video", (16, 16, 3))}
+    with LeRobotWriter(tmp_path / "set", fps=50, features=features) as writer:
+        writer.add({"q": np.zeros((250, 1))}, "look", {"camera": iter(images)})
+    mean = np.ravel(json.loads((tmp_path / "set/meta/stats.json").read_text())["camera"]["mean"])
+    np.testing.assert_allclose(mean, images.mean() / 255, atol=0.01)
+
+
+def test_folders_below_a_folder_are_read(tmp_path):
+    (tmp_path / "runs/day/late").mkdir(parents=True)
+    for place in ("runs/a.mcap", "runs/day/b.mcap", "runs/day/late/a.mcap"):
+        write(tmp_path / place, {"/fast": 100})
+    answer("build", tmp_path / "runs", "-o", tmp_path / "cache")
+    cache = rc.Cache(tmp_path / "cache")
+    assert [episode.name for episode in cache.episodes] == ["a", "b", "a"]
+    with pytest.raises(ValueError, match="2 episodes are named 'a', of several recordings; take them by number: 0, 2"):
+        cache.align(episodes=["a"], rate=50)
+    assert cache.episodes["b"].index == 1
+
+
+def test_a_cache_is_not_built_into_itself(tmp_path):
+    write(tmp_path / "a.mcap", {"/fast": 100})
+    answer("build", tmp_path / "a.mcap", "-o", tmp_path / "cache")
+    result = robocache("build", tmp_path / "cache", "-o", tmp_path / "cache")
+    assert result.exit_code == 1
+    assert "is the cache itself" in result.stderr
+    assert len(rc.Cache(tmp_path / "cache").episodes) == 1
+
+
+def test_a_damaged_cache_is_not_added_to(tmp_path):
+    write(tmp_path / "a.mcap", {"/fast": 100})
+    answer("build", tmp_path / "a.mcap", "-o", tmp_path / "cache")
+    next((tmp_path / "cache/shards").iterdir()).unlink()
+    result = robocache("build", tmp_path / "a.mcap", "-o", tmp_path / "cache")
+    assert result.exit_code == 1
+    assert "is missing; `robocache verify --repair` keeps what is whole" in result.stderr
+
+
+def test_an_empty_episode_does_not_stop_an_export(tmp_path):
+    t = np.arange(100) * 10_000_000
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        writer.add({}, name="cut-off")
+        writer.add({"a": rc.Stream(np.sin(t * 1e-9)[:, None], t)}, name="x")
+    export = ("export", tmp_path / "cache", "--rate", 50, "--format", "safetensors", "--json")
+    found = json.loads(answer(*export, "-o", tmp_path / "out"))
+    assert found["episodes"] == 1
+    assert found["notes"] == ['episode cut-off is left out: it has no stream "a"']
 
 
 def test_episodes_that_lack_a_stream(tmp_path):
@@ -527,4 +595,4 @@ def test_a_cache_hands_out_the_frames_of_videos(tmp_path, monkeypatch):
     stream = rc.Cache("cache").episodes[1].streams["camera"]
     with pytest.raises(rc.FileError, match=r'the frames of "camera".*has it moved'):
         stream.samples[0]
-    assert stream.values.shape == (8, 1)
+    assert stream.values.shape == (8,)

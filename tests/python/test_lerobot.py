@@ -161,7 +161,8 @@ def test_the_shared_data_set():
         np.testing.assert_array_equal(stream.values, state[offset : offset + length])
         np.testing.assert_array_equal(stream.times, np.rint(np.arange(length) * 1e9 / 30))
         wrist = episode.streams["observation.images.wrist"]
-        np.testing.assert_array_equal(wrist.values[:, 0], offset + np.arange(length))
+        np.testing.assert_array_equal(wrist.values, np.arange(length))
+        np.testing.assert_array_equal(wrist.samples.references[:, 0], offset + np.arange(length))
         np.testing.assert_array_equal(wrist.times, stream.times)
         offset += length
 

@@ -157,12 +157,28 @@ def test_what_nobody_defined_is_read_when_somebody_does(tmp_path):
     (package / "Body.msg").write_text("std_msgs/Header header\nfloat64 wrong\n")
     recording = rc.open(path, msg_path=tmp_path / "messages")
     assert recording.lacking == ()
-    assert package / "Body.msg" in recording.files
     assert built(cache, recording) == (1, ["/imu"])
     assert built(cache, recording)[0] == 0
     (package / "Body.msg").write_text("std_msgs/Header header\nfloat64[4] right\n")
     assert built(cache, rc.open(path, msg_path=tmp_path / "messages")) == (1, ["/imu"])
     assert "right[0]" in rc.Cache(cache).streams["/imu"].channels
+
+
+def test_a_build_without_the_definitions_keeps_what_was_read_with_them(tmp_path):
+    from robocache._build import build
+
+    path, cache = write(tmp_path / "bag"), tmp_path / "cache"
+    strip_definitions(path, "robot_msgs/msg/Body")
+    package = tmp_path / "messages" / "robot_msgs" / "msg"
+    package.mkdir(parents=True)
+    (package / "Body.msg").write_text("std_msgs/Header header\nfloat64 x\n")
+    options = {"msg_path": [str(tmp_path / "messages")]}
+    assert build([str(path)], cache, open_options=options)["sources"][0]["state"] == "added"
+    assert build([str(path)], cache, open_options=options)["sources"][0]["state"] == "unchanged"
+    (row,) = build([str(path)], cache)["sources"]
+    assert row["state"] == "unchanged"
+    assert "stays as it was read with --msg-path, which is not given now" in row["notes"]
+    assert list(rc.Cache(cache).streams) == ["/imu"]
 
 
 def test_the_type_store_that_is_installed_later(tmp_path, monkeypatch):

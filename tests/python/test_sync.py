@@ -95,6 +95,15 @@ def test_clocks_that_disagree():
     assert ahead.level == behind.level == "bad"
 
 
+def test_a_delay_that_other_streams_do_not_have():
+    times = clock(100, 5)
+    late = {"/a": 2, "/b": 8, "/c": 30, "/imu": 252}
+    report = report_of(*(batch(name, wave(times), times, times + ms * 1_000_000) for name, ms in late.items()))
+    imu = report.streams["/imu"]
+    assert "stamps lie 252 ms behind their arrival, those of others 19 ms" in imu.verdict
+    assert [stream.level for stream in report.streams.values()] == ["good", "good", "good", "fair"]
+
+
 def test_channels_that_never_change():
     times = clock(100, 1)
     values = wave(times)
@@ -104,6 +113,10 @@ def test_channels_that_never_change():
     assert stream.constant_channels == ["c1"]
     assert stream.not_finite == 50
     assert "1 of 3 channels never change" in stream.verdict
+    level = report_of(batch("/a", np.nan_to_num(values), times)).streams["/a"]
+    assert (level.level, level.verdict) == ("good", "regular, nothing lost; 1 of 3 channels never change")
+    marks = report_of(batch("valid.a", np.ones((100, 1)), times)).streams["valid.a"]
+    assert marks.level == "good"
     dead = report_of(batch("/a", np.ones((100, 2)), times)).streams["/a"]
     assert (dead.level, dead.verdict) == ("bad", "no channel ever changes: is the sensor alive?")
 

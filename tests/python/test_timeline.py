@@ -220,3 +220,12 @@ def test_durations():
         got = rc.align([rc.Stream(values, times, max_gap=max_gap)], np.array([SECOND, SECOND + 1]))[0]
         assert got.valid.tolist() == [True, False]
     assert rc.align([rc.Stream(values, times, max_gap=0)], np.array([1, SECOND]))[0].valid.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("rate", [10, 15, 24, 29.97, 30, 50, 60, 90, 120, 1000 / 3])
+def test_a_stream_at_its_own_rate_keeps_all_its_samples(rate):
+    for count in range(2, 150):
+        times = np.rint(np.arange(count) * 1e9 / rate).astype(np.int64)
+        timeline = rc.Timeline.over(rc.Stream(np.zeros((count, 1)), times), rate=rate)
+        assert len(timeline) == count
+        np.testing.assert_array_equal(timeline.times, times)
