@@ -116,6 +116,8 @@ def build(
                     }
                 else:
                     row["state"] = "added" if old is None else "replaced"
+                    if old is not None and not old.options.startswith(how):
+                        row["notes"] = ["was built with other options before, as another recipe; these hold now"]
                     episodes = cooked.apply(split(recording, by, gap, topic))  # what marks them need not be taken
                     add(writer, episodes, how, row, number, len(places), told)
                 row["notes"] = [*recording.notes, *row.get("notes", [])]
@@ -145,7 +147,7 @@ def add(
         told(Path(recording.path).name, (number + share_of(recording, batch)) / count)
 
     row["episodes"] = writer.add(recording, options=how, progress=heard)
-    row["notes"] = without_samples(recording, samples)
+    row["notes"] = [*row.get("notes", []), *without_samples(recording, samples)]
 
 
 def tell(found: dict[str, Any]) -> None:

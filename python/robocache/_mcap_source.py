@@ -117,6 +117,7 @@ class McapSource(Source):
             else:
                 for name in self._first(topic):
                     self._inside[topic][name] = Content(name, kind, count)
+                self.note(self._reader().warnings)
         return self._inside[topic]
 
     def _reader(self) -> Any:

@@ -144,6 +144,14 @@ def test_a_truncated_file_is_read_as_far_as_it_goes(tmp_path):
     assert recording.notes
 
 
+def test_a_damaged_chunk_is_told_by_listing_the_streams():
+    content = bytearray(shared("mcap/json_events.mcap").read_bytes())
+    content[3000] ^= 1
+    recording = rc.open(bytes(content))
+    list(recording.streams)
+    assert any("CRC" in note or "chunk" in note for note in recording.notes), recording.notes
+
+
 def test_shared_sensors():
     recording = rc.open(shared("mcap/imu_jointstate.mcap"))
     imu, joints = recording.streams["/one_shot/imu"], recording.streams["/one_shot/joint_state"]
