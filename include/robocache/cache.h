@@ -28,7 +28,7 @@
 //   - A group is committed when it holds Options::group_bytes or max_group_episodes, when asked, and by close(); only
 //     whole episodes are. A shard never changes once it is committed, so readers and a writer may work at a time.
 //   - Memory: under 64 MiB for the writer, whatever the length of an episode (at up to 300 streams); a reader holds the
-//     manifest, and maps shards while views of them live, the last 1024 longer.
+//     manifest, and maps shards while views of them live; the last 1024 of all readers of a process stay mapped longer.
 //   - Opening reads the manifest and asks for the size of each shard: its cost does not grow with the samples. A shard
 //     that is missing or of another size is an Error then; its header is checked when it is first read.
 //   - Stamps that go backward within a stream of an episode are sorted, equal ones staying in their order, and counted.
@@ -156,11 +156,12 @@ class CacheWriter {
   void end_episode();      // commits where the group is full
   void discard_episode();  // what was appended since begin_episode; nothing where none is open
 
-  // Whole episodes; throws Error(value) inside one. After a failure it may be called again; where the disk may have lost
-  // what waited (fsync failed), it is refused with a sentence rather than written as if it were whole.
+  // Whole episodes; throws Error(value) inside one. After a failure it may be called again, and begin_episode() does.
+  // Where the disk may have lost what waited (fsync failed), it is dropped, and a sentence says so: rather than written as
+  // if it were whole. Then the writer goes on, and a source that had episodes there is not complete.
   void commit();
-  void close();             // discards an episode that is open, commits, and lets go of the lock
-  void abandon() noexcept;  // lets go of the lock without a commit: where close() fails, and nobody will try again
+  void close();  // discards an episode that is open, commits, and lets go of the lock, also where the commit fails
+  void abandon() noexcept;  // lets go of the lock without a commit
 
   std::int64_t committed_episodes() const noexcept;
   std::int64_t waiting_episodes() const noexcept;  // whole, and not committed yet

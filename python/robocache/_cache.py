@@ -56,8 +56,8 @@ class CacheWriter:
                  (also where an exception ends it). What is committed survives a crash, a full disk, a kill -9.
 
     Memory stays under 64 MiB whatever is added. A full disk, a file that cannot be written: FileError with its name,
-    and what was committed before is kept; commit() may be tried again, and refuses where the disk may have lost what
-    waits for it.
+    and what was committed before is kept; commit() may be tried again. Where the disk may have lost what waits for it,
+    commit() says so and drops it: add those episodes again.
     """
 
     def __init__(self, path: Path, *, group_bytes: int = GROUP_BYTES) -> None:
@@ -122,7 +122,7 @@ class CacheWriter:
         self._writer.commit()
 
     def close(self) -> None:
-        """Commits, and lets the next writer in."""
+        """Commits, and lets the next writer in, also where the commit fails."""
         self._writer.close()
 
     def __enter__(self) -> CacheWriter:
@@ -132,7 +132,6 @@ class CacheWriter:
         try:
             self.close()
         except Exception as second:
-            self._writer.abandon()  # so that another writer can go on
             if error is None:
                 raise
             error.add_note(f"and then closing the cache failed: {second}")

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <set>
@@ -23,8 +24,6 @@ using namespace cache;
 
 namespace {
 
-constexpr std::size_t most_recent = 1024;  // shards that stay mapped; Linux allows a process some 65,000
-
 // A shard in memory, and where its tensors are.
 struct Mapping {
   void* data = nullptr;
@@ -37,6 +36,34 @@ struct Mapping {
   ~Mapping() {
     if (data != nullptr) munmap(data, size);
   }
+};
+
+// The shards that were mapped last, of all caches of the process, stay mapped beyond their views: to read a header again
+// costs what its group is long. Linux allows a process some 65,000 maps.
+class Recent {
+ public:
+  static Recent& all() {
+    static auto* const made = new Recent;  // never destroyed: caches may live until the process ends
+    return *made;
+  }
+  void add(const void* owner, std::shared_ptr<const Mapping> mapping) {
+    const std::lock_guard guard(mutex_);
+    if (entries_.size() == most) entries_.pop_front();
+    entries_.emplace_back(owner, std::move(mapping));
+  }
+  void drop(const void* owner) {
+    const std::lock_guard guard(mutex_);
+    std::erase_if(entries_, [&](const auto& entry) { return entry.first == owner; });
+  }
+  void drop_all() {
+    const std::lock_guard guard(mutex_);
+    entries_.clear();
+  }
+
+ private:
+  static constexpr std::size_t most = 1024;
+  std::mutex mutex_;
+  std::deque<std::pair<const void*, std::shared_ptr<const Mapping>>> entries_;
 };
 
 std::string size_sentence(const Path& path, const Shard& shard, std::int64_t size) {
@@ -57,7 +84,12 @@ std::shared_ptr<const Mapping> map_shard(const Path& path, const StreamInfo& str
   check_header(header, stream, shard, path.string());
   auto mapping = std::make_shared<Mapping>();
   mapping->size = static_cast<std::size_t>(size);
-  void* const data = mmap(nullptr, mapping->size, PROT_READ, MAP_SHARED, file.descriptor(), 0);
+  const auto map = [&] { return mmap(nullptr, mapping->size, PROT_READ, MAP_SHARED, file.descriptor(), 0); };
+  void* data = map();
+  if (data == MAP_FAILED && errno == ENOMEM) {
+    Recent::all().drop_all();
+    data = map();
+  }
   if (data == MAP_FAILED) fail_errno(path, "cannot be mapped", errno);
   mapping->data = data;
   for (const TensorEntry& tensor : header.tensors) {
@@ -84,22 +116,16 @@ struct Cache::State {
   std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> shards;  // by group and stream
   std::int64_t bytes = 0;
   std::mutex mutex;
-  std::vector<std::weak_ptr<const Mapping>> mappings;  // by shard: mapped as long as someone looks,
-  std::vector<std::shared_ptr<const Mapping>>
-      recent;  // and the last ones longer: a header costs what its group is long
-  std::size_t oldest = 0;
+  std::vector<std::weak_ptr<const Mapping>> mappings;  // by shard: of those that are mapped
 
+  ~State() { Recent::all().drop(this); }
   std::shared_ptr<const Mapping> map(std::size_t k) {
     const std::lock_guard guard(mutex);
     if (auto held = mappings[k].lock()) return held;
     const Shard& shard = manifest.shards[k];
     auto made = map_shard(shard_path(path, shard), manifest.streams[static_cast<std::size_t>(shard.stream)], shard);
     mappings[k] = made;
-    if (recent.size() < most_recent) {
-      recent.push_back(made);
-    } else {
-      recent[oldest++ % most_recent] = made;
-    }
+    Recent::all().add(this, made);
     return made;
   }
 };

@@ -164,12 +164,17 @@ std::int64_t Spool::settle(std::int64_t base, const Path& other, bool anew) {
   if (!file_) base_ = base;  // nothing was written yet: no need to reserve
   if (file_ && (anew || base > base_)) {
     Spool moved(other, kind_, base, memory_);
-    moved.create();
-    std::vector<std::byte> bytes(static_cast<std::size_t>(block));
-    for (std::int64_t at = 0; at < size_; at += block) {
-      const auto part = std::span(bytes).first(static_cast<std::size_t>(std::min(block, size_ - at)));
-      read(at, part);
-      moved.append(part);
+    try {
+      moved.create();
+      std::vector<std::byte> bytes(static_cast<std::size_t>(block));
+      for (std::int64_t at = 0; at < size_; at += block) {
+        const auto part = std::span(bytes).first(static_cast<std::size_t>(std::min(block, size_ - at)));
+        read(at, part);
+        moved.append(part);
+      }
+    } catch (...) {
+      remove_file(other);
+      throw;
     }
     remove_file(path_);
     *this = std::move(moved);

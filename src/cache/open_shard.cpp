@@ -68,6 +68,18 @@ void merge_runs(const Spool& runs, std::int64_t count, Spool& merged) {
   }
 }
 
+// Of all bytes, as they are read.
+std::string hash_of(const Spool& spool) {
+  Hash hash;
+  std::vector<std::byte> bytes;
+  for (std::int64_t at = 0; at < spool.size(); at += block) {
+    bytes.resize(static_cast<std::size_t>(std::min(block, spool.size() - at)));
+    spool.read(at, bytes);
+    hash.add(bytes);
+  }
+  return hash.text();
+}
+
 }  // namespace
 
 std::vector<std::byte> blank_row(DType dtype, std::int64_t channels) {
@@ -100,7 +112,12 @@ std::int64_t OpenShard::row_bytes() const { return channels() * size_of(info_.dt
 
 void OpenShard::begin_episode(std::int64_t row) {
   ends_.resize(static_cast<std::size_t>(row), samples_);
-  open_ = Episode{.row = row, .samples = samples_, .rows = rows_, .was_rewritten = is_rewritten_, .hash = hash_};
+  open_ = Episode{.row = row,
+                  .samples = samples_,
+                  .rows = rows_,
+                  .was_rewritten = is_rewritten_,
+                  .hash = hash_,
+                  .stamps_hash = stamps_hash_};
 }
 
 void OpenShard::append_values(std::span<const std::byte> values, std::int64_t rows) {
@@ -123,6 +140,7 @@ void OpenShard::append_stamps(std::span<const std::int64_t> times, std::span<con
       open_->last_time = time;
     }
     stamps_.append(bytes_of(some));
+    stamps_hash_.add(bytes_of(some));
   }
   samples_ += static_cast<std::int64_t>(times.size());
 }
@@ -139,16 +157,21 @@ void OpenShard::widen(const StreamInfo& info) {
   Spool wide(temporary(), Spool::Kind::named, header_reserve, values_memory);
   const std::int64_t rows_at_once = std::max<std::int64_t>(block / new_bytes, 1);
   std::vector<std::byte> from, to;
-  for (std::int64_t row = 0; row < rows_; row += rows_at_once) {
-    const std::int64_t some = std::min(rows_at_once, rows_ - row);
-    from.resize(static_cast<std::size_t>(some * old_bytes));
-    values_.read(row * old_bytes, from);
-    to.clear();
-    for (std::int64_t k = 0; k < some; ++k) {
-      to.insert(to.end(), blank.begin(), blank.end());
-      std::memcpy(to.data() + k * new_bytes, from.data() + k * old_bytes, static_cast<std::size_t>(old_bytes));
+  try {
+    for (std::int64_t row = 0; row < rows_; row += rows_at_once) {
+      const std::int64_t some = std::min(rows_at_once, rows_ - row);
+      from.resize(static_cast<std::size_t>(some * old_bytes));
+      values_.read(row * old_bytes, from);
+      to.clear();
+      for (std::int64_t k = 0; k < some; ++k) {
+        to.insert(to.end(), blank.begin(), blank.end());
+        std::memcpy(to.data() + k * new_bytes, from.data() + k * old_bytes, static_cast<std::size_t>(old_bytes));
+      }
+      wide.append(to);
     }
-    wide.append(to);
+  } catch (...) {
+    remove_file(wide.path());
+    throw;
   }
   if (values_.file()) remove_file(values_.path());
   values_ = std::move(wide);
@@ -173,6 +196,7 @@ void OpenShard::discard_episode() {
   rows_ = open_->rows;
   is_rewritten_ = open_->was_rewritten;
   hash_ = open_->hash;
+  stamps_hash_ = open_->stamps_hash;
   open_.reset();
 }
 
@@ -207,6 +231,7 @@ void OpenShard::sort_episode() {
     std::swap(order, runs);
   }
   permute_values(order, count);
+  stamps_hash_ = open_->stamps_hash;
   std::vector<Sample> sorted;
   for (std::int64_t first = 0; first < count; first += stamps_block) {
     sorted.resize(static_cast<std::size_t>(std::min(stamps_block, count - first)));
@@ -216,6 +241,7 @@ void OpenShard::sort_episode() {
       return Stamps{sample.time, sample.arrival, sample.rows};
     });
     stamps_.write((open_->samples + first) * static_cast<std::int64_t>(sizeof(Stamps)), bytes_of(stamps));
+    stamps_hash_.add(bytes_of(stamps));
   }
 }
 
@@ -272,17 +298,6 @@ void OpenShard::permute_values(const Spool& order, std::int64_t count) {
 
 // ---- The file
 
-std::string OpenShard::hash_written() const {
-  Hash hash;
-  std::vector<std::byte> bytes;
-  for (std::int64_t at = 0; at < values_.size(); at += block) {
-    bytes.resize(static_cast<std::size_t>(std::min(block, values_.size() - at)));
-    values_.read(at, bytes);
-    hash.add(bytes);
-  }
-  return hash.text();
-}
-
 // The bytes of a tensor other than the values, in blocks.
 template <class Sink>
 void OpenShard::generate(const TensorEntry& tensor, const Sink& sink) const {
@@ -328,7 +343,7 @@ Shard OpenShard::finish(const Manifest& group, std::int64_t number) {
   shard.bytes = tensors.back().end;
   for (const TensorEntry& tensor : tensors) {
     if (tensor.name == "values") {
-      shard.hashes[tensor.name] = is_rewritten_ ? hash_written() : hash_.text();
+      shard.hashes[tensor.name] = is_rewritten_ ? hash_of(values_) : hash_.text();
     } else {
       Hash hash;
       generate(tensor, [&](std::span<const std::byte> bytes) { hash.add(bytes); });
@@ -342,10 +357,11 @@ Shard OpenShard::finish(const Manifest& group, std::int64_t number) {
                                         " episodes is over 100 MB; commit more often"));
   }
   const std::int64_t base = values_.settle(length, temporary(), is_suspect_);
-  if (is_suspect_ && (is_rewritten_ || hash_written() != hash_.text())) {
-    throw Error(ErrorKind::file, concat((directory_ / shard.file).string(),
-                                        ": the disk failed before, and may have lost samples that wait to be "
-                                        "committed; what was committed before is kept, add them again"));
+  const bool has_values = !is_suspect_ || (!is_rewritten_ && hash_of(values_) == hash_.text());
+  const bool has_stamps = !stamps_.file() || hash_of(stamps_) == stamps_hash_.text();
+  if (!has_values || !has_stamps) {
+    throw LostSamples(concat((directory_ / shard.file).string(),
+                             ": the disk failed before, and may have lost samples that wait to be committed"));
   }
   header.resize(static_cast<std::size_t>(base - 8), ' ');
   File& file = values_.file();

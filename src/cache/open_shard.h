@@ -2,6 +2,8 @@
 // stays small whatever the length.
 #pragma once
 
+#include <robocache/error.h>
+
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -13,6 +15,12 @@
 #include "cache/manifest.h"
 
 namespace robocache::cache {
+
+// What was to be written is no longer known to be what came.
+class LostSamples : public Error {
+ public:
+  explicit LostSamples(const std::string& sentence) : Error(ErrorKind::file, sentence) {}
+};
 
 class OpenShard {
  public:
@@ -44,8 +52,9 @@ class OpenShard {
   std::int64_t channels() const;
 
   // Written whole, synced and renamed; can be repeated where it failed. Where it was the sync that failed, the system may
-  // have dropped what was written and would not say so again: all of it goes into another file, and where that is not
-  // known to be what came, this throws. `group` describes all episodes of the group; its shards are not looked at.
+  // have dropped what was written and would not say so again: the values go into another file, and where they are not
+  // known to be what came, this throws LostSamples. Stamps that went into a scratch file, which nobody syncs, are always
+  // held against the hash of what came, or of what sorting made of it. `group` describes all episodes of the group; its shards are not looked at.
   Shard finish(const Manifest& group, std::int64_t number);
   void abandon() noexcept;  // removes the temporary file
 
@@ -59,14 +68,13 @@ class OpenShard {
     std::int64_t first = 0, last = 0;  // of the times
     std::int64_t backward = 0;
     bool was_rewritten = false;
-    Hash hash{};
+    Hash hash{}, stamps_hash{};
   };
 
   Path temporary();
   std::int64_t row_bytes() const;
   void read_stamps(std::int64_t first, std::span<Stamps> to) const;
   void permute_values(const Spool& order, std::int64_t count);
-  std::string hash_written() const;  // of the values, as they are read
   template <class Sink>
   void generate(const TensorEntry& tensor, const Sink& sink) const;
 
@@ -77,6 +85,7 @@ class OpenShard {
   Spool values_;
   Spool stamps_;
   Hash hash_;                  // of the values, as they came
+  Hash stamps_hash_;           // of the stamps, as they came or were sorted
   bool is_rewritten_ = false;  // they were sorted or widened since: the hash is taken from the file
   bool is_suspect_ = false;    // a sync failed
   std::int64_t samples_ = 0, rows_ = 0;

@@ -115,6 +115,7 @@ struct CacheWriter::State {
   std::int64_t source = -1;
   std::vector<Path> source_files;
   Stamp source_stamp;
+  bool has_lost = false;  // episodes of it that were whole: it is not complete, whoever says so
 
   ~State() { abandon(); }
   void abandon() noexcept {
@@ -133,6 +134,8 @@ struct CacheWriter::State {
   void append_values(OpenShard& shard, const TensorView& values, const std::vector<std::int64_t>& columns,
                      const StreamInfo& info);
   void commit();
+  void finish_group(Manifest& next);
+  std::size_t drop_group();  // returns how many episodes went
 };
 
 // ---- Opening
@@ -234,6 +237,7 @@ std::vector<std::int64_t> CacheWriter::begin_source(std::string_view path, std::
   State& state = *state_;
   if (!state.lock) refuse("CacheWriter: it is closed");
   if (state.episode) refuse("CacheWriter: a source cannot begin inside an episode");
+  state.has_lost = false;
   state.source_files = sorted(files);
   state.source_stamp = stamp_of(state.source_files);
   const std::string name = as_utf8(path), with = as_utf8(options);
@@ -269,7 +273,7 @@ void CacheWriter::end_source() {
     }
     if (source.hash.empty()) source.size = -1;
   }
-  source.is_complete = true;
+  source.is_complete = !state.has_lost;
   state.source = -1;
   state.is_dirty = true;
 }
@@ -567,6 +571,42 @@ void CacheWriter::discard_episode() {
 
 // ---- Commit
 
+void CacheWriter::State::finish_group(Manifest& next) {
+  // What the shards say of the group: the sources that it needs, and all its episodes.
+  Manifest group{.streams = manifest.streams, .episodes = episodes};
+  std::map<std::int64_t, std::int64_t> places;
+  for (CachedEpisode& entry : group.episodes) {
+    if (entry.source < 0) continue;
+    const auto [place, is_new] = places.emplace(entry.source, static_cast<std::int64_t>(group.sources.size()));
+    if (is_new) group.sources.push_back(manifest.sources[static_cast<std::size_t>(entry.source)]);
+    entry.source = place->second;
+  }
+  for (auto& [stream, shard] : shards) {
+    if (!finished.contains(stream)) finished[stream] = shard.finish(group, manifest.next_group);
+    next.shards.push_back(finished[stream]);
+  }
+  sync_directory(shards_path(path));
+  ++next.next_group;
+}
+
+// Only while a shard is not finished: until all are, no manifest names one.
+std::size_t CacheWriter::State::drop_group() {
+  for (const CachedEpisode& entry : episodes) {
+    if (entry.source < 0) continue;
+    manifest.sources[static_cast<std::size_t>(entry.source)].is_complete = false;
+    has_lost = has_lost || entry.source == source;
+  }
+  for (auto& [stream, shard] : shards) shard.abandon();
+  for (const auto& [stream, shard] : finished) remove_file(shard_path(path, shard));
+  const std::size_t count = episodes.size();
+  shards.clear();
+  finished.clear();
+  episodes.clear();
+  replaced.clear();
+  must_commit = false;
+  return count;
+}
+
 void CacheWriter::State::commit() {
   if (episodes.empty() && !is_dirty) return;
   must_commit = true;
@@ -595,22 +635,14 @@ void CacheWriter::State::commit() {
            (entry.source >= 0 && is_old[static_cast<std::size_t>(entry.source)]);
   };
 
-  // What the shards say of the group: the sources that it needs, and all its episodes.
-  Manifest group{.streams = manifest.streams, .episodes = episodes};
-  std::map<std::int64_t, std::int64_t> places;
-  for (CachedEpisode& entry : group.episodes) {
-    if (entry.source < 0) continue;
-    const auto [place, is_new] = places.emplace(entry.source, static_cast<std::int64_t>(group.sources.size()));
-    if (is_new) group.sources.push_back(manifest.sources[static_cast<std::size_t>(entry.source)]);
-    entry.source = place->second;
-  }
   if (!episodes.empty()) {
-    for (auto& [stream, shard] : shards) {
-      if (!finished.contains(stream)) finished[stream] = shard.finish(group, manifest.next_group);
-      next.shards.push_back(finished[stream]);
+    try {
+      finish_group(next);
+    } catch (const LostSamples& lost) {
+      const std::size_t count = drop_group();
+      throw Error(ErrorKind::file, concat(lost.what(), "; what was committed before is kept, the ", count,
+                                          " episode(s) that waited are dropped: add them again"));
     }
-    sync_directory(shards_path(path));
-    ++next.next_group;
   }
   next.episodes.insert(next.episodes.end(), episodes.begin(), episodes.end());
   std::erase_if(next.episodes, is_gone);
@@ -643,8 +675,13 @@ void CacheWriter::commit() {
 
 void CacheWriter::close() {
   if (!state_->lock) return;
-  discard_episode();
-  state_->commit();
+  try {
+    discard_episode();
+    state_->commit();
+  } catch (...) {
+    abandon();
+    throw;
+  }
   state_->lock.reset();
 }
 

@@ -117,6 +117,34 @@ TEST_F(CacheTest, ShardsStayMappedAfterTheirViews) {
   EXPECT_EQ(numbers<float>(cache.read(0, 0).values), (std::vector<float>{1, 2}));
 }
 
+TEST_F(CacheTest, ReadersShareTheShardsThatStayMapped) {
+  constexpr std::int64_t streams = 600;
+  CacheWriter writer(path_);
+  writer.begin_episode({.name = "one"});
+  for (std::int64_t k = 0; k < streams; ++k) {
+    StreamInfo info = joints({"a"});
+    info.name = std::to_string(k);
+    writer.append(batch<float>(info, {1}, {10}));
+  }
+  writer.end_episode();
+  writer.close();
+  const auto count_maps = [&] {
+    std::ifstream maps("/proc/self/maps");
+    std::int64_t count = 0;
+    for (std::string line; std::getline(maps, line);) count += line.find(path_.string()) != std::string::npos ? 1 : 0;
+    return count;
+  };
+  {
+    std::vector<Cache> caches;
+    for (int reader = 0; reader < 3; ++reader) {
+      const Cache& cache = caches.emplace_back(path_);
+      for (std::int64_t k = 0; k < streams; ++k) cache.read(0, k);
+    }
+    EXPECT_EQ(count_maps(), 1024);
+  }
+  EXPECT_EQ(count_maps(), 0);
+}
+
 TEST_F(CacheTest, MetadataAreEachEpisodesOwn) {
   {
     CacheWriter writer(path_);

@@ -2,7 +2,11 @@
 
 cache_faults.py kill FOLDER COUNT           kill -9 at COUNT random moments of builds; then verify, look, go on
 cache_faults.py disk FOLDER ERRNO STICKY    one call of the file system after the other fails, until a build passes
-cache_faults.py sync FOLDER LOST SORTED     the fsync of one shard after the other fails, and commit() is called again
+cache_faults.py sync FOLDER LOST SORTED     the fsync of one shard after the other fails, and commit() is called again;
+                                            LOST: of fault_lose
+cache_faults.py full FOLDER                 then the disk is full, at one call of it after the other
+cache_faults.py widen FOLDER                the disk is full while a stream is widened
+cache_faults.py close FOLDER                what a user can do after a failure
 """
 
 from __future__ import annotations
@@ -176,8 +180,11 @@ def disk(folder: Path, error: int, sticky: bool) -> None:
     print(f"{calls - 1} calls, {failures} failures")
 
 
-def sync(folder: Path, lost: bool, jumbled: bool) -> None:
-    """Samples that came in order are written anew, where they still are what came; else they are refused."""
+REFUSED = "the disk failed before, and may have lost samples"
+
+
+def sync(folder: Path, lost: int, jumbled: bool) -> None:
+    """Samples that came in order are written anew, where they still are what came; else they must be added again."""
     shim = ctypes.CDLL(None)
     shim.fault_last.restype = ctypes.c_char_p
     shim.fault_lose(lost)
@@ -185,7 +192,7 @@ def sync(folder: Path, lost: bool, jumbled: bool) -> None:
     while True:
         calls += 1
         cache = folder / str(calls)
-        made = episode(1, 30)
+        made = episode(1, 9000 if lost == 2 else 30)  # many: stamps of every stream go into a file without a name
         if jumbled:
             made = {name: (entry[0], np.roll(entry[1], 3), *entry[2:]) for name, entry in made.items()}
         writer = rc.CacheWriter(cache)
@@ -200,27 +207,152 @@ def sync(folder: Path, lost: bool, jumbled: bool) -> None:
         if not shim.fault_last().startswith(b"fsync") or not shim.fault_last().endswith(b".tmp"):
             writer.close()
             continue
-        said = [sentence(call) for call in (writer.commit, writer.commit, writer.close)]
-        if said == ["", "", ""]:
-            written += 1
-        else:
-            refused += 1
-            assert all("the disk failed before, and may have lost samples" in each for each in said), said
-            writer._writer.abandon()
+        said = sentence(writer.commit)
         assert shim.fault_retried() == 0
-        check_problems(cache)
+        if said:
+            refused += 1
+            assert REFUSED in said
+            assert said.endswith("the 1 episode(s) that waited are dropped: add them again"), said
+            assert [entry.name for entry in rc.Cache(cache).episodes] == ["committed"]
+            assert rc.verify_cache(cache).problems == []
+            writer.add(streams_of(made), name="waiting")
+        else:
+            written += 1
+        writer.commit()
+        writer.close()
+        assert rc.verify_cache(cache).problems == []
         episodes = rc.Cache(cache).episodes
+        assert len(episodes) == 2
         check_episode(episodes[0], episode(0))
-        assert len(episodes) == (1 if lost or jumbled else 2)
-        if len(episodes) == 2:
-            check_episode(episodes[1], made)
+        check_episode(episodes[1], made)
     print(f"{written} written anew, {refused} refused")
+
+
+def fail_sync(shim: ctypes.CDLL, cache: Path, commit: Callable[[], object]) -> None:
+    """Has the fsync of the first shard fail."""
+    for calls in range(1, 100):
+        shim.fault_arm(str(cache / "shards").encode(), calls, errno.EIO, 0)
+        assert sentence(commit)
+        last = shim.fault_last().decode()
+        shim.fault_arm(b"", 0, 0, 0)
+        if last.startswith("fsync"):
+            return
+    raise AssertionError("no fsync")
+
+
+def check_temporaries(cache: Path) -> None:
+    names = [path.name.split(".")[0] for path in (cache / "shards").glob("*.tmp")]
+    assert len(names) == len(set(names)), names
+
+
+def full(folder: Path) -> None:
+    shim = ctypes.CDLL(None)
+    shim.fault_last.restype = ctypes.c_char_p
+    cache = folder / "cache"
+    writer = rc.CacheWriter(cache)
+    made = {"a": (np.arange(50_000.0), np.arange(50_000))}  # over what stays in memory
+    writer.add(streams_of(made), name="one")
+    fail_sync(shim, cache, writer.commit)
+    for calls in range(1, 1000):
+        shim.fault_arm(str(cache / "shards").encode(), calls, errno.ENOSPC, 0)
+        said = sentence(writer.commit)
+        check_temporaries(cache)
+        if not said:
+            break
+        assert os.strerror(errno.ENOSPC) in said
+    writer.close()
+    assert rc.verify_cache(cache).problems == []
+    check_episode(rc.Cache(cache).episodes[0], made)
+    print(f"{calls} calls")
+
+
+def widen(folder: Path) -> None:
+    shim = ctypes.CDLL(None)
+    cache = folder / "cache"
+    writer = rc.CacheWriter(cache)
+    times = np.arange(100_000)
+    writer.add({"a": rc.Stream(np.ones((100_000, 1)), times, channels=["x"])}, name="one")
+    more = {"a": rc.Stream(np.ones((1, 2)), times[:1], channels=["x", "y"])}
+    for calls in range(1, 1000):
+        shim.fault_arm(str(cache / "shards").encode(), calls, errno.ENOSPC, 0)
+        said = sentence(lambda: writer.add(more, name="two"))
+        check_temporaries(cache)
+        if not said:
+            break
+    shim.fault_arm(b"", 0, 0, 0)
+    writer.close()
+    assert rc.verify_cache(cache).problems == []
+    assert [entry.samples for entry in rc.Cache(cache).episodes] == [{"a": 100_000}, {"a": 1}]
+    print(f"{calls} calls")
+
+
+def close(folder: Path) -> None:
+    shim = ctypes.CDLL(None)
+    shim.fault_last.restype = ctypes.c_char_p
+    jumbled = episode(1)
+    jumbled = {name: (entry[0], np.roll(entry[1], 3), *entry[2:]) for name, entry in jumbled.items()}
+
+    # Whatever call meets the refusal, the next one goes on.
+    for number, again in enumerate(["commit", "add", "replace", "close", "with"]):
+        cache = folder / again
+        writer = rc.CacheWriter(cache)
+        writer.add(streams_of(episode(0)), name="old")
+        writer.commit()
+        writer.add(streams_of(jumbled), name="old", replace=True)
+        fail_sync(shim, cache, writer.commit)
+        calls = [
+            writer.commit,
+            partial(writer.add, streams_of(episode(2)), name="new"),
+            partial(writer.add, streams_of(episode(2)), name="old", replace=True),
+            writer.close,
+            partial(writer.__exit__, None, None, None),
+        ]
+        assert REFUSED in sentence(calls[number])
+        if again in ("close", "with"):
+            writer = rc.CacheWriter(cache)  # the lock is free
+        writer.add(streams_of(episode(3)), name="new")
+        writer.close()
+        assert rc.verify_cache(cache).problems == []
+        old, new = rc.Cache(cache).episodes
+        check_episode(old, episode(0))
+        check_episode(new, episode(3))
+
+    # A source that lost an episode is read again, what was committed of it is not.
+    cache = folder / "source"
+    source = folder / "file"
+    source.write_text("content")
+    parts = [episode(4), jumbled]
+    writer = rc.CacheWriter(cache)
+    writer.add(FakeRecording(source, parts))
+    assert writer.knows(FakeRecording(source, parts))
+    fail_sync(shim, cache, writer.commit)
+    assert "the 2 episode(s) that waited are dropped" in sentence(writer.commit)
+    assert not writer.knows(FakeRecording(source, parts))
+    writer.commit()
+    assert len(rc.Cache(cache).episodes) == 0
+    assert writer.add(FakeRecording(source, parts)) == 2
+    writer.close()
+    for found, part in zip(rc.Cache(cache).episodes, parts, strict=True):
+        check_episode(found, part)
+
+    # A full disk: close() fails, and lets the next writer in.
+    cache = folder / "full"
+    writer = rc.CacheWriter(cache)
+    writer.add(streams_of(episode(0)), name="one")
+    shim.fault_arm(str(cache / "shards").encode(), 1, errno.ENOSPC, 1)
+    assert os.strerror(errno.ENOSPC) in sentence(writer.close)
+    shim.fault_arm(b"", 0, 0, 0)
+    with rc.CacheWriter(cache) as other:
+        other.add(streams_of(episode(0)), name="one")
+    check_episode(rc.Cache(cache).episodes[0], episode(0))
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "kill":
         kill(Path(sys.argv[2]), int(sys.argv[3]))
     elif sys.argv[1] == "sync":
-        sync(Path(sys.argv[2]), sys.argv[3] == "1", sys.argv[4] == "1")
+        sync(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1")
+    elif sys.argv[1] in ("full", "widen", "close"):
+        {"full": full, "widen": widen, "close": close}[sys.argv[1]](Path(sys.argv[2]))
     else:
         disk(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1")

@@ -1,14 +1,17 @@
 // LD_PRELOAD: calls that change files under a folder fail when told to. fault_arm(folder, n, error, sticky): the n-th call
 // from now fails with `error` (0: it writes half of what it was asked to), and with `sticky` every later one too. A file
 // whose fsync fails is held, so that fault_retried() can tell how many later ones of the same file passed; with
-// fault_lose(1) it has zeros from then on, as Linux may drop what it could not write.
+// fault_lose(1) it has zeros from then on, as Linux may drop what it could not write; with fault_lose(2) the files without
+// a name in the folder have.
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -82,13 +85,29 @@ static void lose(int d, off_t size) {
   REAL(int, ftruncate, int, off_t);
   if (real(d, 0) == 0) real(d, size);
 }
+static void lose_nameless(void) {
+  DIR* const all = opendir("/proc/self/fd");
+  for (struct dirent* entry; all && (entry = readdir(all));) {
+    char link[320], path[PATH_MAX];
+    snprintf(link, sizeof link, "/proc/self/fd/%s", entry->d_name);
+    const ssize_t n = readlink(link, path, sizeof path - 1);
+    if (n <= 0) continue;
+    path[n] = 0;
+    struct stat status;
+    const int d = atoi(entry->d_name);
+    if (strncmp(path, folder, strlen(folder)) == 0 && strstr(path, " (deleted)") && fstat(d, &status) == 0)
+      lose(d, status.st_size);
+  }
+  if (all) closedir(all);
+}
 int fsync(int d) {
   REAL(int, fsync, int);
   struct stat here, there;
   const int is_file = fstat(d, &here) == 0 && S_ISREG(here.st_mode);
   if (fails_on("fsync", d) && failure != 0) {
     if (is_file && failed < 0) failed = dup(d);
-    if (is_file && loses) lose(d, here.st_size);
+    if (is_file && loses == 1) lose(d, here.st_size);
+    if (is_file && loses == 2) lose_nameless();
     errno = failure;
     return -1;
   }

@@ -939,6 +939,40 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     assert (np.diff(cache.episodes[0].streams["s"].times) >= 0).all()
 
 
+def test_shards_that_nobody_looks_at_make_room(tmp_path):
+    """Mapped shards stay mapped after their views; not where another cannot be mapped for it."""
+    script = f"""
+import numpy as np, resource, robocache as rc
+path = {str(tmp_path / "c")!r}
+with rc.CacheWriter(path) as w:
+    for name in ("one", "two"):
+        w.add({{name: rc.Stream(np.zeros((1, 16 << 20)), np.array([0]))}}, name=name)
+cache = rc.Cache(path)
+assert cache.episodes[0].streams["one"].values.sum() == 0
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + (64 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+assert cache.episodes[1].streams["two"].values[0, -1] == 0
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_metadata_variants_are_in_the_account_of_memory(tmp_path):
+    path = tmp_path / "c"
+    write(path, episode(0))
+    manifest = path / "manifest.json"
+    document = json.loads(manifest.read_text())
+    stream, part = document["streams"][0], document["episodes"][0]
+    document["streams"] += [{**stream, "name": str(k), "variants": [{}] * 1000} for k in range(1200)]
+    document["episodes"] += [{**part, "row": k, "samples": {}} for k in range(1, 1000)]
+    manifest.write_text(json.dumps(document, separators=(",", ":")))
+    with pytest.raises(rc.FileError, match="has too many values for its size"):
+        rc.Cache(path)
+
+
 # ---- Nothing is lost in silence
 
 

@@ -68,11 +68,21 @@ def test_every_call_fails_once(folder, shim, error, sticky):
     assert failures > 30 or error == 0
 
 
-@pytest.mark.parametrize("lost", [0, 1], ids=["nothing lost", "all of it lost"])
+@pytest.mark.parametrize("lost", [0, 1, 2], ids=["nothing lost", "all of it lost", "stamps lost"])
 @pytest.mark.parametrize("jumbled", [0, 1], ids=["in order", "sorted"])
 def test_a_sync_that_failed_is_not_tried_again_on_the_same_file(folder, shim, lost, jumbled):
     written, refused = run("sync", folder, lost, jumbled, LD_PRELOAD=str(shim))
     assert (written, refused) == ((3, 0) if not lost and not jumbled else (0, 3))  # a shard of each stream
+
+
+@pytest.mark.parametrize("when", ["full", "widen"])
+def test_what_is_written_anew_leaves_nothing_where_it_fails(folder, shim, when):
+    (calls,) = run(when, folder, LD_PRELOAD=str(shim))
+    assert calls > 3
+
+
+def test_a_writer_goes_on_after_a_failure(folder, shim):
+    run("close", folder, LD_PRELOAD=str(shim))
 
 
 def test_no_permission(tmp_path):
