@@ -317,7 +317,8 @@ def measure(
         found.offset_spread_ms = (float(np.percentile(delay, 99)) - middle) * 1e-6
         if len(recorded) == 1:
             found.drift_ppm = drift(stamps, delay)
-    judge(found, total * 1e-9, 0 if watch.low is None else len(watch.low))
+    doubt = "stamp_doubt" in watch.info.metadata
+    judge(found, total * 1e-9, 0 if watch.low is None else len(watch.low), doubt)
     return found
 
 
@@ -364,7 +365,7 @@ def drift(stamps: Stamps, delay: Stamps) -> float | None:
 # ---- In words
 
 
-def judge(stream: StreamReport, span: float, channels: int) -> None:
+def judge(stream: StreamReport, span: float, channels: int, doubt: bool) -> None:
     """Sets level and verdict."""
     bad, fair = [], []
     if stream.samples == 0:
@@ -387,6 +388,8 @@ def judge(stream: StreamReport, span: float, channels: int) -> None:
         fair.append(counted(stream.duplicates, "duplicate stamp"))
     if stream.backward:
         fair.append(f"{counted(stream.backward, 'stamp')} went backward; sorted")
+    if doubt:
+        bad.append('some stamps are not in the unit of the first: open it with time="log"')
     if stream.source == "mixed":
         fair.append("some samples have no stamp, and their log time serves")
     if stream.offset_ms is not None:
