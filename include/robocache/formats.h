@@ -28,8 +28,11 @@
 // JSON: numbers and bools by path, in the order in which they first appear, as float64; null, and what is not there: NaN.
 // A message is a sample from the first on that has a number. Up to 1024 elements of an array, and up to 4096 channels, are
 // kept. The time is the first of header.stamp, stamp and timestamp, at the top of the message, that is {sec, nanosec} (also
-// secs, nsec, nsecs) or a number, and is then no channel. An integer is nanoseconds, another number seconds; but where that
-// is more than a day from the log time, and seconds, milliseconds, microseconds or nanoseconds are not, it is those.
+// secs, nsec, nsecs) or a number, and is then no channel. Of numbers the first that is read and is not 0 tells the unit of
+// all of its field: 1e9 to 4e9 (2001 to 2096), or that times 1e3, 1e6, 1e9, is s, ms, us, ns since 1970; else it counts from
+// elsewhere (a simulation's, an uptime), and is ns where it is an integer of 1e6 or more, and s. Such ms and us are misread,
+// and such ns where the first is in one of those ranges: TimeSource::log then. metadata["stamp_unit"] says what was taken;
+// "stamp_doubt" that a later number has a fraction of a ns, or is past 4e9 seconds (it is then no stamp).
 // metadata["time"] says what the times are: "stamp", "log", "publish", or "varies"; "frame_id": the header's.
 //
 // Schemas and messages may be hostile: every step is checked, a type that holds itself or is nested deeper than 32 is

@@ -564,6 +564,8 @@ def open(
               ("s3://..."), a file object, or bytes.
     time      where a sample's time comes from: "stamp" (its header's; of JSON also its own stamp or timestamp), "log"
               (when it was written), "publish", or "auto": the stamp if there is one and it is not zero, else "log".
+              Numbers that are stamps in JSON have one unit per topic, that of the first: 1e9 to 4e9 is seconds since
+              1970, 1e12 to 4e12 ms, 1e15 to 4e15 us, 1e18 to 4e18 ns; else an integer from 1e6 on ns, the rest seconds.
     rate      HDF5 without times: samples per second, instead of the layout's usual one.
     mapping   HDF5: {"joints": "/robot/q"} or {"joints": {"values": "/robot/q", "times": "/robot/t", ...}}.
     msg_path  rosbag2: folders with .msg files, for types that neither the bag nor the rosbags package defines.

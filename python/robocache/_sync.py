@@ -238,7 +238,8 @@ def sync_report(
     delays = [stream.offset_ms for stream in streams.values() if stream.offset_ms is not None]
     usual = float(np.median(delays)) if len(delays) > 2 else None
     for name, watch in watches.items():
-        judge(streams[name], duration, 0 if watch.low is None else len(watch.low), usual)
+        doubt = "stamp_doubt" in watch.info.metadata
+        judge(streams[name], duration, 0 if watch.low is None else len(watch.low), usual, doubt)
     report = SyncReport(
         recording.path,
         recording.format,
@@ -368,8 +369,8 @@ def drift(stamps: Stamps, delay: Stamps) -> float | None:
 # ---- In words
 
 
-def judge(stream: StreamReport, span: float, channels: int, usual: float | None) -> None:
-    """Sets level and verdict. usual: milliseconds from stamp to arrival in this recording."""
+def judge(stream: StreamReport, span: float, channels: int, usual: float | None, doubt: bool) -> None:
+    """Sets level and verdict. usual: milliseconds from stamp to arrival in this recording; doubt: of its stamps' unit."""
     bad, fair, told = [], [], []
     if stream.samples == 0:
         bad.append("no samples")
@@ -391,6 +392,8 @@ def judge(stream: StreamReport, span: float, channels: int, usual: float | None)
         fair.append(counted(stream.duplicates, "duplicate stamp"))
     if stream.backward:
         fair.append(f"{counted(stream.backward, 'stamp')} went backward; sorted")
+    if doubt:
+        bad.append('some stamps are not in the unit of the first: open it with time="log"')
     if stream.source == "mixed":
         fair.append("some samples have no stamp, and their log time serves")
     if stream.offset_ms is not None:

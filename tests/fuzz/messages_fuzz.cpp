@@ -74,7 +74,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   succeeds([&] {
     robocache::Decoder decoder(schema, format == "ros2" ? "cdr" : "json", "/fuzz");
-    std::int64_t time = 0;
+    // Half of the inputs are logged since 1970, the others since 0.
+    std::int64_t time = size % 2 == 0 ? 0 : 1'700'000'000'000'000'000;
     while (input.size() >= 2) {
       const std::size_t length = static_cast<unsigned char>(input[0]) | static_cast<unsigned char>(input[1]) << 8;
       const std::string_view message = input.substr(2, length);

@@ -79,6 +79,9 @@ enum Level { A, B }; }; };"""
         b'{"b": [3], "new": -1e3, "header": {"stamp": {"sec": 1}}}',
     ]
     found["json"]["objects"] = framed(*objects, b"[1, [2]]", b"3")
+    found["json"]["seconds"] = framed(*(b'{"timestamp": %s, "x": 1}' % t for t in (b"0", b"10.5", b"11", b"-1e9")))
+    found["json"]["units"] = framed(b'{"stamp": 1700000000123}', b'{"stamp": 1.7e9, "x": 1}', b'{"stamp": 1e99}')
+    found["json"]["doubt"] = framed(b'{"timestamp": 5000000, "x": 1}', b'{"timestamp": 5.5}')
     return found
 
 

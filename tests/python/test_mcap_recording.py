@@ -43,6 +43,20 @@ def test_json_topics(tmp_path):
     assert aligned["/slow"].values.shape == (96, 2)
 
 
+def test_stamps_in_doubt_are_told(tmp_path):
+    """The first stamp is read as nanoseconds, and a later one cannot be."""
+    with mcap.Writer(tmp_path / "a.mcap") as writer:
+        topic = writer.add_channel("/j", "json")
+        for k, stamp in enumerate((b"5000000", b"5500000.5", b"6000000")):
+            writer.write(topic, b'{"timestamp": %s, "x": %d}' % (stamp, k), log_time=SECOND + k * SECOND)
+    recording = rc.open(tmp_path / "a.mcap")
+    assert recording.streams["/j"].info.metadata["stamp_unit"] == "ns"
+    report = rc.sync_report(recording).streams["/j"]
+    assert report.level == "bad"
+    assert 'some stamps are not in the unit of the first: open it with time="log"' in report.verdict
+    assert "unit" not in rc.sync_report(rc.open(tmp_path / "a.mcap", time="log")).streams["/j"].verdict
+
+
 def test_a_stream_that_begins_late_is_listed(tmp_path):
     """JSON has no schema that would tell: the first number may come in any message."""
     with mcap.Writer(tmp_path / "a.mcap") as writer:

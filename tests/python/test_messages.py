@@ -832,6 +832,92 @@ def test_json_stamps(stamps: dict[str, Any], time: int) -> None:
     assert piece.channels == ("x", "y")
 
 
+DAY = 86_400 * 10**9
+E = NOW // 10**9
+
+
+def ns(*seconds: float) -> list[int]:
+    return [round(1000 * t) * 10**6 for t in seconds]
+
+
+@pytest.mark.parametrize("log", [0, NOW, NOW + 7 * DAY, E * 10**9 + DAY - 10**9], ids=["0", "now", "week", "day"])
+@pytest.mark.parametrize(
+    ("stamps", "times", "unit"),
+    [
+        ("10.5 11 11.5 12", ns(10.5, 11, 11.5, 12), "s"),  # JavaScript's, from 0
+        (f"{E} {E}.5 {E + 1} {E + 1}.5", ns(E, E + 0.5, E + 1, E + 1.5), "s"),
+        (f"{E}.0 {E + 1}.0", ns(E, E + 1), "s"),
+        (f"{E}000 {E}500 {E + 1}000.0 {E + 1}500.5", [*ns(E, E + 0.5, E + 1), round(1_700_000_001_500.5 * 1e6)], "ms"),
+        (f"{E}000.25 {E}001", [round(1_700_000_000_000.25 * 1e6), E * 10**9 + 10**6], "ms"),
+        (f"{E}000000 {E}500000", ns(E, E + 0.5), "us"),
+        (f"{E}000000001 {E}500000003", [E * 10**9 + 1, E * 10**9 + 500_000_003], "ns"),
+        ("1 2 3", ns(1, 2, 3), "s"),
+        ("11 11.5 12", ns(11, 11.5, 12), "s"),
+        ("0.5 1 1.5", ns(0.5, 1, 1.5), "s"),
+        ("999999 1000000 1000000.5", ns(999_999, 1_000_000, 1_000_000.5), "s"),  # the first tells, not each
+        ("1000000 2000000 1500000000", [10**6, 2 * 10**6, 1_500_000_000], "ns"),
+        ("5250000000 5260000000", ns(5.25, 5.26), "ns"),
+        ("260000000000000 260000010000000", ns(260_000, 260_000.01), "ns"),  # time.monotonic_ns(), three days up
+        ("10500 11000", ns(10_500, 11_000), "s"),  # a simulation's milliseconds: not to be known
+        ("-1.5 -1 1", ns(-1.5, -1, 1), "s"),
+        (f"-{E}000 -{E}001", ns(-E, -E - 0.001), "ms"),
+        ("-5 -4", ns(-5, -4), "s"),
+        ("1e9 2e9", ns(10**9, 2 * 10**9), "s"),
+        ("4e12 5.5 6", [None, *ns(5.5, 6)], "s"),  # past 4e9 seconds, and tells no unit
+    ],
+)
+def test_json_units(stamps: str, times: list[int | None], unit: str, log: int) -> None:
+    """The first number of a topic that is not 0 fixes the unit of all, whatever the log times are."""
+    for before in ([], ["0", "0.0", "-0"], ['"NaN"', "null"], ["1e300", "99999999999999999999"]):
+        given = before + stamps.split()
+        logs = [log + k * 10**9 for k in range(len(given))]
+        wanted = [at if t is None else t for t, at in zip([None] * len(before) + times, logs, strict=True)]
+        for form in ('{"x": 1, "timestamp": %s}', '{"stamp": %s, "x": 1}', '{"header": {"stamp": %s}, "x": 1}'):
+            decoder = _core.Decoder("s", "", b"", "json", "/j", "auto")
+            messages = [(form.replace("%s", text).encode(), at, at) for text, at in zip(given, logs, strict=True)]
+            piece_by_piece = []
+            for message in messages:
+                assert decoder.add([message]) == (0, None)
+                piece_by_piece += pieces(decoder)
+            assert [t for piece in piece_by_piece for t in piece.times.tolist()] == wanted, form
+            assert piece_by_piece[-1].metadata["stamp_unit"] == unit
+            assert "stamp_doubt" not in piece_by_piece[-1].metadata
+            assert decoder.add([messages[-1]]) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("stamps", "times", "unit"),
+    [
+        ("5000000 5.5 6000000", [5_000_000, 6, 6_000_000], "ns"),
+        (f"10500 {E}000", [*ns(10_500), 1], "s"),  # milliseconds since 1970, after some that were not
+    ],
+)
+def test_json_units_that_are_contradicted(stamps: str, times: list[int], unit: str) -> None:
+    (piece,) = json_pieces([{"x": 1, "stamp": json.loads(text)} for text in stamps.split()])
+    assert piece.times.tolist() == times
+    assert (piece.metadata["stamp_unit"], "stamp_doubt" in piece.metadata) == (unit, True)
+    (piece,) = json_pieces([{"x": 1, "stamp": json.loads(text)} for text in stamps.split()], "log")
+    assert piece.times.tolist() == list(range(len(times)))
+    assert piece.metadata == {"time": "log"}
+
+
+def test_json_units_of_more_than_one_field() -> None:
+    both = [{"timestamp": 1_700_000_000_500, "stamp": t, "x": 1} for t in (5.5, 6)]
+    (piece,) = json_pieces(both)
+    assert (piece.times.tolist(), piece.metadata["stamp_unit"]) == (ns(5.5, 6), "s")
+    (piece,) = json_pieces([*both, {"timestamp": 1_700_000_001_000, "x": 1}])
+    assert (piece.times.tolist()[-1], piece.metadata["stamp_unit"]) == (1_700_000_001 * 10**9, "varies")
+    (piece,) = json_pieces([{"stamp": {"sec": 3, "nanosec": 7}, "timestamp": 5000000, "x": 1}])
+    assert (piece.times.tolist(), piece.metadata) == ([3_000_000_007], {"time": "stamp"})
+
+
+def test_a_broken_message_tells_no_unit() -> None:
+    decoder = _core.Decoder("s", "", b"", "json", "/j")
+    assert decoder.add([(b'{"x": 1, "stamp": 5000000, ', 0, 0)])[0] == 1
+    assert decoder.add([(b'{"x": 1, "stamp": 5.5}', 0, 0), (b'{"x": 1, "stamp": 6}', 0, 0)]) == (0, None)
+    assert pieces(decoder)[0].times.tolist() == ns(5.5, 6)
+
+
 def test_json_that_is_called_a_stamp_and_is_none() -> None:
     inner = {"stamp": 3, "timestamp": 4}
     (piece,) = json_pieces([{"x": 1, "stamp": 1e300, "timestamp": [1, {"sec": 2}], "inner": inner}])

@@ -27,22 +27,22 @@ constexpr std::uint32_t none = 0xffffffff;
 // Where a message says its time: the first of these that it has.
 enum class Part : std::uint8_t { header, stamp, timestamp, body };
 
-// A number as a time; none where it is past 4e9 seconds. Integers are nanoseconds and others seconds, as everywhere, but
-// for those that are near the log time in another unit only: JavaScript writes 12.0 as 12, and counts milliseconds.
-std::optional<std::int64_t> time_of(double value, std::optional<std::int64_t> integer, std::int64_t log) {
-  constexpr double day = 86'400e9, most = 4e18;
-  constexpr std::int64_t units[] = {1'000'000'000, 1'000'000, 1'000, 1};
-  const auto is_near = [&](std::int64_t unit) {
-    return std::abs(value * static_cast<double>(unit) - static_cast<double>(log)) < day;
-  };
-  std::int64_t unit = integer ? 1 : 1'000'000'000;
-  if (!is_near(unit)) {
-    const auto* const other = std::ranges::find_if(units, is_near);
-    if (other != std::end(units)) unit = *other;
+struct Unit {
+  const char* name;
+  std::int64_t nanoseconds;
+};
+constexpr Unit units[] = {{"s", 1'000'000'000}, {"ms", 1'000'000}, {"us", 1'000}, {"ns", 1}};
+constexpr double latest = 4e18;  // nanoseconds: |t| < 2^62
+
+// The unit of a field by its first number that is not 0: by its size alone, whatever the log times are.
+const Unit* unit_of(double value, bool is_integer) {
+  constexpr double epoch = 1e18;  // nanoseconds: September 2001
+  for (const Unit& unit : units) {
+    const double time = std::abs(value) * static_cast<double>(unit.nanoseconds);
+    if (time >= epoch && time < latest) return &unit;
   }
-  const double time = value * static_cast<double>(unit);
-  if (!(std::abs(time) < most)) return {};
-  return integer ? *integer * unit : std::llrint(time);
+  // No time since 1970. Nobody's clock counts from 0 and is below a millisecond when the first message is sent.
+  return is_integer && std::abs(value) >= 1e6 ? &units[3] : &units[0];
 }
 
 // A place in the messages: an object's key or an array's element. Places are found, not made, once they are known.
@@ -64,6 +64,7 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
 
   void add(std::span<const std::byte> message, const Clock& clock) override {
     const std::size_t nodes = nodes_.size(), channels = names_.size();
+    const auto known = units_;
     try {
       std::ranges::fill(row_, std::numeric_limits<double>::quiet_NaN());
       stack_.clear();
@@ -71,7 +72,6 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
       ignored_ = 0;
       is_cut_ = false;
       part_ = Part::body;
-      log_ = clock.log;
       std::ranges::fill(stamps_, Stamp{});
       const char* const begin = reinterpret_cast<const char*>(message.data());
       nlohmann::json_sax<nlohmann::json>* const sax = this;
@@ -81,8 +81,10 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
       if (names_.empty()) return;  // no number yet: there is no stream
       std::memcpy(stream_.rows(1, message.size()), row_.data(), row_.size() * sizeof(double));
       if (is_cut_) stream_.note(0, "left_out", "numbers past the first 1024 of an array, or 4096 of a message");
+      if (clock.source == TimeSource::automatic || clock.source == TimeSource::stamp) note_units();
       added_ += stream_.commit(clock, stamp);
     } catch (...) {
+      units_ = known;
       forget(nodes, channels);
       stream_.discard();
       throw;
@@ -196,6 +198,7 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
 
   struct Stamp {
     std::optional<std::int64_t> number{};
+    bool is_doubtful = false;
     bool has_seconds = false;
     double seconds = 0, nanoseconds = 0;
   };
@@ -206,7 +209,7 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
     Stamp& stamp = stamps_[static_cast<std::size_t>(part_)];
     const std::size_t depth = part_ == Part::header ? 2 : 1;
     if (stack_.size() == depth && (part_ != Part::header || node.key == "stamp")) {
-      stamp.number = time_of(value, integer, log_);
+      stamp.number = time_of(value, integer, stamp.is_doubtful);
       return stamp.number.has_value();
     }
     if (stack_.size() != depth + 1 || (part_ == Part::header && nodes_[node.parent].key != "stamp")) return false;
@@ -220,6 +223,26 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
       return true;
     }
     return false;
+  }
+  // A number of the field that is being read, as a time; none where it is past 4e9 seconds.
+  std::optional<std::int64_t> time_of(double value, std::optional<std::int64_t> integer, bool& is_doubtful) {
+    const Unit*& known = units_[static_cast<std::size_t>(part_)];
+    const Unit& unit = known != nullptr ? *known : *unit_of(value, integer.has_value());
+    const double time = value * static_cast<double>(unit.nanoseconds);
+    const bool is_time = std::abs(time) < latest;
+    is_doubtful = known != nullptr && (!is_time || (unit.nanoseconds == 1 && std::trunc(value) != value));
+    if (!is_time) return {};
+    if (value != 0) known = &unit;
+    return integer ? *integer * unit.nanoseconds : std::llrint(time);
+  }
+  // Of the field that the message's time is from, and of those before it that should have been.
+  void note_units() {
+    for (std::size_t k = 0; k < stamps_.size(); ++k) {
+      const Stamp& stamp = stamps_[k];
+      if (stamp.is_doubtful) stream_.note(2, "stamp_doubt", "some stamps are not in the unit of the first");
+      if (stamp.number && units_[k] != nullptr) stream_.note(1, "stamp_unit", units_[k]->name);
+      if (stamp.number || stamp.has_seconds) return;
+    }
   }
   std::optional<std::int64_t> stamp_of() const {
     constexpr double most = 4e9;  // seconds, and nanoseconds: |t| < 2^62
@@ -303,6 +326,7 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
   std::vector<std::string> names_{};                                        // of the channels
   std::vector<Method> methods_{};
   std::vector<double> row_{};
+  std::array<const Unit*, 3> units_{};  // by Part; none before the first number that is not 0
   Stream stream_;
   std::int64_t added_ = 0;
 
@@ -312,7 +336,6 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
   std::size_t ignored_ = 0;  // how deep inside a value that has no place
   bool is_cut_ = false;
   Part part_ = Part::body;
-  std::int64_t log_ = 0;
   std::array<Stamp, 3> stamps_{};  // by Part
 };
 
