@@ -129,7 +129,7 @@ Json parse(std::string_view text, const std::string& name) {
     if (depth > 16) throw Error(ErrorKind::file, concat(name, ": its lists and objects are nested over 16 deep"));
     const bool is_item = event == Json::parse_event_t::key || event == Json::parse_event_t::value;
     const std::size_t cost = event == Json::parse_event_t::key ? 112 : is_item ? 48 : 64;
-    used += depth > (is_item ? 4 : 3) ? cost * 3 / 2 : cost;  // metadata variants: there are as many copies of them
+    used += depth > (is_item ? 4 : 3) ? cost * 3 / 2 : cost;  // metadata variants: copied while this is held
     if (used > most) throw Error(ErrorKind::file, concat(name, ": has too many values for its size"));
     return true;
   };

@@ -54,7 +54,8 @@ class OpenShard {
   // Written whole, synced and renamed; can be repeated where it failed. Where it was the sync that failed, the system may
   // have dropped what was written and would not say so again: the values go into another file, and where they are not
   // known to be what came, this throws LostSamples. Stamps that went into a scratch file, which nobody syncs, are always
-  // held against the hash of what came, or of what sorting made of it. `group` describes all episodes of the group; its shards are not looked at.
+  // held against the hash of what came, or of what sorting made of it. `group` describes all episodes of the group; its
+  // shards are not looked at.
   Shard finish(const Manifest& group, std::int64_t number);
   void abandon() noexcept;  // removes the temporary file
 
