@@ -370,7 +370,7 @@ def drift(stamps: Stamps, delay: Stamps) -> float | None:
 
 
 def judge(stream: StreamReport, span: float, channels: int, usual: float | None, doubt: bool) -> None:
-    """Sets level and verdict. usual: milliseconds from stamp to arrival in the recording; doubt: of the stamps' unit."""
+    """Sets level and verdict. usual: milliseconds from stamp to arrival; doubt: whether the stamps are of one unit."""
     bad, fair, told = [], [], []
     if stream.samples == 0:
         bad.append("no samples")
