@@ -36,7 +36,8 @@
 //     none. Streams of integers, and those without names, cannot be widened. Of methods, the last one given holds.
 //   - Metadata are each episode's own. Those of a stream are what its episodes agree on, "varies" where they do not.
 //   - Nothing in a manifest or a shard is trusted: what does not fit gets a sentence that begins with the file's name,
-//     and memory stays below 4 times the file (of a manifest 20 times) plus 256 MiB. A cache of a later version is refused with a sentence.
+//     and memory stays below 4 times the file (of a manifest 20 times) plus 256 MiB. A cache of a later version is
+//     refused with a sentence.
 // Failures of the file system are Error(file), and name the file. Not thread safe: one thread at a time for an object.
 #pragma once
 

@@ -89,10 +89,8 @@ def build(
     by = by or cooked.episodes.get("by", "file")
     gap = gap if gap is not None else float(cooked.episodes.get("gap", 5.0))
     topic = topic or cooked.episodes.get("topic")
-    opened = sorted(
-        (key, value) for key, value in cooked.source.items() if key != "msg_path"
-    )  # only what it told counts
-    how = json.dumps([repr(cooked.streams), cooked.task, repr(opened), by, gap, topic])
+    opened = {key: value for key, value in cooked.source.items() if key != "msg_path"}  # what it tells: recording.given
+    how = json.dumps([repr(cooked.streams), cooked.task, repr(sorted(opened.items())), by, gap, topic])
     how = hashlib.sha256(how.encode()).hexdigest()[:32]
     sources: list[dict[str, Any]] = []
     places = expand(paths)
@@ -110,10 +108,8 @@ def build(
                 if writer.knows(recording, how):
                     row["state"] = "unchanged"
                 elif old is not None and writer.knows_better(recording, how, old.options):
-                    row |= {
-                        "state": "unchanged",
-                        "notes": ["stays as it was read with --msg-path, which is not given now"],
-                    }
+                    row["state"] = "unchanged"
+                    row["notes"] = ["stays as it was read with --msg-path, which is not given now"]
                 else:
                     row["state"] = "added" if old is None else "replaced"
                     if old is not None and not old.options.startswith(how):

@@ -14,6 +14,7 @@
 
 #include "argument.h"
 #include "errors.h"
+#include "messages.h"
 #include "options.h"
 #include "tensor.h"
 
@@ -116,12 +117,6 @@ template <class Items>
 const auto& item_of(const Items& items, std::int64_t k) {
   if (k < 0 || k >= static_cast<std::int64_t>(items.size())) throw nb::index_error();
   return items[static_cast<std::size_t>(k)];
-}
-
-nb::dict dict_of(const Metadata& metadata) {
-  nb::dict made;
-  for (const auto& [key, value] : metadata) made[text_from(key)] = text_from(value);
-  return made;
 }
 
 nb::tuple describe_stream(const Cache& cache, std::int64_t k) {

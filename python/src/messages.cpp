@@ -79,8 +79,6 @@ nb::tuple tuple_of(const Items& items, const F& object) {
 }
 
 nb::tuple info_of(const StreamInfo& info) {
-  nb::dict metadata;
-  for (const auto& [key, value] : info.metadata) metadata[text_from(key)] = text_from(value);
   return nb::make_tuple(text_from(info.name), text_from(info.type), name_of(info.dtype),
                         tuple_of(info.shape, [](std::int64_t size) { return nb::int_(size); }),
                         tuple_of(info.channels, [](const std::string& name) { return text_from(name); }),
@@ -88,7 +86,7 @@ nb::tuple info_of(const StreamInfo& info) {
                                  [](const MethodRange& range) {
                                    return nb::make_tuple(method_name(range.method), range.begin, range.end);
                                  }),
-                        info.is_ragged, metadata);
+                        info.is_ragged, dict_of(info.metadata));
 }
 
 // Batches of a stream nearly always share what is said of it: its tuple is made once.
@@ -201,6 +199,12 @@ nb::object next_piece(Pieces& pieces) {
 }
 
 }  // namespace
+
+nb::dict dict_of(const Metadata& metadata) {
+  nb::dict made;
+  for (const auto& [key, value] : metadata) made[text_from(key)] = text_from(value);
+  return made;
+}
 
 void bind_messages(nb::module_& m) {
   nb::class_<TopicDecoder>(m, "Decoder", "The messages of one topic into pieces of streams.")

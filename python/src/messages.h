@@ -2,9 +2,11 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <robocache/formats.h>
 
 namespace robocache::python {
 
+nanobind::dict dict_of(const Metadata& metadata);
 void bind_messages(nanobind::module_& m);
 
 }  // namespace robocache::python

@@ -429,8 +429,7 @@ std::vector<std::uint32_t> find_lattice(Plan& plan, const CpuFunctions& function
 // ---- sums ----------------------------------------------------------------------------------------------------------
 
 // voxel_downsample without features: a voxel is a sum from the start, and no list of points. Every cell has a bit; the bits
-// that are set before a voxel's own say which row it is, so nothing is sorted. On one thread, 70,000 points of a lidar in
-// 6,200 voxels take 640 us for 1,380 sorted.
+// that are set before a voxel's own say which row it is, so nothing is sorted.
 class Thinned {
  public:
   Thinned(const Plan& plan, const CpuFunctions& functions, const Pieces& pieces)
