@@ -61,14 +61,13 @@ bool set_map(CUtensorMap& map, void* data, const std::int64_t (&sizes)[dimension
 
 }  // namespace
 
-bool set_maps(const Plan& plan, bool wide, CUtensorMap (&maps)[max_attention_segments][2]) {
-  const auto keys = static_cast<cuuint32_t>(tuning::keys(padded_head_dim(plan.head_dim), wide));
+bool set_maps(const Plan& plan, int keys, CUtensorMap (&maps)[max_attention_segments][2]) {
   for (int k = 0; k < plan.segment_count; ++k) {
     const Segment& segment = plan.segments[k];
     if (segment.count == 0) continue;
     const auto set = [&](CUtensorMap& map, const Vectors& vectors) {
       return set_map<4>(map, vectors.data, {plan.head_dim, segment.count, plan.kv_heads, plan.arrays()},
-                        {vectors.row, vectors.head, vectors.batch}, {64, keys, 1, 1});
+                        {vectors.row, vectors.head, vectors.batch}, {64, static_cast<cuuint32_t>(keys), 1, 1});
     };
     if (!set(maps[k][0], segment.keys) || !set(maps[k][1], segment.values)) return false;
   }
@@ -109,13 +108,13 @@ std::optional<double> cost_of(const Shape& shape, Cut& cut) {
   const CudaMachine& machine = cuda_machine(shape.device);
   const int summing = cut.row_warps * cut.key_warps;
   const int warps = summing + (cut.wide ? 4 : 0);
-  const int keys = tuning::keys(shape.head_dim, cut.wide);
+  const int keys = cut.keys(shape.head_dim);
   const auto stages_for = [&](std::int64_t count, int keys_of_stage) {
     const int least = cut.wide ? keys : warp_rows;
     return std::max<std::int64_t>(divide_up(divide_up(divide_up(count, cut.split), least) * least, keys_of_stage), 1);
   };
   const auto bytes_with = [&](int stages) {
-    return Memory(shape.head_dim, cut.wide, cut.row_warps, cut.key_warps, stages).bytes();
+    return Memory(shape.head_dim, cut.wide, cut.row_warps, cut.key_warps, stages, keys).bytes();
   };
   // Blocks that there are registers for on a processor; a ring leaves as much room.
   constexpr int all_registers = 65536;
@@ -146,8 +145,8 @@ std::optional<double> cost_of(const Shape& shape, Cut& cut) {
   if (at_once == 0) return {};
   const std::int64_t waves = divide_up(units, at_once * room);
   const auto shared_by = static_cast<double>(std::min<std::int64_t>(divide_up(units, at_once), room));
-  const double stage = tuning::stage_us(shape.head_dim, cut.wide, summing * shared_by);
-  return static_cast<double>(waves) * (tuning::block_us(shape.head_dim, cut.wide) +
+  const double stage = tuning::stage_us(shape.head_dim, cut.wide, summing * shared_by, keys);
+  return static_cast<double>(waves) * (tuning::block_us(shape.head_dim, cut.wide, keys) +
                                        static_cast<double>(stages_for(shape.keys, cut.key_warps * keys)) * stage) +
          tuning::merge_us(shape.head_dim, cut.key_warps, cut.split) +
          static_cast<double>(units * cut.split * warps) * tuning::start_us;
@@ -158,20 +157,24 @@ Cut best_cut(const Shape& shape) {
   double least = std::numeric_limits<double>::infinity();
   const bool clusters = cuda_machine(shape.device).major >= 9;
   const std::int64_t row_warps = std::max<std::int64_t>(divide_up(shape.rows, warp_rows), 1);
-  for (const bool wide : {true, false}) {
-    if (wide && !shape.wide) continue;
-    const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.keys, tuning::keys(shape.head_dim, wide)), 1);
+  struct Kind {
+    bool wide, long_tiles;
+  };
+  for (const auto& [wide, long_tiles] : {Kind{true, false}, Kind{true, true}, Kind{false, false}}) {
+    if ((wide && !shape.wide) || (long_tiles && !tuning::has_long_tiles(shape.head_dim))) continue;
+    Cut cut;
+    cut.wide = wide;
+    cut.long_tiles = long_tiles;
+    const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.keys, cut.keys(shape.head_dim)), 1);
     const int step = wide ? 4 : 1;
     const int warps = wide ? 4 * tuning::warpgroups(shape.head_dim) : tuning::max_warps(shape.head_dim);
     for (int rows = step; rows <= warps && rows - step < row_warps; rows += step) {
       for (int keys = 1; rows * keys <= warps && keys <= 4 && keys <= chunks; ++keys) {
         for (const int split : {1, 2, 3, 4, 5, 6, 8, 16}) {
           if (split > 1 && (!clusters || split > chunks)) continue;
-          Cut cut;
           cut.row_warps = rows;
           cut.key_warps = keys;
           cut.split = split;
-          cut.wide = wide;
           const std::optional<double> cost = cost_of(shape, cut);
           if (cost && *cost < least) {
             least = *cost;

@@ -38,8 +38,12 @@ struct Cut {
   int key_warps = 1;  // times those with the same rows and other keys
   int split = 1;      // blocks with the same rows and other keys: a cluster
   int stages = 1;
-  bool wide = false;       // warpgroups multiply, of 64 rows each: Hopper
-  std::int64_t tiles = 1;  // row_tiles
+  bool wide = false;        // warpgroups multiply, of 64 rows each: Hopper
+  bool long_tiles = false;  // of tuning::long_keys
+  std::int64_t tiles = 1;   // row_tiles
+
+  // Of a warp and stage.
+  int keys(int head_dim) const { return long_tiles ? tuning::long_keys : tuning::keys(head_dim, wide); }
 };
 // wide: where that may be.
 Cut cut_of(const Plan& plan, int device, bool wide = true);
@@ -60,7 +64,9 @@ struct Memory {
   int stages, queries, sums, sum_rows;
 
   constexpr Memory(int head_dim, bool wide, int row_warps, int key_warps, int stage_count)
-      : stages(2 * stage_count * (wide ? 1 : key_warps) * tuning::keys(head_dim, wide) * column_blocks(head_dim) * 128),
+      : Memory(head_dim, wide, row_warps, key_warps, stage_count, tuning::keys(head_dim, wide)) {}
+  constexpr Memory(int head_dim, bool wide, int row_warps, int key_warps, int stage_count, int keys)
+      : stages(2 * stage_count * (wide ? 1 : key_warps) * keys * column_blocks(head_dim) * 128),
         queries(row_warps * warp_rows * (wide ? column_blocks(head_dim) * 128 : row_bytes(head_dim))),
         sums(key_warps * row_warps * warp_rows * sum_pitch(head_dim) * 4),
         sum_rows(key_warps * row_warps * warp_rows) {}
@@ -100,8 +106,8 @@ void with_head_dim(std::int64_t head_dim, const F& f) {
   }
 }
 
-// How the copy engine finds keys and values of each segment. False: their strides are none that it knows.
-bool set_maps(const Plan& plan, bool wide, CUtensorMap (&maps)[max_attention_segments][2]);
+// How the copy engine finds keys and values of each segment, so many at a time. False: their strides are none that it knows.
+bool set_maps(const Plan& plan, int keys, CUtensorMap (&maps)[max_attention_segments][2]);
 
 // And 64 rows of queries, where all heads of a query are in the same ones.
 bool set_query_map(const Plan& plan, CUtensorMap& map);

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
   }
   take_share(call.units, rows.rank, warp_rows, begin, end);
 
-  using Stage = StageTile<D, false>;
+  using Stage = StageTile<D, keys>;
   const auto tile_of = [&](int stage, bool values) {
     return Stage{shared + stage * call.key_warps * Stage::warp_bytes + (values ? Stage::warp_bytes / 2 : 0)};
   };
@@ -244,7 +244,7 @@ void run_half(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) 
   Call call;
   call.aligned = is_aligned(plan) && is_aligned(plan.out, plan.batch);
   call.engine = call.aligned && cuda_machine(device).major >= 9 && (cut.wide || cut.stages > 1) &&
-                set_maps(plan, cut.wide, call.maps);
+                set_maps(plan, cut.keys(padded_head_dim(plan.head_dim)), call.maps);
   call.engine_queries = cut.wide && call.engine && set_query_map(plan, call.query_map);
   if (cut.wide && !call.engine) cut = cut_of(plan, device, false);
   call.plan = plan;
@@ -259,9 +259,16 @@ void run_half(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) 
   with_head_dim(plan.head_dim, [&](auto padded) {
     constexpr int D = decltype(padded)::value;
     const auto start = [&]<auto kernel>() {
-      const int bytes = Memory(D, cut.wide, cut.row_warps, cut.key_warps, cut.stages).bytes();
+      const int bytes = Memory(D, cut.wide, cut.row_warps, cut.key_warps, cut.stages, cut.keys(D)).bytes();
       launch<kernel>(blocks, threads, bytes, call, device, stream, cut.split);
     };
+    if constexpr (tuning::has_long_tiles(D)) {
+      if (cut.long_tiles) {
+        return masking_of(plan) == Masking::none
+                   ? start.template operator()<&attention_wide_kernel<T, D, false, tuning::long_keys>>()
+                   : start.template operator()<&attention_wide_kernel<T, D, true, tuning::long_keys>>();
+      }
+    }
     switch (masking_of(plan)) {
       case Masking::none:
         return cut.wide ? start.template operator()<&attention_wide_kernel<T, D, false>>()

@@ -43,9 +43,11 @@ struct Sums {
   }
 };
 
-// Scores, with -inf where a key is not seen, into weights; and the factors that what was summed before is to be scaled by.
+// Of scores, with -inf where a key is not seen: the new greatest of each row, the factors that what was summed before is to be
+// scaled by, and what is subtracted before they become weights.
 template <int D, int count>
-__device__ void soften(float (&scores)[count][4], Sums<D>& sums, float scale, float (&factors)[2]) {
+__device__ void find_most(const float (&scores)[count][4], Sums<D>& sums, float scale, float (&factors)[2],
+                          float (&bases)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float most[4];
@@ -59,21 +61,35 @@ __device__ void soften(float (&scores)[count][4], Sums<D>& sums, float scale, fl
     now = fmaxf(now, __shfl_xor_sync(whole_warp, now, 1));
     now = fmaxf(now, __shfl_xor_sync(whole_warp, now, 2));
     now = fmaxf(sums.most[half], now * scale);
-    const float base = now == minus_infinity() ? 0.0f : now;
-    factors[half] = power_of_two(sums.most[half] - base);
-    float total[4] = {sums.total[half] * factors[half], 0, 0, 0};
+    bases[half] = now == minus_infinity() ? 0.0f : now;
+    factors[half] = power_of_two(sums.most[half] - bases[half]);
+    sums.most[half] = now;
+    sums.total[half] *= factors[half];
+  }
+}
+// Scores [first, end) into weights.
+template <int first, int end, int D, int count>
+__device__ void soften_some(float (&scores)[count][4], Sums<D>& sums, float scale, const float (&bases)[2]) {
 #pragma unroll
-    for (int n = 0; n < count; ++n) {
+  for (int half = 0; half < 2; ++half) {
+    float total[4] = {sums.total[half], 0, 0, 0};
+#pragma unroll
+    for (int n = first; n < end; ++n) {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const float weight = power_of_two(fmaf(scores[n][2 * half + k], scale, -base));
+        const float weight = power_of_two(fmaf(scores[n][2 * half + k], scale, -bases[half]));
         scores[n][2 * half + k] = weight;
         total[(2 * n + k) % 4] += weight;
       }
     }
-    sums.most[half] = now;
     sums.total[half] = (total[0] + total[1]) + (total[2] + total[3]);
   }
+}
+template <int D, int count>
+__device__ void soften(float (&scores)[count][4], Sums<D>& sums, float scale, float (&factors)[2]) {
+  float bases[2];
+  find_most(scores, sums, scale, factors, bases);
+  soften_some<0, count>(scores, sums, scale, bases);
 }
 
 // The total of a thread's columns into that of the row.

@@ -26,6 +26,12 @@ __device__ float power_of_two(float x) {
   return y;
 }
 
+// What is the same in all lanes, and the compiler does not know so.
+template <class Integer>
+__device__ Integer uniform(Integer x) {
+  return __shfl_sync(whole_warp, x, 0);
+}
+
 // ---- fragments -----------------------------------------------------------------------------------------------------
 
 // Two elements of a half type, the first in the low bits.
@@ -90,9 +96,9 @@ struct Tile {
 
 // Keys or values of a stage, as the copy engine leaves them: for each warp along the keys, and each 64 columns, rows of 128
 // bytes, in which the 16 bytes numbered k are at place k ^ row % 8, so that eight rows of a matrix lie in different banks.
-template <int D, bool wide>
+template <int D, int stage_keys>
 struct StageTile {
-  static constexpr int keys = tuning::keys(D, wide);
+  static constexpr int keys = stage_keys;
   static constexpr int block_bytes = keys * 128;
   static constexpr int blocks = Memory::column_blocks(D);
   static constexpr int warp_bytes = 2 * blocks * block_bytes;  // keys, then values
@@ -106,6 +112,7 @@ struct StageTile {
 // Those of one warp, for its own products: rows are multiples of 16, as in Tile.
 template <int D>
 struct WarpTile {
+  static constexpr int block_bytes = StageTile<D, tuning::keys(D, false)>::block_bytes;
   std::uint32_t rights, lefts, right_column, left_column;
 
   __device__ explicit WarpTile(std::uint32_t base) {
@@ -116,10 +123,10 @@ struct WarpTile {
     left_column = (lane / 16 ^ lane % 8) * 16;
   }
   __device__ std::uint32_t right(int row, int column) const {
-    return rights + column / 64 * StageTile<D, false>::block_bytes + row * 128 + (right_column ^ column / 16 % 4 * 32);
+    return rights + column / 64 * block_bytes + row * 128 + (right_column ^ column / 16 % 4 * 32);
   }
   __device__ std::uint32_t left(int row, int column) const {
-    return lefts + column / 64 * StageTile<D, false>::block_bytes + row * 128 + (left_column ^ column / 16 % 4 * 32);
+    return lefts + column / 64 * block_bytes + row * 128 + (left_column ^ column / 16 % 4 * 32);
   }
 };
 
@@ -613,8 +620,8 @@ __device__ std::uint32_t of_any_row(std::uint32_t bits) {
 }
 
 // Values of keys that no row of the block may see become zeros: they may be NaN, which a weight of zero does not stop.
-template <int D, bool wide>
-__device__ void clear_unseen(const StageTile<D, wide>& values, unsigned unseen, int first) {
+template <int D, int keys>
+__device__ void clear_unseen(const StageTile<D, keys>& values, unsigned unseen, int first) {
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   while (unseen != 0) {
     const int row = first + __ffs(static_cast<int>(unseen)) - 1;
@@ -623,8 +630,8 @@ __device__ void clear_unseen(const StageTile<D, wide>& values, unsigned unseen, 
   }
 }
 // And rows from `first` on, by the whole block: the engine has copied what comes after the last key.
-template <int D, bool wide>
-__device__ void clear_rows(const StageTile<D, wide>& values, int first, int rows) {
+template <int D, int keys>
+__device__ void clear_rows(const StageTile<D, keys>& values, int first, int rows) {
   for (int k = static_cast<int>(threadIdx.x); k < (rows - first) * (D / 8); k += static_cast<int>(blockDim.x)) {
     copy_slowly<bf16>(values.place(first + k / (D / 8), k % (D / 8) * 8), nullptr);
   }
@@ -632,6 +639,10 @@ __device__ void clear_rows(const StageTile<D, wide>& values, int first, int rows
 // The warps with the same keys share that, and wait for each other before they read.
 __device__ void wait_for_warps(int barrier, int warps) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(warps * warp_size) : "memory");
+}
+// The same without waiting: others do.
+__device__ void let_warps_pass(int barrier, int warps) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(warps * warp_size) : "memory");
 }
 
 // What of keys [begin, end) is one block's of those that split them, in multiples of `least` keys.

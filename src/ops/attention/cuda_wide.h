@@ -1,6 +1,6 @@
 // Attention of half types by warpgroups: Hopper.
 //
-// A warpgroup has 64 rows and a share of the keys. One more warp fetches queries, then keys and values, 64 at a time, into a
+// A warpgroup has 64 rows and a share of the keys. One more warp fetches queries, then keys and values, a tile at a time, into a
 // ring through the copy engine; nobody else waits for anybody but it. Each warpgroup multiplies the next keys and the last
 // values while it turns scores into weights, and while others do. Whatever needs no data comes before the wait for earlier
 // work, and in the stretches that run once few instructions count for more than fast ones: fetching them takes longest.
@@ -13,9 +13,9 @@ namespace robocache::attention_op {
 namespace {
 
 // Tiles of keys and of values in shared memory, and who waits for which of them.
-template <int D>
+template <int D, int keys>
 struct Ring {
-  using Stage = StageTile<D, true>;
+  using Stage = StageTile<D, keys>;
   static constexpr int tile_bytes = Stage::warp_bytes / 2;
   std::uint32_t tiles, arrivals;
   int stages;
@@ -56,10 +56,10 @@ struct Turn {
 // lie in several segments the engine cannot copy all of them: by four warps, of which every thread does.
 __device__ int fetching_warps(const Plan& plan) { return plan.segment_count > 1 ? 4 : 1; }
 
-template <class T, int D>
-__device__ void fetch(const Call& call, const Rows& rows, const Ring<D>& ring, const WideTile<D>& queries, int thread,
-                      int begin, int end) {
-  using Stage = typename Ring<D>::Stage;
+template <class T, int D, int keys>
+__device__ void fetch(const Call& call, const Rows& rows, const Ring<D, keys>& ring, const WideTile<D>& queries,
+                      int thread, int begin, int end) {
+  using Stage = typename Ring<D, keys>::Stage;
   const Plan& plan = call.plan;
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   if (lane < 2 * plan.segment_count && plan.segments[lane / 2].count > 0) bring_near(call.maps[lane / 2][lane % 2]);
@@ -107,18 +107,32 @@ __device__ void fetch(const Call& call, const Rows& rows, const Ring<D>& ring, c
 
 #if ROBOCACHE_WARPGROUPS
 
-// What a warp knows of which of its rows sees which of the 64 keys that it is at.
+// What a warp knows of which of its rows sees which of the keys that it is at.
+template <int keys>
 struct Sight {
+  static constexpr int words = keys / warp_size;
   QueryView views[2];              // of this thread's rows
   int all_from = 0, all_to = 0;    // keys that all rows of the warp see by their position,
-  std::int32_t least = most_rank;  // and by their rank
+  int any_from = 0, any_to = 0;    // or any of the warpgroup,
+  std::int32_t least = most_rank;  // and that all see by their rank
   std::int32_t most = most_rank;   // the most that any row of the block has
-  KeyView next[2];                 // of keys lane and lane + 32
-  std::int32_t here[2] = {0, 0};
+  int zeros_from = 0;              // from there on there are zeros instead of keys
+  KeyView next[words];             // of keys lane, lane + 32 and so on
+  std::int32_t here[words] = {};
 
   __device__ void set(const Plan& plan, const Rows& rows, int block_rows, int warp_row, int end) {
-    all_to = end;
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
+    const bool window = plan.left < unbounded || plan.right < unbounded;
+    all_to = any_to = views[0].end = views[1].end = end;
+    zeros_from = plan.is_packed() || plan.lengths.data != nullptr ? end + keys : static_cast<int>(rows.s.keys);
+    if (window) {
+      Rows own = rows;
+      own.first += warp_row / 64 * 64;
+      const KeyRange range = own.exists(0) ? keys_for(plan, own, 64) : KeyRange{};
+      any_from = uniform(static_cast<int>(range.first));
+      any_to = uniform(min(end, static_cast<int>(range.end)));
+    }
+    if (!window && plan.query_ranks.data == nullptr) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = warp_row + lane / 4 + 8 * half;
@@ -143,50 +157,93 @@ struct Sight {
   // Asks for what the next keys are like.
   __device__ void look_at(const Plan& plan, const Sequence& s, int first, int end) {
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
+    if (plan.key_ranks.data == nullptr && plan.key_valid.data == nullptr) {
 #pragma unroll
-    for (int k = 0; k < 2; ++k) next[k] = KeyView(plan, s, first + lane + k * warp_size, end);
+      for (int k = 0; k < words; ++k) next[k].valid = first + lane + k * warp_size < end ? 1 : 0;
+      return;
+    }
+#pragma unroll
+    for (int k = 0; k < words; ++k) next[k] = KeyView(plan, s, first + lane + k * warp_size, end);
   }
   __device__ void arrive_there() {
 #pragma unroll
-    for (int k = 0; k < 2; ++k) here[k] = next[k].view();
+    for (int k = 0; k < words; ++k) here[k] = next[k].view();
   }
-  // Those that no row of the block sees: bits.
-  __device__ unsigned unseen(int k) const { return __ballot_sync(whole_warp, here[k] > most); }
-
-  __device__ void hide(float (&scores)[8][4], int first) const {
+  // Bits of those that no row of the block sees.
+  __device__ void find_unseen(unsigned (&unseen)[words], int first) const {
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
-    const bool all = here[0] <= least && here[1] <= least && first >= all_from && first + 64 <= all_to;
+#pragma unroll
+    for (int k = 0; k < words; ++k) {
+      unseen[k] = __ballot_sync(whole_warp, here[k] > most && first + lane + k * warp_size < zeros_from);
+    }
+  }
+
+  __device__ void hide(float (&scores)[keys / 8][4], int first) const {
+    const auto lane = static_cast<int>(threadIdx.x % warp_size);
+    bool all = first >= all_from && first + keys <= all_to;
+#pragma unroll
+    for (int word = 0; word < words; ++word) all = all && here[word] <= least;
     if (__all_sync(whole_warp, all)) return;
+    // Bits for 32 keys each, of which bit 8 * n + k is this thread's column k of eight.
+    const int shift = lane % 4 * 2;
+    std::uint32_t seen[2][words];
 #pragma unroll
-    for (int n = 0; n < 8; ++n) {
+    for (int word = 0; word < words; ++word) {
+      seen[0][word] = seen[1][word] = __ballot_sync(whole_warp, here[word] <= least) >> shift;
+      if (__any_sync(whole_warp, here[word] > least && here[word] <= most)) {  // some rows see them, others do not
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const int column = n * 8 + lane % 4 * 2 + k;
-        const std::int32_t key = __shfl_sync(whole_warp, here[n / 4], column % warp_size);
+        for (int n = 0; n < 4; ++n) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          if (!sees(views[half], key, first + column)) scores[n][2 * half + k] = minus_infinity();
+          for (int k = 0; k < 2; ++k) {
+            const std::int32_t key = __shfl_sync(whole_warp, here[word], n * 8 + shift + k);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              seen[half][word] |= (key <= views[half].rank ? 1u : 0u) << (n * 8 + k);
+            }
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int word = 0; word < words; ++word) {
+        const int column = first + word * warp_size + shift;
+        const std::uint32_t bits =
+            seen[half][word] & bits_below(views[half].end - column) & ~bits_below(views[half].first - column);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+            if ((bits >> (n * 8 + k) & 1u) == 0) scores[4 * word + n][2 * half + k] = minus_infinity();
+          }
         }
       }
     }
   }
+
+ private:
+  // The lowest so many bits: none of less than one, all of 32 and more.
+  static __device__ std::uint32_t bits_below(int count) { return ~__funnelshift_lc(0u, ~0u, max(count, 0)); }
 };
 
 // Values of keys that nobody sees become zeros: they may be NaN, which a weight of zero does not stop. By some threads.
-template <int D>
-__device__ void clear_values(const StageTile<D, true>& values, const unsigned (&unseen)[2], int thread, int threads) {
-  for (int k = thread; k < 64 * (D / 8); k += threads) {
-    const int row = k / (D / 8);
-    if (((row < warp_size ? unseen[0] : unseen[1]) >> row % warp_size & 1u) != 0) {
-      write_zeros(values.place(row, k % (D / 8) * 8));
+template <int D, int keys>
+__device__ void clear_values(const StageTile<D, keys>& values, const unsigned (&unseen)[keys / warp_size], int thread,
+                             int threads) {
+#pragma unroll
+  for (int word = 0; word < keys / warp_size; ++word) {
+    for (int k = thread; k < warp_size * (D / 8); k += threads) {
+      const int row = k / (D / 8);
+      if ((unseen[word] >> row & 1u) != 0) write_zeros(values.place(word * warp_size + row, k % (D / 8) * 8));
     }
   }
 }
 
-template <class T>
-__device__ void pack_weights(std::uint32_t (&packed)[4][4], const float (&weights)[8][4]) {
+template <class T, int count>
+__device__ void pack_weights(std::uint32_t (&packed)[count][4], const float (&weights)[2 * count][4]) {
 #pragma unroll
-  for (int n = 0; n < 4; ++n) {
+  for (int n = 0; n < count; ++n) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       packed[n][k] = pack<T>(weights[2 * n + k / 2][k % 2 * 2], weights[2 * n + k / 2][k % 2 * 2 + 1]);
@@ -194,16 +251,35 @@ __device__ void pack_weights(std::uint32_t (&packed)[4][4], const float (&weight
   }
 }
 
+// Of queries, by so many warps.
+template <int D>
+__device__ void negate_rows(const WideTile<D>& tile, int warps) {
+  for (int k = static_cast<int>(threadIdx.x); k < tile.rows * (D / 8); k += warps * warp_size) {
+    asm volatile(
+        "{.reg .b32 a, b, c, d;\n"
+        "ld.shared.v4.b32 {a, b, c, d}, [%0];\n"
+        "xor.b32 a, a, %1; xor.b32 b, b, %1; xor.b32 c, c, %1; xor.b32 d, d, %1;\n"
+        "st.shared.v4.b32 [%0], {a, b, c, d};}" ::"r"(tile.place(k / (D / 8), k % (D / 8) * 8)),
+        "r"(0x80008000u)
+        : "memory");
+  }
+}
+
+// x, once a weight is known, which is never negative. The compiler moves a wait for products up as far as it can, but not past a
+// wait for x.
+__device__ unsigned after(float weight, unsigned x) { return x ^ (weight < 0 ? 1u : 0u); }
+
 // The sums of a warp that is a fourth of a warpgroup.
-template <class T, int D, bool masked>
-__device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D>& ring, const WideTile<D>& queries,
+template <class T, int D, bool masked, int keys>
+__device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D, keys>& ring, const WideTile<D>& queries,
                          int row_warp, int share, int begin, int end, Sums<D>& sums) {
-  constexpr int keys = Ring<D>::Stage::keys;
   const Plan& plan = call.plan;
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   const int step = call.key_warps * keys;
-  int first = begin + share * keys;
-  Sight sight;
+  const int warps = call.row_warps * call.key_warps;
+  int first = uniform(begin + share * keys);
+  end = uniform(end);
+  Sight<keys> sight;
   if constexpr (masked) {
     sight.look_at(plan, rows.s, first, end);
     sight.set(plan, rows, queries.rows, row_warp * warp_rows, end);
@@ -213,44 +289,64 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D>& ring
   } else {
     wait_for_groups<0>();
     before_engine();
-    wait_for_warps(0, call.row_warps * call.key_warps);
+    wait_for_warps(0, warps);
   }
-  if (first >= end) return;
-
   // The greatest score is sought before they are scaled, for which the scale must not be negative.
   const float scale = fabsf(static_cast<float>(plan.scale)) * log2_e;
-  const bool negative = plan.scale < 0;
-  const Operand left(queries.place(row_warp / 4 * 64, 0));
-  const int query_block = queries.block_bytes();
-  float scores[keys / 8][4];
-  float factors[2];
-  std::uint32_t weights[keys / 16][4];
-  unsigned unseen[2] = {0, 0};
+  if (plan.scale < 0) {
+    negate_rows(queries, warps);
+    before_engine();
+    wait_for_warps(0, warps);
+  }
+
+  unsigned unseen[keys / warp_size] = {};
   Turn turn, last;
   turn.forward(share, ring.stages);
-
   const auto release = [&](const Turn& of, bool values) {
     if (lane == 0) ring.empty(of.stage, values).arrive();
   };
-  const auto score = [&] {
-    ring.full(turn.stage, false).wait(turn.parity);
-    begin_scores<T, D>(scores, left, query_block, Operand(ring.tile(turn.stage, false).base));
+  const auto look = [&] {
+    sight.arrive_there();
+    sight.look_at(plan, rows.s, first + step, end);
   };
-  const auto weigh = [&] {
-    are_there(scores);
+  const auto clear = [&](const Turn& of) {
+    unsigned any = 0;
+#pragma unroll
+    for (const unsigned bits : unseen) any |= bits;
+    if (any == 0) return;
+    clear_values(ring.tile(of.stage, true), unseen, row_warp * warp_size + lane, call.row_warps * warp_size);
+    before_engine();
+    wait_for_warps(1 + share, call.row_warps);  // the warps with the same keys share that
+  };
+  const auto forward = [&] {
+    first += step;
+    turn.forward(call.key_warps, ring.stages);
+  };
+  // Keys that no row of the warpgroup sees.
+  const auto pass = [&] {
+    ring.full(turn.stage, false).wait(turn.parity);
     release(turn, false);
-    if (negative) {
-#pragma unroll
-      for (int n = 0; n < keys / 8; ++n) {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) scores[n][k] = -scores[n][k];
-      }
-    }
+    look();
+    sight.find_unseen(unseen, first);
+    ring.full(turn.stage, true).wait(turn.parity);
+    clear(turn);
+    release(turn, true);
+    forward();
+  };
+  int own_end = end;
+  if constexpr (masked) {
+    own_end = sight.any_to;
+    while (first < end && (first + keys <= sight.any_from || first >= own_end)) pass();
+  }
+  if (first >= end) return;
+
+  const LeftQueries<T, D, keys> left(queries, row_warp);
+  float scores[keys / 8][4];
+  float factors[2], bases[2];
+  std::uint32_t weights[keys / 16][4];
+  const auto hide = [&] {
     if constexpr (masked) {
-      sight.arrive_there();
-      sight.look_at(plan, rows.s, first + step, end);
-      unseen[0] = sight.unseen(0);
-      unseen[1] = sight.unseen(1);
+      sight.find_unseen(unseen, first);
       sight.hide(scores, first);
     } else if (first + keys > end) {
 #pragma unroll
@@ -261,63 +357,83 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D>& ring
         }
       }
       if (plan.is_packed() || plan.lengths.data != nullptr) {  // else there are zeros behind
-        unseen[0] = __ballot_sync(whole_warp, first + lane >= end);
-        unseen[1] = __ballot_sync(whole_warp, first + lane + warp_size >= end);
+#pragma unroll
+        for (int k = 0; k < keys / warp_size; ++k) {
+          unseen[k] = __ballot_sync(whole_warp, first + lane + k * warp_size >= end);
+        }
       }
     }
-    soften(scores, sums, scale, factors);
   };
   const auto add = [&] {
-    const auto tile = ring.tile(last.stage, true);
-    ring.full(last.stage, true).wait(last.parity);
-    if ((unseen[0] | unseen[1]) != 0) {  // the warps with the same keys share that, and wait for each other
-      clear_values(tile, unseen, row_warp * warp_size + lane, call.row_warps * warp_size);
-      before_engine();
-      wait_for_warps(1 + share, call.row_warps);
-    }
-    begin_sums<T, D>(sums.out, weights, Operand(tile.base));
+    clear(last);
+    begin_sums<T>(sums.out, weights, ring.tile(last.stage, true));
   };
 
-  score();
-  wait_for_products<0>();
-  weigh();
-  pack_weights<T>(weights, scores);
-  for (;;) {
-    last = turn;
-    first += step;
-    if (first >= end) break;
-    turn.forward(call.key_warps, ring.stages);
-    score();
-    add();
-    wait_for_products<1>();
-    weigh();
+  // Warpgroups with the same keys begin their products in turn: while one multiplies another finds its weights. Of short tiles
+  // that took longer than it saved.
+  const bool in_turn = !masked && keys == tuning::long_keys && call.key_warps == 1 && call.row_warps > 4;
+  const int group = row_warp / 4;
+  const bool last_group = row_warp + 4 >= call.row_warps;
+  const auto let_next_multiply = [&] {
+    if (in_turn && (!last_group || first + step < end)) let_warps_pass(2 + (last_group ? 0 : group + 1), 2 * 4);
+  };
+  if (in_turn && last_group) let_warps_pass(2, 2 * 4);
+  // One copy of this, and not one more for the first tile: it would be fetched for nothing else.
+  for (bool again = false;; again = true) {
+    ring.full(turn.stage, false).wait(turn.parity);
+    if (in_turn) wait_for_warps(2 + group, 2 * 4);  // its own and those before
+    begin_scores(scores, left, Operand(ring.tile(turn.stage, false).base));
+    if constexpr (masked) look();
+    if (again) {
+      add();
+      let_next_multiply();
+      wait_for_products<1>();
+    } else {
+      let_next_multiply();
+      wait_for_products<0>();
+    }
+    are_there(scores);
+    release(turn, false);
+    hide();
+    find_most(scores, sums, scale, factors, bases);
+    soften_some<0, keys / 16>(scores, sums, scale, bases);
+    ring.full(turn.stage, true).wait(after(sums.total[0] + sums.total[1], turn.parity));
     wait_for_products<0>();
     are_there(sums.out);
-    release(last, true);
+    if (again) release(last, true);
+    soften_some<keys / 16, keys / 8>(scores, sums, scale, bases);
     sums.scale_by(factors);
     pack_weights<T>(weights, scores);
+    last = turn;
+    forward();
+    if (first >= own_end) break;
   }
   add();
   wait_for_products<0>();
   are_there(sums.out);
+  if constexpr (masked) {
+    if (first >= end) return;
+    release(last, true);
+    while (first < end) pass();
+  }
 }
 #endif
 
-template <class T, int D, bool masked>
+template <class T, int D, bool masked, int keys = tuning::keys(D, true)>
 __global__ void __launch_bounds__(4 * (tuning::warpgroups(D) + 1) * warp_size, 1)
     attention_wide_kernel(const __grid_constant__ Call call) {
 #if ROBOCACHE_WARPGROUPS  // it is launched nowhere else
   extern __shared__ __align__(1024) unsigned char memory[];
   const Plan& plan = call.plan;
-  const auto warp = static_cast<int>(threadIdx.x / warp_size);
+  const int warp = uniform(static_cast<int>(threadIdx.x / warp_size));
   const int warps = call.row_warps * call.key_warps;
   int share = 0;
   int row_warp = warp;
   for (; row_warp >= call.row_warps && warp < warps; row_warp -= call.row_warps) ++share;
   const int block_rows = call.row_warps * warp_rows;
-  const Memory layout(D, true, call.row_warps, call.key_warps, call.stages);
-  const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
-  const Ring<D> ring{shared, shared + layout.arrivals(), call.stages};
+  const Memory layout(D, true, call.row_warps, call.key_warps, call.stages, keys);
+  const std::uint32_t shared = uniform(static_cast<std::uint32_t>(__cvta_generic_to_shared(memory)));
+  const Ring<D, keys> ring{shared, shared + layout.arrivals(), call.stages};
   const WideTile<D> queries{shared + layout.stages, block_rows};
   const int fetching = fetching_warps(plan);
   if (threadIdx.x == 0) ring.set_up(fetching == 1 ? 1 : fetching * warp_size, call.row_warps);
@@ -335,7 +451,7 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D) + 1) * warp_size, 1
     begin = static_cast<int>(range.first);
     end = static_cast<int>(range.end);
   }
-  take_share(call.units, rows.rank, Ring<D>::Stage::keys, begin, end);
+  take_share(call.units, rows.rank, keys, begin, end);
   __syncthreads();
   if (warp >= warps) {
     give_up_registers<tuning::fetching_registers(D)>();
@@ -351,7 +467,7 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D) + 1) * warp_size, 1
       end_group();
     }
     Sums<D> sums;
-    sum_keys<T, D, masked>(call, rows, ring, queries, row_warp, share, begin, end, sums);
+    sum_keys<T, D, masked, keys>(call, rows, ring, queries, row_warp, share, begin, end, sums);
     if (plan.append && rows.first == 0) append<T>(plan, rows, rows.rank, call.units.split, threads);
     finish_rows<T>(call, rows, shared, layout, sums, block_rows, row_warp * warp_rows, share, threads);
   }

@@ -7,6 +7,11 @@ namespace robocache::attention_op::tuning {
 // registers of scores; where a row's sums alone take 96 registers or more, and fragments of keys as well, half of them.
 // wide: a warpgroup multiplies as one, without fragments of keys.
 constexpr int keys(int head_dim, bool wide) { return head_dim > 128 && !wide ? 32 : 64; }
+// And so many of long sequences, where warpgroups have registers for that: half as much is scaled to a new greatest score and
+// half as often waited, but the first is done later (4,096 keys of head dim 128 on an H200: 428 us, by 64 keys 569; 290: 8.5
+// and 7.7).
+inline constexpr int long_keys = 128;
+constexpr bool has_long_tiles(int head_dim) { return head_dim == 128; }
 
 // Stages of keys and values in shared memory: one is used while the others are under way.
 constexpr int stages(int head_dim) { return head_dim > 64 ? 2 : 3; }
@@ -18,18 +23,23 @@ constexpr int max_warps(int head_dim) { return head_dim > 64 ? 8 : 12; }
 
 // Warpgroups of a block beside the one that fetches, and the registers that their threads have: sums, scores and weights need
 // so many, and all of them together are what a processor has.
-constexpr int warpgroups(int head_dim) { return head_dim <= 128 ? 3 : 2; }
-constexpr int warpgroup_registers(int head_dim) { return head_dim <= 128 ? 152 : 232; }
-constexpr int fetching_registers(int head_dim) { return head_dim <= 128 ? 56 : 40; }
+constexpr int warpgroups(int head_dim) { return head_dim <= 96 ? 3 : 2; }
+constexpr int warpgroup_registers(int head_dim) { return head_dim <= 96 ? 152 : 232; }
+constexpr int fetching_registers(int head_dim) { return head_dim <= 96 ? 56 : 40; }
+// Whether these hold a warpgroup's queries, too. Products of 64 columns whose operands both lie in shared memory take all that
+// it can be read with (ACT's encoder: 15.1 us so, 14.4 with queries in registers).
+constexpr bool keep_queries(int head_dim, int keys) { return head_dim <= 128 && keys == 64; }
 
 // What a way to cut a call into blocks costs, in microseconds, fitted to a sweep of all cuts of the bench's twelve shapes on an
 // H200: a block has to begin and to end, each stage of keys takes as long as the latencies in it, which more warps on a
 // processor hide only in part, merging takes as long as a thread has elements to merge, and blocks begin one by one. A cut is
 // chosen by it, not timed. What it chooses took at most a twentieth longer than the best of that sweep.
-constexpr double block_us(int head_dim, bool wide) { return wide ? 1.75 + 0.023 * head_dim : 3.45 + 0.012 * head_dim; }
-constexpr double stage_us(int head_dim, bool wide, double warps) {
+constexpr double block_us(int head_dim, bool wide, int keys = 64) {
+  return wide ? 1.75 + 0.023 * head_dim + (keys == long_keys ? 1.25 : 0.0) : 3.45 + 0.012 * head_dim;
+}
+constexpr double stage_us(int head_dim, bool wide, double warps, int keys = 64) {
   const int more = head_dim <= 64 ? 0 : head_dim - 64;
-  if (wide) return (0.575 + 0.0041 * more) * (0.58 + 0.105 * warps);
+  if (wide) return (0.575 + 0.0041 * more) * (0.58 + 0.105 * warps) * (keys == long_keys ? 1.6 : 1.0);
   return (1.0 + 0.0075 * more) * (head_dim > 128 ? 0.8 : 1.0) * (1 + 0.04 * warps);
 }
 constexpr double merge_us(int head_dim, int key_warps, int split) {
@@ -39,7 +49,7 @@ constexpr double merge_us(int head_dim, int key_warps, int split) {
 inline constexpr double start_us = 0.001;  // of each warp
 // Registers of a thread when a block begins: what decides how many blocks share a processor.
 constexpr int registers(int head_dim, bool wide) {
-  return wide ? (head_dim > 128 ? 168 : 128) : (head_dim > 64 ? 240 : 168);
+  return wide ? (head_dim > 96 ? 168 : 128) : (head_dim > 64 ? 240 : 168);
 }
 
 // Of the backward pass.
