@@ -124,6 +124,17 @@ def test_out_of_the_torch_backend():
         says(TypeError, parts, rc.voxelize, points, GRID, out=(count,), **several)
         says(TypeError, parts, rc.voxelize, points, GRID, out=count, **several)
         says(TypeError, ["voxelize: out is of type tuple"], rc.voxelize, points, GRID, out=(count,), backend=backend)
+        # Nothing is written where one of them is wrong.
+        count.fill_(7)
+        small = torch.zeros(2, 2, dtype=torch.uint8)
+        says(ValueError, ["[2, 2]; expected", "[2, 2, 2]"], rc.voxelize, points, GRID, out=(count, small), **several)
+        assert bool((count == 7).all())
+        small = torch.zeros(2, 2, dtype=torch.int32)
+        adding = {"accumulate": True, "backend": backend}
+        says(ValueError, ["[2, 2]; expected", "[2, 2, 2]"], rc.voxelize, points, GRID, out=small, **adding)
+        bits = torch.zeros(2, 2, 2, dtype=torch.uint8)
+        adding |= {"reduce": "occupancy", "packed": True}
+        says(ValueError, ["[2, 2, 2]; expected", "[2, 2, 1]"], rc.voxelize, points, GRID, out=bits, **adding)
 
 
 def test_into_that_is_no_list_of_grids():
