@@ -636,4 +636,4 @@ def _grids(into: Any, grids: int | None) -> int | None:
     numbers = np.asarray(into)
     if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
         return 0 if numbers.size == 0 else 1  # the engine says what is wrong with it
-    return max(int(numbers.max(initial=-1)), 0 if numbers.size else -1) + 1
+    return max(0, int(numbers.max())) + 1 if numbers.size else 0

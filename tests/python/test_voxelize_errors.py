@@ -70,6 +70,12 @@ def test_points_and_features():
     says(TypeError, parts, rc.voxelize, POINTS, GRID, features=FEATURES.astype(np.float64), reduce="sum")
 
 
+def test_what_is_missing():
+    says(TypeError, ["voxelize: points is None; expected an array"], rc.voxelize, None, GRID)
+    says(TypeError, ["voxelize_depth: depth is None; expected an array"], rc.voxelize_depth, None, CAMERA, GRID)
+    says(TypeError, ["voxel_downsample: points is None; expected an array"], rc.voxel_downsample, None, 1)
+
+
 def test_reductions():
     parts = ["voxelize: reduce is 'median'", "count, occupancy, sum, mean, max or min"]
     says(ValueError, parts, rc.voxelize, POINTS, GRID, reduce="median")
@@ -138,6 +144,8 @@ def test_out_of_the_torch_backend():
 
 
 def test_into_that_is_no_list_of_grids():
+    unsigned = np.zeros(2, np.uint64)
+    says(TypeError, ["voxelize: into is uint64; it must be int64 or int32"], rc.voxelize, BATCH, GRID, into=unsigned)
     says(ValueError, ["voxelize: into[0] = -5 is outside 0..0"], rc.voxelize, BATCH, GRID, into=[-5, -6])
     says(ValueError, ["voxelize: into has shape [2, 1]"], rc.voxelize, BATCH, GRID, into=[[0], [1]])
     says(TypeError, ["voxelize: into"], rc.voxelize, BATCH, GRID, into=[0.5, 1.5])
