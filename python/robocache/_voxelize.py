@@ -609,7 +609,12 @@ def _beside(like: Any, thing: Any, dtype: Any = None) -> Any:
     if not isinstance(thing, np.ndarray):
         if beside_torch and len(thing) > 0 and all(isinstance(part, torch.Tensor) for part in thing):  # type: ignore
             return torch.stack(tuple(thing))  # type: ignore
-        thing = np.asarray(thing, np.int64 if dtype is None and len(thing) == 0 else dtype)
+        try:
+            thing = np.asarray(thing, np.int64 if dtype is None and len(thing) == 0 else dtype)
+        except ValueError:
+            raise ValueError(
+                f"{str(thing)[:60]} makes no array: its parts differ in shape, or something there is no number"
+            ) from None
     if beside_torch:
         return torch.from_numpy(np.ascontiguousarray(thing)).to(like.device)  # type: ignore
     if cupy is not None and isinstance(like, cupy.ndarray):

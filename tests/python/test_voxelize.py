@@ -375,7 +375,7 @@ def test_a_pixel_that_no_ray_reaches_is_not_finite():
 def test_camera_rays_say_what_is_wrong():
     with pytest.raises(ValueError, match=r"camera_rays: intrinsics have shape \[2\]"):
         rc.camera_rays((1, 2), (2, 2), (0, 0, 0, 0))
-    with pytest.raises(ValueError, match="camera_rays: distortion has 6 numbers; .* 4, 5, 8, 12 or 14"):
+    with pytest.raises(ValueError, match=r"camera_rays: distortion has 6 numbers; .* 4, 5, 8, 12 or 14"):
         rc.camera_rays((1, 1, 0, 0), (2, 2), np.zeros(6))
     with pytest.raises(ValueError, match=r"camera_rays: distortion: \[nan, .*; expected finite numbers"):
         rc.camera_rays((1, 1, 0, 0), (2, 2), (np.nan, 0, 0, 0))

@@ -121,6 +121,14 @@ def test_poses_and_boxes():
     assert voxels.values[0, 0, 0] == 4
 
 
+def test_lists_that_make_no_array():
+    sentence = ["[[1, 2], [3]] makes no array", "differ in shape"]
+    says(ValueError, sentence, rc.voxelize, POINTS, GRID, pose=[[1, 2], [3]])
+    says(ValueError, sentence, rc.voxelize, POINTS, GRID, offsets=[[1, 2], [3]])
+    says(ValueError, sentence, rc.voxelize_depth, DEPTH, [[1, 2], [3]], GRID)
+    says(ValueError, ["['fx', 5] makes no array"], rc.voxelize_depth, DEPTH, ["fx", 5], GRID)
+
+
 def test_out_of_the_torch_backend():
     torch = pytest.importorskip("torch")
     points, count = torch.from_numpy(POINTS), torch.zeros(2, 2, 2, dtype=torch.int32)
