@@ -54,7 +54,7 @@ def attention_patch(*, always: bool = False) -> Iterator[None]:
         yield
     finally:
         with _lock:
-            _inside.remove(always)
+            del _inside[-1 - _inside[::-1].index(always)]  # the last such one, which this may be
             if not _inside:
                 functional.scaled_dot_product_attention = _original
 

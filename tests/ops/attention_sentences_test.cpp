@@ -119,9 +119,10 @@ TEST_F(AttentionSentences, SizesOnAGpu) {
     view->strides[2] = 0;
   }
   context.backend = Backend::cuda;
-  EXPECT_EQ(said(),
-            "attention: there are 3 queries of 2 heads for a head of keys, and 1073741825 keys; on a GPU neither queries "
-            "times heads nor keys may be more than 1073741824");
+  EXPECT_EQ(
+      said(),
+      "attention: there are 3 queries of 2 heads for a head of keys, and 1073741825 keys; on a GPU neither queries "
+      "times heads nor keys may be more than 1073741824");
 }
 
 TEST_F(AttentionSentences, Masks) {

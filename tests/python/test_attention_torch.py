@@ -435,6 +435,8 @@ def test_patches_nest_and_hold_for_every_thread(served):
     q, k, v = qkv(kv_heads=4)
     with rc.attention_patch(always=True):
         with rc.attention_patch():
+            with rc.attention_patch(always=True):
+                pass
             F.scaled_dot_product_attention(q, k, v)
             assert served == []
         F.scaled_dot_product_attention(q, k, v)

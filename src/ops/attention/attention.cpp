@@ -284,8 +284,9 @@ class Planner {
     if (device().kind != DeviceKind::cuda) return;
     const std::int64_t rows = plan_.queries * plan_.group();
     if (rows <= most_on_cuda && plan_.keys <= most_on_cuda) return;
-    fail(ErrorKind::value, "there are ", plan_.queries, " queries of ", plan_.group(), " heads for a head of keys, and ",
-         plan_.keys, " keys; on a GPU neither queries times heads nor keys may be more than ", most_on_cuda);
+    fail(ErrorKind::value, "there are ", plan_.queries, " queries of ", plan_.group(),
+         " heads for a head of keys, and ", plan_.keys,
+         " keys; on a GPU neither queries times heads nor keys may be more than ", most_on_cuda);
   }
 
   Speaker speaker_;
