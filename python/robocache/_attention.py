@@ -111,7 +111,7 @@ def attention(
     q_offsets, k_offsets   [B + 1]: sequence b is packed at offsets[b] .. offsets[b + 1]. Lists will do.
     lengths   [B]: how many of the K keys are real; positions count from there. A list will do.
     append    (k, v), [B, G, N, D]: written into k and v behind `lengths` and seen. `lengths` stays as it is. Masks are
-              as long as the cache.
+              as long as the cache, and no other array of the call may lie in its memory.
     layout    "bhqd", or "bqhd" for [B, Q, H, D] of q, k, v and the result.
     return_lse  lse, too: float32 [B, H, Q], packed [H, N]: the natural logarithm of each query's sum of exponentials.
     out       an array to write into: what would be returned, any strides with a contiguous D. Not for JAX.
