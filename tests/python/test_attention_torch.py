@@ -150,6 +150,19 @@ def test_what_no_query_may_see_reaches_no_gradient(name, backend):
             calling.assert_same_bytes(left, right, name)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_a_query_does_see_reaches_every_gradient(dtype, backend):
+    device = "cuda" if backend[0] == "cuda" else "cpu"
+    q, k, v = (torch.randn(1, 2, 40, 32, dtype=dtype, device=device) for _ in range(3))
+    k[0, 0, 7, 3] = torch.nan
+    leaves = [tensor.requires_grad_() for tensor in (q, k, v)]
+    rc.attention(*leaves, causal=True, backend=backend[0]).sum().backward()
+    for tensor in leaves:
+        reached = tensor.grad[0].isnan().any(-1).tolist()
+        first = 7 if tensor is q else 0  # every key is seen by a query that sees the seventh
+        assert reached == [[place >= first for place in range(40)], [False] * 40]
+
+
 @pytest.mark.parametrize("name", [name for name in cases.BY_NAME if "left out" in name])
 def test_what_lies_in_no_sequence_gets_no_gradient(name, backend):
     problem = cases.problem_of(name)
