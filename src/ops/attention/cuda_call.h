@@ -75,6 +75,10 @@ struct Memory {
   static constexpr int row_bytes(int head_dim) { return head_dim * 2 + 16; }
   // Of 64 columns each, which is what the copy engine takes at a time.
   static constexpr int column_blocks(int head_dim) { return (head_dim + 63) / 64; }
+  // Of a tile of keys or values for warpgroups: one, where the last block is full, too.
+  static constexpr int tile_copies(std::int64_t head_dim) {
+    return head_dim % 64 == 0 ? 1 : column_blocks(static_cast<int>(head_dim));
+  }
 };
 
 // Calls f(std::integral_constant<int, padded>{}).
@@ -103,8 +107,8 @@ void with_head_dim(std::int64_t head_dim, const F& f) {
 // How the copy engine finds keys and values of each segment. False: their strides are none that it knows.
 bool set_maps(const Plan& plan, bool wide, CUtensorMap (&maps)[max_attention_segments][2]);
 
-// And 64 rows of queries, where all heads of a query are in the same ones.
-bool set_query_map(const Plan& plan, CUtensorMap& map);
+// And a block's rows of queries, where all heads of a query are in the same one.
+bool set_query_map(const Plan& plan, int rows, CUtensorMap& map);
 
 void run_bf16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);
 void run_f16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);

@@ -245,7 +245,7 @@ void run_half(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) 
   call.aligned = is_aligned(plan) && is_aligned(plan.out, plan.batch);
   call.engine = call.aligned && cuda_machine(device).major >= 9 && (cut.wide || cut.stages > 1) &&
                 set_maps(plan, cut.wide, call.maps);
-  call.engine_queries = cut.wide && call.engine && set_query_map(plan, call.query_map);
+  call.engine_queries = cut.wide && call.engine && set_query_map(plan, cut.row_warps * warp_rows, call.query_map);
   if (cut.wide && !call.engine) cut = cut_of(plan, device, false);
   call.plan = plan;
   if (DataCheck{&plan}.count() > 0) call.box = box;

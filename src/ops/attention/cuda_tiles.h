@@ -142,6 +142,7 @@ __device__ void wait_for_groups() {
 template <int D>
 struct Copier {
   static constexpr int lanes = D <= 32 ? 4 : (D <= 64 ? 8 : (D <= 128 ? 16 : 32));  // of a row
+  static constexpr int rows = warp_size / lanes;                                    // that a warp has at a time
   int column, first, step;
 
   __device__ Copier() : Copier(static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)) {}
@@ -199,11 +200,11 @@ struct Arrivals {
           : "memory");
     }
   }
-  // 64 columns of a block of rows, zeros where there are none.
+  // 64 columns of a block of rows, or all of them after each other (Memory::tile_copies), zeros where there are none.
   __device__ void copy(std::uint32_t to, const CUtensorMap& from, int column, int row, int head, int sequence) const {
     if constexpr (has_copy_engine) {
       asm volatile(
-          "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
+          "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, 0, %4, "
           "%5}], "
           "[%6];" ::"r"(to),
           "l"(&from), "r"(column), "r"(row), "r"(head), "r"(sequence), "r"(address)
@@ -224,6 +225,15 @@ __device__ void copy_queries(std::uint32_t to, const CUtensorMap& from, int colu
 }
 __device__ void bring_near(const CUtensorMap& map) {
   if constexpr (has_copy_engine) asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+// One thread of a warp, which the compiler knows to be one.
+__device__ bool is_chosen() {
+  if constexpr (has_copy_engine) {
+    std::uint32_t chosen;
+    asm volatile("{.reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p;}" : "=r"(chosen));
+    return chosen != 0;
+  }
+  return threadIdx.x % warp_size == 0;
 }
 // What threads have written to shared memory is there before the engine writes, and what set_up() did.
 __device__ void before_engine() {
@@ -489,7 +499,7 @@ class KeySource {
     __syncwarp();
     const int row = static_cast<int>(segment_ == 0 ? s_.first_key : 0) + first - begin_;
     const auto sequence = static_cast<int>(plan_.is_packed() ? 0 : s_.number);
-    if (lane < KeyTile::blocks) {
+    if (lane < Memory::tile_copies(plan_.head_dim)) {
       arrivals.copy(to + lane * KeyTile::block_bytes, maps[segment_][values ? 1 : 0], lane * 64, row, kv_head_,
                     sequence);
     }
