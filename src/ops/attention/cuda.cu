@@ -117,7 +117,7 @@ std::optional<double> cost_of(const Shape& shape, Cut& cut) {
     return std::max<std::int64_t>(divide_up(divide_up(divide_up(count, cut.split), least) * least, keys_of_stage), 1);
   };
   const auto bytes_with = [&](int stages) {
-    return Memory(shape.head_dim, cut.wide, cut.row_warps, cut.key_warps, stages).bytes();
+    return Memory(shape.head_dim, cut.wide, cut.row_warps, cut.key_warps, stages, cut.split).bytes();
   };
   // Blocks that there are registers for on a processor; a ring leaves as much room.
   constexpr int all_registers = 65536;
@@ -169,6 +169,7 @@ Cut best_cut(const Shape& shape) {
       for (int keys = 1; rows * keys <= warps && keys <= 4 && keys <= chunks; ++keys) {
         for (const int split : {1, 2, 3, 4, 5, 6, 8, 16}) {
           if (split > 1 && (!clusters || split > chunks)) continue;
+          if (keys > 1 && Memory::exchanges(shape.head_dim, wide, split)) continue;  // each warp sends for itself
           Cut cut;
           cut.row_warps = rows;
           cut.key_warps = keys;

@@ -211,6 +211,23 @@ struct Arrivals {
           : "memory");
     }
   }
+  // Two floats into a block of the cluster, where these arrivals and `to` are.
+  __device__ void write(std::uint32_t to, float x, float y) const {
+    if constexpr (has_copy_engine) {
+      asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1,%2}, [%3];" ::"r"(to),
+                   "f"(x), "f"(y), "r"(address)
+                   : "memory");
+    }
+  }
+  // From here to the block of the cluster whose arrivals these are, and where `to` is.
+  __device__ void copy_to_block(std::uint32_t to, std::uint32_t from, int bytes) const {
+    if constexpr (has_copy_engine) {
+      asm volatile(
+          "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+          "r"(from), "r"(bytes), "r"(address)
+          : "memory");
+    }
+  }
 };
 // Of queries: of a key head, 64 columns of all heads of so many queries.
 __device__ void copy_queries(std::uint32_t to, const CUtensorMap& from, int column, int query, int kv_head,
@@ -247,6 +264,21 @@ __device__ void write_shared(std::uint32_t to, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(to), "f"(x), "f"(y) : "memory");
 }
 
+__device__ void write_shared(std::uint32_t to, const float (&x)[4]) {
+  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+               : "memory");
+}
+__device__ float2 read_shared_pair(std::uint32_t from) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from));
+  return x;
+}
+__device__ float4 read_shared_quad(std::uint32_t from) {
+  float4 x;
+  asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(from));
+  return x;
+}
+
 // ---- clusters: Hopper and later ------------------------------------------------------------------------------------
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -277,17 +309,26 @@ __device__ float4 read_cluster_quad(std::uint32_t from) {
   return x;
 }
 #undef ROBOCACHE_OF_CLUSTER
-// All that others have written is seen,
+// All that others have written is seen.
 __device__ void wait_for_cluster() {
   if constexpr (has_copy_engine) {
     asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
   }
 }
-// or they have read what they wanted.
+// Others have read what they wanted; in two steps, or in one.
+__device__ void arrive_in_cluster() {
+  if constexpr (has_copy_engine) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ void wait_in_cluster() {
+  if constexpr (has_copy_engine) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 __device__ void leave_cluster() {
-  if constexpr (has_copy_engine) {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
-  }
+  arrive_in_cluster();
+  wait_in_cluster();
+}
+// What counts arrivals is set up before other blocks, which wait in between, send to it.
+__device__ void before_cluster() {
+  if constexpr (has_copy_engine) asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 // Eight elements that may lie anywhere; nullptr: zeros.
@@ -644,14 +685,15 @@ __device__ void wait_for_warps(int barrier, int warps) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(warps * warp_size) : "memory");
 }
 
-// What of keys [begin, end) is one block's of those that split them, in multiples of `least` keys.
-__device__ void take_share(const Units& units, int rank, int least, int& begin, int& end) {
-  if (units.split == 1) return;
+// What of keys [begin, end) is one block's of those that split them, in multiples of `least` keys. How many of them have any.
+__device__ int take_share(const Units& units, int rank, int least, int& begin, int& end) {
   const int all = max(end - begin, 0);
+  if (units.split == 1 || all == 0) return 1;
   const auto share = static_cast<int>(units.by_split.divide(static_cast<std::uint32_t>(all + units.split - 1)));
   const int rounded = (share + least - 1) / least * least;
   begin += rank * rounded;
   end = min(end, begin + rounded);
+  return (all + rounded - 1) / rounded;
 }
 
 // Four elements of a row that is written; aligned: to eight bytes.

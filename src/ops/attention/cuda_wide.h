@@ -6,6 +6,7 @@
 // work, and in the stretches that run once few instructions count for more than fast ones: fetching them takes longest.
 #pragma once
 
+#include "ops/attention/cuda_exchange.h"
 #include "ops/attention/cuda_sums.h"
 #include "ops/attention/cuda_warpgroup.h"
 
@@ -280,10 +281,19 @@ __device__ void pack_weights(std::uint32_t (&packed)[4][4], const float (&weight
   }
 }
 
-// The sums of a warp that is a fourth of a warpgroup.
-template <class T, int D, bool masked>
+// Where they were, other blocks may write then.
+template <int D>
+__device__ void done_with_queries(const Call& call) {
+  if (!Memory::exchanges(D, true, call.units.split)) return;
+  wait_in_cluster();  // all have set up
+  arrive_in_cluster();
+}
+
+// The sums of a warp that is a fourth of a warpgroup. meanwhile(): before the last products are waited for.
+template <class T, int D, bool masked, class Meanwhile>
 __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D>& ring, const WideTile<D>& queries,
-                         Sight& sight, int row_warp, int share, int begin, int end, Sums<D>& sums) {
+                         Sight& sight, int row_warp, int share, int begin, int end, Sums<D>& sums,
+                         const Meanwhile& meanwhile) {
   constexpr int keys = Ring<D>::Stage::keys;
   const Plan& plan = call.plan;
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
@@ -300,7 +310,7 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D>& ring
     before_engine();
     wait_for_warps(0, call.row_warps * call.key_warps);
   }
-  if (first >= end) return;
+  if (first >= end) return done_with_queries<D>(call);
 
   // The greatest score is sought before they are scaled, for which the scale must not be negative.
   const float scale = fabsf(static_cast<float>(plan.scale)) * log2_e;
@@ -389,7 +399,9 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D>& ring
     sums.scale_by(factors);
     pack_weights<T>(weights, scores);
   }
+  done_with_queries<D>(call);
   add();
+  meanwhile();
   wait_for_products<0>();
   are_there(sums.out);
 }
@@ -407,7 +419,7 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D) + 1) * warp_size, 1
   int row_warp = warp;
   for (; row_warp >= call.row_warps && warp < warps; row_warp -= call.row_warps) ++share;
   const int block_rows = call.row_warps * warp_rows;
-  const Memory layout(D, true, call.row_warps, call.key_warps, call.stages);
+  const Memory layout(D, true, call.row_warps, call.key_warps, call.stages, call.units.split);
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
   const Ring<D> ring{shared, shared + layout.arrivals(), call.stages};
   const WideTile<D> queries{shared + layout.stages, block_rows};
@@ -427,7 +439,10 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D) + 1) * warp_size, 1
     begin = static_cast<int>(range.first);
     end = static_cast<int>(range.end);
   }
-  take_share(call.units, rows.rank, Ring<D>::Stage::keys, begin, end);
+  const int busy = take_share(call.units, rows.rank, Ring<D>::Stage::keys, begin, end);
+  const bool exchanges = Memory::exchanges(D, true, call.units.split);
+  const Exchange<D> exchange(call, rows, shared, layout, busy);
+  if (exchanges && threadIdx.x == 0) exchange.set_up();
   __syncthreads();
   if (warp >= warps) {
     give_up_registers<tuning::fetching_registers(D)>();
@@ -440,6 +455,7 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D) + 1) * warp_size, 1
   } else {
     take_registers<tuning::warpgroup_registers(D)>();
     const int threads = warps * warp_size;
+    if (exchanges) arrive_in_cluster();
     Sight sight;
     if constexpr (masked) sight.prepare(plan, rows, block_rows, row_warp * warp_rows);
     after_earlier_work();
@@ -449,8 +465,13 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D) + 1) * warp_size, 1
       end_group();
     }
     Sums<D> sums;
-    sum_keys<T, D, masked>(call, rows, ring, queries, sight, row_warp, share, begin, end, sums);
+    sum_keys<T, D, masked>(call, rows, ring, queries, sight, row_warp, share, begin, end, sums, [&] {
+      if (!exchanges) return;
+      finish(sums);
+      exchange.send_statistics(sums, row_warp);
+    });
     if (plan.append && rows.first == 0) append<T>(plan, rows, rows.rank, call.units.split, threads);
+    if (exchanges) return exchange_rows<T>(call, rows, exchange, sums, row_warp);
     finish_rows<T>(call, rows, shared, layout, sums, block_rows, row_warp * warp_rows, share, threads);
   }
 #endif
