@@ -93,20 +93,19 @@ struct Exchange {
     for (int n = 0; n < strips; ++n) write_shared(to + n * warps * strip, sums.out[n]);
     before_engine();
   }
-  // By one thread of each warp, when all have left what they summed and all blocks have room for what comes.
+  // When all have left what they summed and all blocks have room for what comes: four warps share the blocks that get it.
   __device__ void send(int warp) const {
+    const auto n = static_cast<int>(threadIdx.x % warp_size);
+    if (n >= split - 1 || n % 4 != warp) return;
     const int slice = each * warps * strip;
     const int most_bytes = parcel * warps * strip;
+    const int to = after(n);
+    const int bytes = min(slice, strips * warps * strip - to * slice);
+    std::uint32_t counter = of_block(arrival(n, 0).address, to, rank);
 #pragma unroll 1
-    for (int n = warp; n < split - 1; n += warps) {
-      const int to = after(n);
-      const int bytes = min(slice, strips * warps * strip - to * slice);
-      std::uint32_t counter = of_block(arrival(n, 0).address, to, rank);
-#pragma unroll 1
-      for (int sent = 0; sent < bytes; sent += most_bytes, counter += 8) {
-        Arrivals{counter}.copy_to_block(of_block(came + n * slice + sent, to, rank), left + to * slice + sent,
-                                        min(bytes - sent, most_bytes));
-      }
+    for (int sent = 0; sent < bytes; sent += most_bytes, counter += 8) {
+      Arrivals{counter}.copy_to_block(of_block(came + n * slice + sent, to, rank), left + to * slice + sent,
+                                      min(bytes - sent, most_bytes));
     }
   }
 
@@ -147,7 +146,7 @@ struct Exchange {
     __syncwarp();
   }
 
-  // Adds up what of a warp's rows is this block's to store: its own first, then as it comes, always in the same order.
+  // Adds up what of a warp's rows is this block's to store, always in the same order: later keys last, whose masks take longer.
   template <class T>
   __device__ void merge(const Call& call, const Rows& rows, int warp) const {
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
@@ -186,14 +185,11 @@ struct Exchange {
           for (int k = 0; k < 4; ++k) sums[n][k] = fmaf(addends[k], factors[k / 2], sums[n][k]);
         }
       };
-      if (rank < busy) add(rank, left + rank * slice);
-      int block = rank;
-#pragma unroll 1
-      for (int place = 0; place < split - 1; ++place) {
-        block = block == 0 ? split - 1 : block - 1;
-        if (block >= busy) continue;
-        arrival(place, number).wait(0);
-        add(block, came + place * slice);
+#pragma unroll 2
+      for (int block = 0; block < busy; ++block) {
+        const int place = block < rank ? rank - 1 - block : rank - 1 - block + split;
+        if (block != rank) arrival(place, number).wait(0);
+        add(block, block == rank ? left + rank * slice : came + place * slice);
       }
       if (number + 1 == mine) arrive_in_cluster();  // all that others sent is here
       const int columns = min(static_cast<int>(call.plan.head_dim) - (rank * each + first) * 8, (each - first) * 8);
@@ -221,7 +217,7 @@ __device__ void exchange_rows(const Call& call, const Rows& rows, const Exchange
   wait_in_cluster();
   if (exchange.rank < exchange.busy) {
     wait_for_warps(0, exchange.warps);
-    if (is_chosen()) exchange.send(warp);
+    exchange.send(warp);
     __syncwarp();
   }
   exchange.template merge<T>(call, rows, warp);

@@ -303,6 +303,13 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D>& ring
     sight.look_at(plan, first, end);
     sight.set(plan, rows, queries.rows, row_warp * warp_rows, end);
   }
+  // The greatest score is sought before they are scaled, for which the scale must not be negative.
+  const float scale = fabsf(static_cast<float>(plan.scale)) * log2_e;
+  const bool negative = plan.scale < 0;
+  const Operand left(queries.place(row_warp / 4 * 64, 0));
+  const int query_block = queries.block_bytes();
+  Turn turn, last;
+  turn.forward(share, ring.stages);
   if (call.engine_queries) {
     ring.queries().wait(0);
   } else {
@@ -312,17 +319,10 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D>& ring
   }
   if (first >= end) return done_with_queries<D>(call);
 
-  // The greatest score is sought before they are scaled, for which the scale must not be negative.
-  const float scale = fabsf(static_cast<float>(plan.scale)) * log2_e;
-  const bool negative = plan.scale < 0;
-  const Operand left(queries.place(row_warp / 4 * 64, 0));
-  const int query_block = queries.block_bytes();
   float scores[keys / 8][4];
   float factors[2];
   std::uint32_t weights[keys / 16][4];
   unsigned unseen[2] = {0, 0};
-  Turn turn, last;
-  turn.forward(share, ring.stages);
 
   const auto release = [&](const Turn& of, bool values) {
     if (lane == 0) ring.empty(of.stage, values).arrive();
