@@ -22,6 +22,9 @@ constexpr int warpgroups(int head_dim) { return head_dim <= 128 ? 3 : 2; }
 constexpr int warpgroup_registers(int head_dim) { return head_dim <= 128 ? 152 : 232; }
 constexpr int fetching_registers(int head_dim) { return head_dim <= 128 ? 56 : 40; }
 
+// Whether sums are so many that they had better be sent than be read by those who merge them.
+constexpr bool exchanges(int head_dim) { return head_dim > 128; }
+
 // What a way to cut a call into blocks costs, in microseconds, fitted to a sweep of all cuts of the bench's twelve shapes on an
 // H200: a block has to begin and to end, each stage of keys takes as long as the latencies in it, which more warps on a
 // processor hide only in part, merging takes as long as a thread has elements to merge, and blocks begin one by one. A cut is
