@@ -6,6 +6,7 @@ SDPA with each of its kernels forced, which is skipped where that refuses."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from bench.goals import COMPILED, EAGER, Absent, Row
@@ -121,9 +122,7 @@ class AttentionCase(Row):
 
     def flex(self, inputs: Inputs, function: Callable[..., Any]) -> Call:
         q, k, v = inputs.q, inputs.k, inputs.v
-        blocks = None
-        if self.mask is not None:
-            blocks = create_block_mask(self.flex_mask(inputs), None, None, self.queries, self.keys, device=q.device)
+        blocks = None if self.mask is None else block_mask(self, q.device)
         grouped = self.heads[0] != self.heads[1]
         return lambda: function(q, k, v, block_mask=blocks, enable_gqa=grouped)
 
@@ -173,6 +172,13 @@ class AttentionCase(Row):
         """Queries, keys and values read once, the result written once; backward that again, and the gradients."""
         once = 2 * inputs.q.nbytes + inputs.k.nbytes + inputs.v.nbytes
         return 3 * once if self.gradient else once
+
+
+@functools.cache
+def block_mask(case: AttentionCase, device: torch.device) -> BlockMask:
+    """One for all inputs of a case, which have the same mask: for each other one FlexAttention compiles again."""
+    mask = case.flex_mask(case.make(device.type))
+    return create_block_mask(mask, None, None, case.queries, case.keys, device=device)
 
 
 # ---- the attention of one action of pi0

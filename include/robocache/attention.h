@@ -61,7 +61,9 @@ struct Attention {
   TensorView query_offsets{};         // [B + 1] int32 or int64: packed sequences; then there is one segment
   TensorView key_offsets{};
   TensorView lengths{};  // [B] int32 or int64: how many keys of the only segment are real; a cache with room to grow
-  KeyValues append{};    // [B, G, N, D]: written into the segment behind `lengths`, and seen; `lengths` stays as it is
+  // [B, G, N, D]: written into the segment behind `lengths`, and seen; `lengths` stays as it is. No other array may lie in the
+  // segment's memory.
+  KeyValues append{};
   AttentionMask mask{};  // K is that of all segments together; with `lengths` and `append`, the room of the cache
   double scale = 0;      // 0: 1 / sqrt(D)
   bool check = true;

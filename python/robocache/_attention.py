@@ -43,12 +43,21 @@ class Mask:
         """The mask that `make_att_2d_masks(pad_masks, att_masks)` spells out: of all tokens, as queries and as keys.
 
         pad_masks   bool [B, N]: tokens that are real. Those that are not see nothing, and nobody sees them.
-        att_masks   [B, N] or [N]: 1 where a token begins a new block, which those before it do not see.
+        att_masks   [B, N], [1, N] or [N]: 1 where a token begins a new block, which those before it do not see.
         """
-        library = _namespace(pad_masks)
+        library = _namespace("pad_masks", pad_masks)
+        if _namespace("att_masks", att_masks) is not library:
+            raise TypeError(f"Mask: pad_masks is of type {_kind(pad_masks)} and att_masks of type {_kind(att_masks)}")
+        if pad_masks.dtype != (library.bool if library.__name__ == "torch" else library.bool_):
+            raise TypeError(f"Mask: pad_masks is {pad_masks.dtype}; it must be bool")
+        if pad_masks.shape[-1:] != att_masks.shape[-1:]:
+            raise ValueError(
+                f"Mask: pad_masks has shape {list(pad_masks.shape)} and att_masks {list(att_masks.shape)}; "
+                "both must have all tokens"
+            )
         ranks = library.cumsum(att_masks, -1, dtype=library.int32)
-        nothing = library.iinfo(library.int32).min
-        return Mask(library.where(pad_masks, ranks, nothing), ranks, pad_masks)
+        ranks = library.where(pad_masks, ranks, library.iinfo(library.int32).min)
+        return Mask(ranks, ranks, pad_masks)
 
     def last_queries(self, count: int) -> Mask:
         """The mask of the last `count` queries, over the same keys: a suffix that reads a cached prefix."""
@@ -102,7 +111,7 @@ def attention(
     q_offsets, k_offsets   [B + 1]: sequence b is packed at offsets[b] .. offsets[b + 1]. Lists will do.
     lengths   [B]: how many of the K keys are real; positions count from there. A list will do.
     append    (k, v), [B, G, N, D]: written into k and v behind `lengths` and seen. `lengths` stays as it is. Masks are
-              as long as the cache.
+              as long as the cache, and no other array of the call may lie in its memory.
     layout    "bhqd", or "bqhd" for [B, Q, H, D] of q, k, v and the result.
     return_lse  lse, too: float32 [B, H, Q], packed [H, N]: the natural logarithm of each query's sum of exponentials.
     out       an array to write into: what would be returned, any strides with a contiguous D. Not for JAX.
@@ -182,7 +191,7 @@ def _last(queries: int, count: int) -> slice:
     return slice(queries - count, queries)
 
 
-def _namespace(array: Any) -> Any:
+def _namespace(argument: str, array: Any) -> Any:
     """The functions of an array's library, under the names that NumPy gave them."""
     if _align._compiling():
         return sys.modules["torch"]
@@ -190,5 +199,5 @@ def _namespace(array: Any) -> Any:
     if name in ("jax", "jaxlib"):
         return sys.modules["jax.numpy"]
     if name not in ("numpy", "torch", "cupy"):
-        raise TypeError(f"Mask: pad_masks is of type {_kind(array)}; expected a NumPy, CuPy or JAX array, or a tensor")
+        raise TypeError(f"Mask: {argument} is of type {_kind(array)}; expected a NumPy, CuPy or JAX array, or a tensor")
     return sys.modules[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -10,7 +11,6 @@ from typing import Any
 
 from robocache._attention import Mask, attention
 
-HEAD_DIMS = range(32, 257, 8)
 # As bench/results/h200.json has it: few queries are ours however many keys there are, and of more queries what is small
 # in all; with padding, where torch has but one kernel, what is large too.
 FEW_QUERIES, SMALL, LARGE = 128, 1 << 21, 1 << 23  # SMALL, LARGE: batch x heads x queries x keys
@@ -54,7 +54,7 @@ def attention_patch(*, always: bool = False) -> Iterator[None]:
         yield
     finally:
         with _lock:
-            _inside.remove(always)
+            del _inside[-1 - _inside[::-1].index(always)]  # the last such one, which this may be
             if not _inside:
                 functional.scaled_dot_product_attention = _original
 
@@ -98,11 +98,17 @@ def can_serve(
     """Whether `attention` computes what torch would: where it does not, torch says what is wrong, too."""
     import torch
 
-    if dropout_p != 0 or scale == 0 or not query.ndim == key.ndim == value.ndim == 4 or key.shape != value.shape:
+    if dropout_p != 0 or (scale is not None and not 0 < abs(scale) < math.inf):
         return False
-    if query.dtype not in (torch.bfloat16, torch.float16, torch.float32) or query.shape[-1] not in HEAD_DIMS:
+    if any(part.is_nested or part.ndim != 4 for part in (query, key, value)) or key.shape != value.shape:
         return False
-    if query.dtype == torch.float32 and torch.is_autocast_enabled(query.device.type):  # torch would make it narrower
+    # Not `in range(...)`: torch.compile may not know the number.
+    if not 32 <= query.shape[-1] <= 256 or query.shape[-1] % 8 != 0:
+        return False
+    if query.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        return False
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind) and query.dtype != torch.get_autocast_dtype(kind):  # torch would convert it
         return False
     if any(part.dtype != query.dtype or part.device != query.device for part in (key, value)):
         return False
@@ -141,7 +147,10 @@ def is_padding(attn_mask: Any) -> bool:
     return attn_mask.ndim == 4 and attn_mask.shape[1] == 1 and attn_mask.shape[2] == 1
 
 
-def serve(query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, scale: float | None) -> Any:
+def serve(
+    query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, scale: float | None, heads_last: bool = False
+) -> Any:
+    """[B, H, Q, D] of all; heads_last: the result is [B, Q, H, D]."""
     queries, keys = query.shape[2], key.shape[2]
     if is_causal and queries < keys:  # from the top left, no query sees what comes behind
         key, value = key[:, :, :queries], value[:, :, :queries]
@@ -153,7 +162,11 @@ def serve(query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, sca
             mask = Mask(key_valid=mask[:, 0, 0].expand(query.shape[0], keys))
         else:
             mask = mask.expand(*mask.shape[:-2], queries, keys)
-    return attention(query, key, value, causal=causal, scale=scale, window=window, mask=mask)
+    layout = "bhqd"
+    if heads_last:
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        layout = "bqhd"
+    return attention(query, key, value, causal=causal, scale=scale, window=window, mask=mask, layout=layout)
 
 
 def register_transformers() -> None:
@@ -180,6 +193,8 @@ def _for_transformers(
     **options: Any,
 ) -> tuple[Any, None]:
     """[B, H, Q, D] to [B, Q, H, D]."""
+    if options.get("s_aux") is not None:  # which "sdpa" would pass over in silence
+        raise ValueError("robocache: this model has attention sinks (s_aux), which attention has not; use eager")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = query.shape[2] > 1 and attention_mask is None and causal
     special = any(options.get(name) is not None for name in ("softcap", "position_bias", "cache"))
@@ -189,4 +204,4 @@ def _for_transformers(
         )
 
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **options)
-    return serve(query, key, value, attention_mask, causal, scaling).transpose(1, 2).contiguous(), None
+    return serve(query, key, value, attention_mask, causal, scaling, heads_last=True), None

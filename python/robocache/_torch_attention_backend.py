@@ -37,14 +37,19 @@ class Plan:
 
 def attend(plan: Plan) -> tuple[Tensor, Tensor]:
     """out, as q is typed, and lse [B, H, Q]."""
+    device = plan.q.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        with torch.autocast(device, enabled=False):  # which would multiply in a half type
+            return attend(plan)
     batch, heads, queries, _ = plan.q.shape
     groups, keys = plan.keys.shape[1:3]
-    seen = seen_by(plan).expand(batch, heads, queries, keys).unflatten(1, (groups, -1))
+    shared = (groups, heads // max(groups, 1))
+    seen = seen_by(plan).expand(batch, heads, queries, keys).unflatten(1, shared)
     # What nobody sees, and who sees nothing, may hold NaN, and 0 * NaN would bring it into results and gradients.
     reached, sees = seen.any(3).any(2)[..., None], seen.any(-1, keepdim=True)
     k = torch.where(reached, plan.keys.float(), 0)[:, :, None]
     v = torch.where(reached, plan.values.float(), 0)[:, :, None]
-    q = torch.where(sees, plan.q.float().unflatten(1, (groups, -1)), 0)
+    q = torch.where(sees, plan.q.float().unflatten(1, shared), 0)
     scores = torch.where(seen, (q * plan.scale) @ k.mT, -torch.inf)
     scores = torch.where(sees, scores, 0)
     weights = torch.where(sees, scores.softmax(-1), 0)
@@ -89,7 +94,7 @@ def seen_by(plan: Plan) -> Tensor:
 
 def batched(per_place: Tensor) -> Tensor:
     """[N] or [B, N] to [B or 1, 1, N]."""
-    return per_place.reshape(-1, 1, per_place.shape[-1])
+    return (per_place if per_place.ndim == 2 else per_place[None])[:, None]
 
 
 def in_sequences(offsets: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:

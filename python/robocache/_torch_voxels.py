@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import _core, _torch_voxels_backend
 from ._torch_ops import is_plain, is_wrapped
@@ -25,6 +26,8 @@ from ._torch_run import uses_portable
 from ._voxelize import Grid
 
 DIFFERENTIABLE = ("sum", "mean", "max", "min")
+REDUCTIONS = ("count", "occupancy", *DIFFERENTIABLE)
+is_batched_by_vmap = getattr(getattr(torch._C, "_functorch", None), "is_batchedtensor", lambda tensor: False)
 ARRAYS = ("features", "lengths", "offsets", "into", "pose", "intrinsics", "rays")  # after points or depth
 
 
@@ -109,13 +112,9 @@ def run(
     else:
         made = run_now(tensors, call)
     values = made[:-1]
-    for k, tensor in enumerate(outs):
-        if tensor.shape != values[k].shape or tensor.dtype != values[k].dtype:
-            raise ValueError(
-                f"{operation}: out is {tensor.dtype} {list(tensor.shape)}; expected {values[k].dtype} "
-                f"{list(values[k].shape)}"
-            )
-        tensor.copy_(values[k])
+    check_outs(operation, outs, values)
+    for tensor, value in zip(outs, values, strict=False):
+        tensor.copy_(value)
     if outs:
         values = list(outs)
     return tuple(values) if several else values[0], made[-1]
@@ -124,8 +123,18 @@ def run(
 def without_gradients(tensors: list[Tensor], features: Any, call: Call) -> tuple[list[Tensor], bool]:
     """Only features have one, through sum, mean, max and min."""
     reduced = any(name in DIFFERENTIABLE for name in call.reduce)
+    if not torch.compiler.is_compiling():
+        refuse_transforms(call.operation, tensors, features if reduced else None)
     wanted = reduced and torch.is_grad_enabled() and isinstance(features, Tensor) and features.requires_grad
     return [tensor if wanted and tensor is features else tensor.detach() for tensor in tensors], wanted
+
+
+def refuse_transforms(operation: str, tensors: Sequence[Tensor], features: Any) -> None:
+    """Those of torch.func that would lose what they carry."""
+    if any(is_batched_by_vmap(tensor) for tensor in tensors):
+        raise ValueError(f"{operation}: torch.vmap cannot go through it; give the clouds as a batch")
+    if isinstance(features, Tensor) and forward_ad.unpack_dual(features).tangent is not None:
+        raise ValueError(f"{operation}: it has gradients backward (torch.func.grad, vjp), and none forward (jvp)")
 
 
 def is_traced(tensors: Sequence[Tensor]) -> bool:
@@ -146,6 +155,15 @@ def outs_of(operation: str, reduce: str | Sequence[str], out: Any) -> Sequence[T
     return outs
 
 
+def check_outs(operation: str, outs: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    """All of them, before any is written."""
+    for out, like in zip(outs, expected, strict=False):
+        if out.shape != like.shape or out.dtype != like.dtype:
+            raise ValueError(
+                f"{operation}: out is {out.dtype} {list(out.shape)}; expected {like.dtype} {list(like.shape)}"
+            )
+
+
 # ---- a call as an operator's arguments
 
 
@@ -154,6 +172,9 @@ def pack(
 ) -> tuple[list[Tensor], Call]:
     if not isinstance(grid, (Grid, Lattice)):
         raise TypeError(f"{operation}: grid is of type {type(grid).__name__}; expected a robocache.Grid")
+    for name in (reduce,) if isinstance(reduce, str) else reduce:
+        if name not in REDUCTIONS:
+            raise ValueError(f"{operation}: reduce is {name!r}; expected count, occupancy, sum, mean, max or min")
     main = arrays["depth" if operation == "voxelize_depth" else "points"]
     tensors = [main]
     present = 0
@@ -254,6 +275,9 @@ def engine(tensors: Sequence[Tensor], call: Call, sparse: Sparse | None = None) 
 
 def run_portable(tensors: Sequence[Tensor], call: Call, start: Sequence[Tensor] | None) -> list[Tensor]:
     check_arguments(tensors, call)
+    if start is not None:
+        shapes = [torch.empty_like(tensor, device="meta") for tensor in tensors]
+        check_outs(call.operation, start, voxelize_fake(shapes, *call))
     scene = scene_of(tensors, call)
     features = named(tensors, call).get("features")
     bytes_ = _torch_voxels_backend.dense_bytes(scene, features, call.reduce)

@@ -9,6 +9,7 @@ torch.compile traces. Lists, and NumPy arrays beside tensors of another library,
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -497,12 +498,13 @@ def camera_rays(
 
     intrinsics   (fx, fy, cx, cy) or 3x3.
     size         (height, width), as depth.shape has them.
-    distortion   (k1, k2, p1, p2), with k3 after them, or k3, k4, k5, k6, in OpenCV's order.
+    distortion   in OpenCV's order, as many as it takes: k1, k2, p1, p2, then k3, then k4, k5, k6, then s1 to s4 of a
+                 thin prism, then the tilt of the sensor, 4, 5, 8, 12 or 14 in all.
 
     Solved by Newton's method in float64 and rounded to float32, in which depth is computed too. A pixel that no ray
     reaches (where the model folds back on itself) gets NaN; its points are counted as not finite.
     """
-    matrix = np.asarray(intrinsics, np.float64)
+    matrix = _numbers("intrinsics", intrinsics)
     if matrix.shape == (3, 3):
         fx, fy, cx, cy = matrix[0, 0], matrix[1, 1], matrix[0, 2], matrix[1, 2]
     elif matrix.shape == (4,):
@@ -511,19 +513,25 @@ def camera_rays(
         raise ValueError(
             f"camera_rays: intrinsics have shape {list(matrix.shape)}; expected (fx, fy, cx, cy) or a 3x3 matrix"
         )
-    coefficients = [float(k) for k in np.ravel(np.asarray(distortion))]
-    if len(coefficients) not in (4, 5, 8):
-        raise ValueError(
-            f"camera_rays: distortion has {len(coefficients)} numbers; expected k1, k2, p1, p2, then k3, or k3 to k6"
-        )
-    height, width = size
-    u = (np.arange(width) - cx) / fx
-    v = (np.arange(height) - cy) / fy
-    target_x, target_y = np.broadcast_arrays(u[None, :], v[:, None])
+    if fx == 0 or fy == 0:
+        raise ValueError(f"camera_rays: the focal lengths are {fx:g} and {fy:g}; they must not be 0")
+    lens = _numbers("distortion", distortion).ravel()
+    if len(lens) not in (4, 5, 8, 12, 14):
+        raise ValueError(f"camera_rays: distortion has {len(lens)} numbers; OpenCV's model has 4, 5, 8, 12 or 14")
+    lens = np.concatenate([lens, np.zeros(14 - len(lens))])
+    try:
+        height, width = (operator.index(pixels) for pixels in size)
+    except (TypeError, ValueError):
+        raise TypeError(f"camera_rays: size is {size!r}; expected (height, width)") from None
+    if height < 0 or width < 0:
+        raise ValueError(f"camera_rays: size is {size!r}; it must not be negative")
+    u, v = np.meshgrid((np.arange(width) - cx) / fx, (np.arange(height) - cy) / fy)
+    target = np.stack([u, v, np.ones_like(u)], axis=-1) @ np.linalg.inv(_tilt(*lens[12:])).T
+    target_x, target_y = target[..., 0] / target[..., 2], target[..., 1] / target[..., 2]
     x, y = target_x.copy(), target_y.copy()
     with np.errstate(all="ignore"):
         for _ in range(50):
-            at_x, at_y, (a, b, c, d) = _distort(x, y, coefficients)
+            at_x, at_y, (a, b, c, d) = _distort(x, y, lens)
             determinant = a * d - b * c
             off_x, off_y = at_x - target_x, at_y - target_y
             step_x, step_y = (d * off_x - b * off_y) / determinant, (a * off_y - c * off_x) / determinant
@@ -531,37 +539,58 @@ def camera_rays(
             y -= step_y
             if not np.any(np.abs(step_x) + np.abs(step_y) > 1e-14):
                 break
-        at_x, at_y, _ = _distort(x, y, coefficients)
-        found = (np.hypot(at_x - target_x, at_y - target_y) < 1e-9) & (np.hypot(x, y) < _fold(coefficients))
+        at_x, at_y, _ = _distort(x, y, lens)
+        found = (np.hypot(at_x - target_x, at_y - target_y) < 1e-9) & (np.hypot(x, y) < _fold(lens))
     return np.where(found[..., None], np.stack([x, y], axis=-1), np.nan).astype(np.float32)
 
 
-def _fold(coefficients: Sequence[float]) -> float:
+def _numbers(what: str, given: Any) -> NDArray[np.float64]:
+    try:
+        numbers = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"camera_rays: {what}: {given!r}; expected numbers") from None
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"camera_rays: {what}: {numbers.tolist()}; expected finite numbers")
+    return numbers
+
+
+def _fold(lens: NDArray[np.float64]) -> float:
     """The radius at which the model's radius stops to grow, or has a pole; infinite where it does neither."""
-    k1, k2, _, _, k3, k4, k5, k6 = [*coefficients, 0.0, 0.0, 0.0, 0.0][:8]
+    k1, k2, _, _, k3, k4, k5, k6 = lens[:8]
     top, bottom = np.poly1d([k3, k2, k1, 1]), np.poly1d([k6, k5, k4, 1])  # of the squared radius
     slope = top * bottom + np.poly1d([2, 0]) * (top.deriv() * bottom - top * bottom.deriv())
     roots = [*slope.roots, *bottom.roots]
     return math.sqrt(min((root.real for root in roots if root.real > 0 and abs(root.imag) < 1e-9), default=math.inf))
 
 
-def _distort(x: Any, y: Any, coefficients: Sequence[float]) -> tuple[Any, Any, tuple[Any, Any, Any, Any]]:
+def _tilt(about_x: float, about_y: float) -> NDArray[np.float64]:
+    """Where OpenCV's model puts what is distorted, on a sensor that is tilted by these angles."""
+    (sin_x, cos_x), (sin_y, cos_y) = ((math.sin(angle), math.cos(angle)) for angle in (about_x, about_y))
+    rotation = np.array([[cos_y, 0, -sin_y], [0, 1, 0], [sin_y, 0, cos_y]]) @ np.array(
+        [[1, 0, 0], [0, cos_x, sin_x], [0, -sin_x, cos_x]]
+    )
+    z = rotation[2, 2]
+    return np.array([[z, 0, -rotation[0, 2]], [0, z, -rotation[1, 2]], [0, 0, 1]]) @ rotation
+
+
+def _distort(x: Any, y: Any, lens: NDArray[np.float64]) -> tuple[Any, Any, tuple[Any, Any, Any, Any]]:
     """Where OpenCV's model puts a ray, and the four derivatives of that: x by x, x by y, y by x, y by y."""
-    k1, k2, p1, p2, k3, k4, k5, k6 = [*coefficients, 0.0, 0.0, 0.0, 0.0][:8]
+    k1, k2, p1, p2, k3, k4, k5, k6, s1, s2, s3, s4 = lens[:12]
     r2 = x * x + y * y
     top, bottom = 1 + r2 * (k1 + r2 * (k2 + r2 * k3)), 1 + r2 * (k4 + r2 * (k5 + r2 * k6))
     slope_top, slope_bottom = k1 + r2 * (2 * k2 + r2 * 3 * k3), k4 + r2 * (2 * k5 + r2 * 3 * k6)
     radial = top / bottom
     slope = (slope_top * bottom - top * slope_bottom) / (bottom * bottom)
+    prism_x, prism_y = 2 * (s1 + r2 * 2 * s2), 2 * (s3 + r2 * 2 * s4)
     cross = 2 * (x * y * slope + p1 * x + p2 * y)
     return (
-        x * radial + 2 * p1 * x * y + p2 * (r2 + 2 * x * x),
-        y * radial + p1 * (r2 + 2 * y * y) + 2 * p2 * x * y,
+        x * radial + 2 * p1 * x * y + p2 * (r2 + 2 * x * x) + r2 * (s1 + r2 * s2),
+        y * radial + p1 * (r2 + 2 * y * y) + 2 * p2 * x * y + r2 * (s3 + r2 * s4),
         (
-            radial + 2 * x * x * slope + 2 * p1 * y + 6 * p2 * x,
-            cross,
-            cross,
-            radial + 2 * y * y * slope + 6 * p1 * y + 2 * p2 * x,
+            radial + 2 * x * x * slope + 2 * p1 * y + 6 * p2 * x + prism_x * x,
+            cross + prism_x * y,
+            cross + prism_y * x,
+            radial + 2 * y * y * slope + 6 * p1 * y + 2 * p2 * x + prism_y * y,
         ),
     )
 
@@ -572,12 +601,20 @@ def _beside(like: Any, thing: Any, dtype: Any = None) -> Any:
         return thing
     torch, cupy, jax = (sys.modules.get(name) for name in ("torch", "cupy", "jax"))
     if torch is not None and _align._compiling():
-        return torch.as_tensor(thing, dtype=None if dtype is None else torch.float64, device=like.device)
+        options = {"dtype": None if dtype is None else torch.float64, "device": like.device}
+        if isinstance(thing, (list, tuple)) and any(isinstance(part, (torch.Tensor, np.ndarray)) for part in thing):
+            return torch.stack([torch.as_tensor(part, **options) for part in thing])
+        return torch.as_tensor(thing, **options)
     beside_torch = torch is not None and isinstance(like, torch.Tensor)
     if not isinstance(thing, np.ndarray):
         if beside_torch and len(thing) > 0 and all(isinstance(part, torch.Tensor) for part in thing):  # type: ignore
             return torch.stack(tuple(thing))  # type: ignore
-        thing = np.asarray(thing, np.int64 if dtype is None and len(thing) == 0 else dtype)
+        try:
+            thing = np.asarray(thing, np.int64 if dtype is None and len(thing) == 0 else dtype)
+        except ValueError:
+            raise ValueError(
+                f"{str(thing)[:60]} makes no array: its parts differ in shape, or something there is no number"
+            ) from None
     if beside_torch:
         return torch.from_numpy(np.ascontiguousarray(thing)).to(like.device)  # type: ignore
     if cupy is not None and isinstance(like, cupy.ndarray):
@@ -604,4 +641,4 @@ def _grids(into: Any, grids: int | None) -> int | None:
     numbers = np.asarray(into)
     if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
         return 0 if numbers.size == 0 else 1  # the engine says what is wrong with it
-    return max(int(numbers.max(initial=-1)), 0 if numbers.size else -1) + 1
+    return max(0, int(numbers.max())) + 1 if numbers.size else 0

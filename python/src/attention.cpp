@@ -70,6 +70,7 @@ struct AttentionCall : Call {
       if (op.scale == 0) fail(ErrorKind::value, where, "scale is 0; None is 1 / sqrt(D)");
     }
     if (!given.window.is_none()) parse_window(given.window.ptr());
+    if (given.q.is_none()) fail(ErrorKind::type, where, "q is None; expected an array");
     served = view("q", given.q, Role::values, op.queries);
     view_segments(given);
     view_append(given);
@@ -158,6 +159,20 @@ struct AttentionCall : Call {
     arrays.keep(value);
   }
 
+  // What append writes must be nothing that is read. k and v may lie in one array, side by side.
+  void check_cache() const {
+    if (!op.append.keys || !op.lengths) return;  // or the library says what is missing
+    const auto& [keys, values] = op.segments[0];
+    if (keys.data == values.data && keys.size() > 0) {
+      fail(ErrorKind::value, where, "k and v are one array, and append writes to both");
+    }
+    for (const Input& input : inputs) {
+      if (input.view == &keys || input.view == &values) continue;
+      check_apart(where, keys, input.argument, *input.view, "k");
+      check_apart(where, values, input.argument, *input.view, "v");
+    }
+  }
+
   // A Mask, or a dense array.
   void view_mask(PyObject* mask) {
     const MaskType& known = mask_type();
@@ -216,6 +231,7 @@ nb::object attention(Argument q, Argument k, Argument v, Argument causal, Argume
                                    layout, check, backend});
   const bool with_lse = parse_flag(call.where, "return_lse", return_lse.ptr());
   if (!call.served) return not_implemented();
+  call.check_cache();
   Outputs outputs(call.where, call.arrays, 2);
   TensorView result;
   if (out.is_none()) {

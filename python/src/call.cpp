@@ -21,12 +21,13 @@ std::pair<std::uintptr_t, std::uintptr_t> extent(const TensorView& view) {
 
 }  // namespace
 
-void check_apart(const Where& where, const TensorView& out, const char* argument, const TensorView& input) {
+void check_apart(const Where& where, const TensorView& out, const char* argument, const TensorView& input,
+                 const char* written) {
   if (!input || out.size() == 0 || input.size() == 0) return;
   const auto [begin, end] = extent(out);
   const auto [other_begin, other_end] = extent(input);
   if (begin >= other_end || other_begin >= end) return;
-  fail(ErrorKind::value, where, "out overlaps ", argument, " in memory; pass an array of its own");
+  fail(ErrorKind::value, where, written, " overlaps ", argument, " in memory; pass an array of its own");
 }
 
 }  // namespace robocache::python

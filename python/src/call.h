@@ -15,9 +15,10 @@
 
 namespace robocache::python {
 
-// Throws where out= and an input lie in the same memory, from the first to the last byte of each. That they take turns in
-// it is not seen: whether strided arrays really meet is a hard question.
-void check_apart(const Where& where, const TensorView& out, const char* argument, const TensorView& input);
+// Throws where what is written, out= or another argument, and an input lie in the same memory, from the first to the last
+// byte of each. That they take turns in it is not seen: whether strided arrays really meet is a hard question.
+void check_apart(const Where& where, const TensorView& out, const char* argument, const TensorView& input,
+                 const char* written = "out");
 
 inline nanobind::object not_implemented() { return nanobind::borrow(Py_NotImplemented); }
 

@@ -200,6 +200,11 @@ struct SceneCall : Call {
     if (served) inputs.push_back({argument, view});
     return served;
   }
+  // That of points or pixels, without which there is no call.
+  bool view_main(const char* argument, nb::handle array, TensorView& view) {
+    if (array.is_none()) fail(ErrorKind::type, where, argument, " is None; expected an array");
+    return view_input(argument, array, Role::integers, view);
+  }
   bool view_scene(Scene& scene, nb::handle features, nb::handle into, nb::handle pose) {
     scene.crop = crop;
     bool served = view_input("features", features, Role::values, scene.features);
@@ -500,7 +505,7 @@ nb::object voxelize(Argument points, Argument grid, Argument features, Argument 
   call.parse(grid, reduce, packed, empty, crop, crop_frame, accumulate, check);
   const bool sparse = call.parse_layout(layout, first, max_voxels, out);
   Clouds clouds;
-  bool served = call.view_input("points", points, Role::integers, clouds.points);
+  bool served = call.view_main("points", points, clouds.points);
   served &= call.view_input("lengths", lengths, Role::integers, clouds.lengths);
   served &= call.view_input("offsets", offsets, Role::integers, clouds.offsets);
   served &= call.view_scene(clouds, features, into, pose);
@@ -528,7 +533,7 @@ nb::object voxelize_depth(Argument depth, Argument intrinsics, Argument rays, Ar
   call.parse(grid, reduce, packed, empty, crop, crop_frame, accumulate, check);
   const bool sparse = call.parse_layout(layout, first, max_voxels, out);
   DepthImages images = parse_images(call.where, depth_scale, depth_min, depth_max, invalid);
-  bool served = call.view_input("depth", depth, Role::integers, images.depth);
+  bool served = call.view_main("depth", depth, images.depth);
   served &= call.view_input("intrinsics", intrinsics, Role::integers, images.intrinsics);
   served &= call.view_input("rays", rays, Role::integers, images.rays);
   served &= call.view_scene(images, features, into, pose);
@@ -558,7 +563,7 @@ nb::object voxel_downsample(Argument points, Argument voxel_size, Argument origi
   call.parse_crop(crop, crop_frame);
   const SparseOptions options{.check = parse_flag(call.where, "check", check.ptr())};
   Clouds clouds;
-  bool served = call.view_input("points", points, Role::integers, clouds.points);
+  bool served = call.view_main("points", points, clouds.points);
   served &= call.view_input("lengths", lengths, Role::integers, clouds.lengths);
   served &= call.view_input("offsets", offsets, Role::integers, clouds.offsets);
   served &= call.view_scene(clouds, features, nb::none(), pose);

@@ -68,14 +68,15 @@ struct CudaMachine {
 };
 const CudaMachine& cuda_machine(int device);
 
-// Scratch of a call, from the caller's workspace where there is one.
+// Scratch of a call, from the caller's workspace where there is one; nullptr where no bytes are wanted.
 class CudaScratch {
  public:
   CudaScratch(const Workspace& workspace, int device, std::size_t bytes, cudaStream_t stream)
-      : owned_(workspace.allocate == nullptr),
-        device_(device),
-        stream_(stream),
-        data_(owned_ ? cuda_allocate(device, bytes, stream) : workspace.allocate(workspace.state, bytes)) {}
+      : owned_(workspace.allocate == nullptr && bytes > 0), device_(device), stream_(stream) {
+    if (bytes > 0) {
+      data_ = owned_ ? cuda_allocate(device, bytes, stream) : workspace.allocate(workspace.state, bytes);
+    }
+  }
   ~CudaScratch() {
     if (owned_) cuda_free(device_, data_, stream_);
   }
@@ -87,7 +88,7 @@ class CudaScratch {
   bool owned_;
   int device_;
   cudaStream_t stream_;
-  void* data_;
+  void* data_ = nullptr;
 };
 
 // Launches a kernel of which every thread calls after_earlier_work(). On GPUs that can (Hopper and later) its blocks are

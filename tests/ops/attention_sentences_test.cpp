@@ -109,6 +109,22 @@ TEST_F(AttentionSentences, Devices) {
   EXPECT_EQ(said(), "attention: backend cuda needs arrays on a GPU, and these are on the CPU");
 }
 
+TEST_F(AttentionSentences, SizesOnAGpu) {
+  constexpr std::int64_t many = (std::int64_t{1} << 30) + 1;
+  for (TensorView* view : {&call.queries, &call.segments[0].keys, &call.segments[0].values, &out, &lse}) {
+    view->device = {DeviceKind::cuda, 0};
+  }
+  for (TensorView* view : {&call.segments[0].keys, &call.segments[0].values}) {  // one key, expanded
+    view->shape[2] = many;
+    view->strides[2] = 0;
+  }
+  context.backend = Backend::cuda;
+  EXPECT_EQ(
+      said(),
+      "attention: there are 3 queries of 2 heads for a head of keys, and 1073741825 keys; on a GPU neither queries "
+      "times heads nor keys may be more than 1073741824");
+}
+
 TEST_F(AttentionSentences, Masks) {
   const auto ints = [&](std::int64_t size) { return TensorView::contiguous(ranks, DType::i32, {size}); };
   const auto bools = [&](std::initializer_list<std::int64_t> shape) {

@@ -400,7 +400,7 @@ TEST_F(TsdfSentences, Images) {
   images.poses = TensorView::contiguous(poses, DType::f64, {4, 4, 2});
   EXPECT_EQ(said(), "tsdf: pose has shape [4, 4, 2]; expected [4, 4] or [clouds, 4, 4]");
   images.poses = TensorView::contiguous(poses, DType::f64, {1, 4, 4});
-  EXPECT_EQ(said(), "tsdf: pose has shape [1, 4, 4] for 2 clouds");
+  EXPECT_EQ(said(), "tsdf: pose has shape [1, 4, 4] for 2 cameras; expected one for all, or one for each");
   images.poses = {};
   context.backend = Backend::cuda;
   EXPECT_EQ(said(), "tsdf: backend cuda needs arrays on a GPU, and these are on the CPU");

@@ -51,19 +51,26 @@ def bounds(name: str) -> tuple[float, float]:
     does in the same dtype. The largest of many roundings is luck, and weights that are rounded to the dtype, as tensor
     cores want them, add to it; the mean is not. Where torch is exact because a row sees one key, of weight 1, the
     rounding of a weight near 1 stays: half a unit on average, a unit at most."""
-    import torch
-
     problem = cases.problem_of(name)
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        made = [calling.to_numpy(sdpa(s, problem.q.dtype)) for s in oracle.sequences(problem)]
     expected = truth(name).out
-    theirs = oracle.joined(problem, made)
+    theirs = math_path(name)
     unit = half_unit(problem.q.dtype)
     rounding = unit / 2 * spread(expected, 0 * expected), unit * float(np.abs(expected).max(initial=0))
     return (
         max(1.5 * spread(theirs, expected), rounding[0]) + tiny(expected),
         max(2 * worst(theirs, expected), rounding[1]) + tiny(expected),
     )
+
+
+@functools.cache
+def math_path(name: str) -> np.ndarray:
+    """out of torch's math path in the same dtype."""
+    import torch
+
+    problem = cases.problem_of(name)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        made = [calling.to_numpy(sdpa(s, problem.q.dtype)) for s in oracle.sequences(problem)]
+    return oracle.joined(problem, made)
 
 
 def half_unit(dtype: np.dtype) -> float:

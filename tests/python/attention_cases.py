@@ -186,6 +186,19 @@ def _cases() -> list[Case]:
     plain("no keys", keys=0)
     plain("no queries", queries=0)
     plain("no batch", batch=0)
+    plain("no heads", heads=0)
+
+    def masked_away(generator: np.random.Generator, queries: int, keys: int) -> Problem:
+        problem = make(generator, queries=queries, keys=keys)
+        problem.mask |= {
+            "query_rank": np.zeros((2, queries), np.int32),
+            "key_rank": np.zeros(keys, np.int32),
+            "key_valid": np.ones((2, keys), bool),
+        }
+        return problem
+
+    add("no keys, masks", lambda generator: masked_away(generator, 17, 0))
+    add("no queries, masks", lambda generator: masked_away(generator, 0, 33))
     plain("one query", queries=1, keys=300)
     plain("many queries", batch=1, heads=1, queries=300, keys=3)
     plain("bqhd", layout="bqhd", kv_heads=2)

@@ -85,6 +85,7 @@ def zeros(*shape: int, dtype: type = np.float32) -> np.ndarray:
     ("error", "parts", "arrays"),
     [
         (TypeError, ["attention: q is of type list"], ([1, 2], K, K)),
+        (TypeError, ["attention: q is None"], (None, K, K)),
         (
             TypeError,
             ["attention: queries are float64", "bfloat16, float16 or float32"],
@@ -151,6 +152,20 @@ def test_append():
     assert all((part == 0).all() for part in cache)
 
 
+def test_append_writes_nothing_that_is_read():
+    whole = zeros(2, 2, 2, 9, 32)  # k and v side by side
+    k, v = whole[:, 0], whole[:, 1]
+    new = zeros(2, 2, 2, 32)
+    rc.attention(Q, k, v, lengths=[0, 3], append=(new, new))
+    for parts, arrays, append in [
+        (["attention: k and v are one array, and append writes to both"], (Q, k, k), (new, new)),
+        (["attention: k overlaps append[0] in memory"], (Q, k, v.copy()), (k[:, :, 2:4], new)),
+        (["attention: v overlaps append[1] in memory"], (Q, k.copy(), v), (new, v[:, :, 2:4])),
+        (["attention: k overlaps q in memory"], (k[:, :, 5:8], k, v.copy()), (new, new)),
+    ]:
+        says(ValueError, parts, rc.attention, *arrays, lengths=[0, 3], append=append)
+
+
 def test_out():
     out = np.empty_like(Q)
     assert rc.attention(Q, K, K, out=out) is out
@@ -171,6 +186,8 @@ def test_nothing_is_written_where_something_is_wrong():
 
 def test_mixed_libraries():
     torch = pytest.importorskip("torch")
+    parts = ["Mask: pad_masks is of type torch.Tensor and att_masks of type numpy.ndarray"]
+    says(TypeError, parts, rc.Mask.from_openpi, torch.ones(2, 5, dtype=torch.bool), np.ones((2, 5)))
     parts = ["attention: k is a NumPy array, but q is a torch tensor"]
     says(TypeError, parts, rc.attention, torch.zeros(2, 4, 3, 32), K, K)
     parts = ["attention: mask.key_valid is a NumPy array, but q is a torch tensor"]
@@ -180,7 +197,14 @@ def test_mixed_libraries():
 
 
 def test_masks_of_openpi():
-    says(TypeError, ["Mask: pad_masks is of type list"], rc.Mask.from_openpi, [True], [1])
+    pad = np.ones((2, 5), bool)
+    for error, parts, masks in [
+        (TypeError, ["Mask: pad_masks is of type list"], ([True], [1])),
+        (TypeError, ["Mask: att_masks is of type list"], (pad, [1, 0, 0, 0, 0])),
+        (TypeError, ["Mask: pad_masks is int32", "bool"], (pad.astype(np.int32), pad)),
+        (ValueError, ["Mask: pad_masks has shape [2, 5] and att_masks [2, 4]"], (pad, pad[:, :4])),
+    ]:
+        says(error, parts, rc.Mask.from_openpi, *masks)
     says(ValueError, ["Mask: last_queries(4) of 3 queries"], rc.Mask(*RANKS).last_queries, 4)
     says(ValueError, ["Mask: last_queries(-1) of 3 queries"], rc.Mask(*RANKS).last_queries, -1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import threading
 
 import attention_calling as attending
@@ -149,6 +150,19 @@ def test_what_no_query_may_see_reaches_no_gradient(name, backend):
             calling.assert_same_bytes(left, right, name)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_a_query_does_see_reaches_every_gradient(dtype, backend):
+    device = "cuda" if backend[0] == "cuda" else "cpu"
+    q, k, v = (torch.randn(1, 2, 40, 32, dtype=dtype, device=device) for _ in range(3))
+    k[0, 0, 7, 3] = torch.nan
+    leaves = [tensor.requires_grad_() for tensor in (q, k, v)]
+    rc.attention(*leaves, causal=True, backend=backend[0]).sum().backward()
+    for tensor in leaves:
+        reached = tensor.grad[0].isnan().any(-1).tolist()
+        first = 7 if tensor is q else 0  # every key is seen by a query that sees the seventh
+        assert reached == [[place >= first for place in range(40)], [False] * 40]
+
+
 @pytest.mark.parametrize("name", [name for name in cases.BY_NAME if "left out" in name])
 def test_what_lies_in_no_sequence_gets_no_gradient(name, backend):
     problem = cases.problem_of(name)
@@ -243,6 +257,13 @@ def test_portable_says_what_is_wrong_with_the_words_of_the_engine():
     for error, parts, options in pairs:
         for backend in (None, "torch"):
             says(error, parts, rc.attention, q, k, v, backend=backend, **options)
+
+
+def test_portable_computes_in_float32_inside_of_autocast():
+    q, k, v = qkv()
+    expected = rc.attention(q, k, v, backend="torch")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(rc.attention(q, k, v, backend="torch"), expected)
 
 
 # ---- torch.compile
@@ -388,17 +409,38 @@ def test_patched_sdpa_falls_back(served):
         lambda: F.scaled_dot_product_attention(q.double(), k.double(), v.double()),
         lambda: F.scaled_dot_product_attention(q[0], k[0], v[0]),
         lambda: F.scaled_dot_product_attention(q, k, v[..., :16]),
+        lambda: F.scaled_dot_product_attention(q, k, v, scale=0.0),
+        lambda: F.scaled_dot_product_attention(q, k, v, scale=math.inf).isnan(),
     ]
     expected = [call() for call in calls]
     with rc.attention_patch(always=True):
         for call, right in zip(calls, expected, strict=True):
             assert torch.equal(call(), right)
         F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
-        with torch.autocast("cpu", torch.bfloat16):
-            assert F.scaled_dot_product_attention(q, k, v).dtype == torch.bfloat16
+        for dtype, other in ((torch.bfloat16, torch.float16), (torch.float16, torch.bfloat16)):
+            with torch.autocast("cpu", dtype):
+                for given in (torch.float32, other):  # torch makes one dtype of all
+                    made = F.scaled_dot_product_attention(*(part.to(given) for part in (q, k, v)))
+                    assert made.dtype == dtype
     with rc.attention_patch():
         F.scaled_dot_product_attention(q, k, v)  # on the CPU it is not asked whether it is faster
     assert served == []
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_patched_sdpa_leaves_nested_tensors_alone(layout, served):
+    parts = [torch.randn(n, 4, 64, generator=torch.Generator().manual_seed(n)) for n in (3, 5)]
+    if layout == torch.strided:
+        x = torch.nested.nested_tensor([part.transpose(0, 1).contiguous() for part in parts])
+    else:
+        x = torch.nested.nested_tensor(parts, layout=layout).transpose(1, 2)
+    expected = F.scaled_dot_product_attention(x, x, x)
+    with rc.attention_patch(always=True):
+        made = F.scaled_dot_product_attention(x, x, x)
+    assert served == []
+    for left, right in zip(made.unbind(), expected.unbind(), strict=True):
+        assert torch.equal(left, right)
 
 
 def test_patches_nest_and_hold_for_every_thread(served):
@@ -406,6 +448,8 @@ def test_patches_nest_and_hold_for_every_thread(served):
     q, k, v = qkv(kv_heads=4)
     with rc.attention_patch(always=True):
         with rc.attention_patch():
+            with rc.attention_patch(always=True):
+                pass
             F.scaled_dot_product_attention(q, k, v)
             assert served == []
         F.scaled_dot_product_attention(q, k, v)
@@ -435,6 +479,21 @@ def test_compile_inside_of_the_patch():
     with rc.attention_patch(always=True):
         made = compiled(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))(q, k, v)
     torch.testing.assert_close(made, expected)
+
+
+def test_compile_inside_of_the_patch_with_sizes_that_change():
+    torch._dynamo.reset()
+    call = torch.compile(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        fullgraph=True,
+        dynamic=True,
+        backend="aot_eager",
+    )
+    for queries, keys in ((9, 9), (5, 20), (20, 5)):
+        arrays = qkv(queries=queries, keys=keys, kv_heads=4)
+        expected = F.scaled_dot_product_attention(*arrays, is_causal=True)
+        with rc.attention_patch(always=True):
+            torch.testing.assert_close(call(*arrays), expected)
 
 
 def test_the_patch_on_cuda(cuda, served):
@@ -488,6 +547,13 @@ def test_transformers(through_the_patch, served, monkeypatch):
         torch.testing.assert_close(made[real], expected[real], rtol=1e-4, atol=1e-4)
         assert torch.equal(again, greedy)
         served.clear()
+
+
+def test_transformers_with_sinks_is_refused():
+    from robocache._attention_patch import _for_transformers
+
+    arrays = qkv(kv_heads=4)
+    says(ValueError, ["attention sinks"], _for_transformers, None, *arrays, None, s_aux=torch.zeros(4))
 
 
 # ---- CUDA

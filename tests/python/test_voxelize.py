@@ -308,13 +308,24 @@ def test_depth_equals_the_cloud_that_it_is(backend):
 
 def redistorted(rays: np.ndarray, distortion) -> np.ndarray:
     """OpenCV's forward model, from its documentation."""
-    k1, k2, p1, p2, k3, k4, k5, k6 = [*distortion, 0, 0, 0, 0][:8]
+    k1, k2, p1, p2, k3, k4, k5, k6, s1, s2, s3, s4, tau_x, tau_y = [*distortion, *[0] * 10][:14]
     x, y = rays[..., 0], rays[..., 1]
     r2 = x**2 + y**2
     radial = (1 + k1 * r2 + k2 * r2**2 + k3 * r2**3) / (1 + k4 * r2 + k5 * r2**2 + k6 * r2**3)
+    seen = [
+        x * radial + 2 * p1 * x * y + p2 * (r2 + 2 * x**2) + s1 * r2 + s2 * r2**2,
+        y * radial + p1 * (r2 + 2 * y**2) + 2 * p2 * x * y + s3 * r2 + s4 * r2**2,
+        np.ones_like(x),
+    ]
+    cos_x, sin_x, cos_y, sin_y = np.cos(tau_x), np.sin(tau_x), np.cos(tau_y), np.sin(tau_y)
+    turned = [
+        cos_y * seen[0] + sin_y * (sin_x * seen[1] - cos_x * seen[2]),
+        cos_x * seen[1] + sin_x * seen[2],
+        sin_y * seen[0] + cos_y * (cos_x * seen[2] - sin_x * seen[1]),
+    ]
+    r13, r23, r33 = -sin_y * cos_x, sin_x, cos_y * cos_x
     return np.stack(
-        [x * radial + 2 * p1 * x * y + p2 * (r2 + 2 * x**2), y * radial + p1 * (r2 + 2 * y**2) + 2 * p2 * x * y],
-        axis=-1,
+        [(r33 * turned[0] - r13 * turned[2]) / turned[2], (r33 * turned[1] - r23 * turned[2]) / turned[2]], axis=-1
     )
 
 
@@ -325,6 +336,9 @@ def redistorted(rays: np.ndarray, distortion) -> np.ndarray:
         (-0.28, 0.07, 0.0002, 0.00002),
         (0.1, -0.2, 0.001, -0.002, 0.05),
         (0.5, -2.4, 0.0004, -0.0003, 1.4, 0.4, -2.2, 1.3),
+        (-0.28, 0.07, 0.0002, 0.00002, 0.01, 0.02, -0.03, 0.001, 0.01, -0.02, 0.005, 0.003),
+        (-0.28, 0.07, 0.0002, 0.00002, 0.01, 0.02, -0.03, 0.001, 0.01, -0.02, 0.005, 0.003, 0.1, -0.2),
+        (-0.28, 0.07, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
     ],
 )
 def test_camera_rays_distort_back_to_their_pixels(distortion):
@@ -361,5 +375,16 @@ def test_a_pixel_that_no_ray_reaches_is_not_finite():
 def test_camera_rays_say_what_is_wrong():
     with pytest.raises(ValueError, match=r"camera_rays: intrinsics have shape \[2\]"):
         rc.camera_rays((1, 2), (2, 2), (0, 0, 0, 0))
-    with pytest.raises(ValueError, match="camera_rays: distortion has 12 numbers"):
-        rc.camera_rays((1, 1, 0, 0), (2, 2), np.zeros(12))
+    with pytest.raises(ValueError, match=r"camera_rays: distortion has 6 numbers; .* 4, 5, 8, 12 or 14"):
+        rc.camera_rays((1, 1, 0, 0), (2, 2), np.zeros(6))
+    with pytest.raises(ValueError, match=r"camera_rays: distortion: \[nan, .*; expected finite numbers"):
+        rc.camera_rays((1, 1, 0, 0), (2, 2), (np.nan, 0, 0, 0))
+    with pytest.raises(TypeError, match="camera_rays: intrinsics: 'pinhole'; expected numbers"):
+        rc.camera_rays("pinhole", (2, 2))
+    with pytest.raises(ValueError, match="camera_rays: the focal lengths are 0 and 5"):
+        rc.camera_rays((0, 5, 1, 1), (2, 2))
+    for size in (5, (2.5, 2), (1, 2, 3)):
+        with pytest.raises(TypeError, match=r"camera_rays: size is .*; expected \(height, width\)"):
+            rc.camera_rays((1, 1, 0, 0), size)
+    with pytest.raises(ValueError, match=r"camera_rays: size is \(-2, 3\)"):
+        rc.camera_rays((1, 1, 0, 0), (-2, 3))

@@ -70,6 +70,12 @@ def test_points_and_features():
     says(TypeError, parts, rc.voxelize, POINTS, GRID, features=FEATURES.astype(np.float64), reduce="sum")
 
 
+def test_what_is_missing():
+    says(TypeError, ["voxelize: points is None; expected an array"], rc.voxelize, None, GRID)
+    says(TypeError, ["voxelize_depth: depth is None; expected an array"], rc.voxelize_depth, None, CAMERA, GRID)
+    says(TypeError, ["voxel_downsample: points is None; expected an array"], rc.voxel_downsample, None, 1)
+
+
 def test_reductions():
     parts = ["voxelize: reduce is 'median'", "count, occupancy, sum, mean, max or min"]
     says(ValueError, parts, rc.voxelize, POINTS, GRID, reduce="median")
@@ -115,6 +121,14 @@ def test_poses_and_boxes():
     assert voxels.values[0, 0, 0] == 4
 
 
+def test_lists_that_make_no_array():
+    sentence = ["[[1, 2], [3]] makes no array", "differ in shape"]
+    says(ValueError, sentence, rc.voxelize, POINTS, GRID, pose=[[1, 2], [3]])
+    says(ValueError, sentence, rc.voxelize, POINTS, GRID, offsets=[[1, 2], [3]])
+    says(ValueError, sentence, rc.voxelize_depth, DEPTH, [[1, 2], [3]], GRID)
+    says(ValueError, ["['fx', 5] makes no array"], rc.voxelize_depth, DEPTH, ["fx", 5], GRID)
+
+
 def test_out_of_the_torch_backend():
     torch = pytest.importorskip("torch")
     points, count = torch.from_numpy(POINTS), torch.zeros(2, 2, 2, dtype=torch.int32)
@@ -124,9 +138,22 @@ def test_out_of_the_torch_backend():
         says(TypeError, parts, rc.voxelize, points, GRID, out=(count,), **several)
         says(TypeError, parts, rc.voxelize, points, GRID, out=count, **several)
         says(TypeError, ["voxelize: out is of type tuple"], rc.voxelize, points, GRID, out=(count,), backend=backend)
+        # Nothing is written where one of them is wrong.
+        count.fill_(7)
+        small = torch.zeros(2, 2, dtype=torch.uint8)
+        says(ValueError, ["[2, 2]; expected", "[2, 2, 2]"], rc.voxelize, points, GRID, out=(count, small), **several)
+        assert bool((count == 7).all())
+        small = torch.zeros(2, 2, dtype=torch.int32)
+        adding = {"accumulate": True, "backend": backend}
+        says(ValueError, ["[2, 2]; expected", "[2, 2, 2]"], rc.voxelize, points, GRID, out=small, **adding)
+        bits = torch.zeros(2, 2, 2, dtype=torch.uint8)
+        adding |= {"reduce": "occupancy", "packed": True}
+        says(ValueError, ["[2, 2, 2]; expected", "[2, 2, 1]"], rc.voxelize, points, GRID, out=bits, **adding)
 
 
 def test_into_that_is_no_list_of_grids():
+    unsigned = np.zeros(2, np.uint64)
+    says(TypeError, ["voxelize: into is uint64; it must be int64 or int32"], rc.voxelize, BATCH, GRID, into=unsigned)
     says(ValueError, ["voxelize: into[0] = -5 is outside 0..0"], rc.voxelize, BATCH, GRID, into=[-5, -6])
     says(ValueError, ["voxelize: into has shape [2, 1]"], rc.voxelize, BATCH, GRID, into=[[0], [1]])
     says(TypeError, ["voxelize: into"], rc.voxelize, BATCH, GRID, into=[0.5, 1.5])

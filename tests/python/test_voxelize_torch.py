@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import calling
 import numpy as np
 import pytest
@@ -205,6 +207,23 @@ def test_torch_func_grad():
     assert 0 < inside.sum() < inside.numel()
 
 
+@pytest.mark.parametrize("backend", [None, "torch"])
+def test_torch_func_says_what_it_cannot(backend):
+    points, features = problem()
+
+    def mean(f, **options):
+        return rc.voxelize(points, GRID, features=f, reduce="mean", backend=backend, **options).values
+
+    def thinned(f):
+        return rc.voxel_downsample(points, 0.5, features=f, backend=backend).features
+
+    for function in (mean, functools.partial(mean, layout="sparse"), thinned):
+        with pytest.raises(ValueError, match=r"it has gradients backward .* and none forward"):
+            torch.func.jvp(function, (features,), (features,))
+    with pytest.raises(ValueError, match=r"torch\.vmap cannot go through it; give the clouds as a batch"):
+        torch.vmap(lambda p: rc.voxelize(p, GRID, backend=backend).values)(points)
+
+
 # ---- torch.compile -----------------------------------------------------------------------------------------------
 
 
@@ -242,6 +261,19 @@ def test_compiled_depth():
         assert torch.equal(left, right)
 
 
+def test_compiled_with_lists_of_tensors_and_arrays():
+    points, _ = problem()
+    pose = torch.eye(4)
+    pose[0, 3] = 0.25
+    expected = rc.voxelize(points, GRID, pose=[pose, pose]).values
+    assert torch.equal(compiled(lambda p, t: rc.voxelize(p, GRID, pose=[t, t]).values)(points, pose), expected)
+    array = pose.double().numpy()
+    assert torch.equal(compiled(lambda p: rc.voxelize(p, GRID, pose=[array, array]).values)(points), expected)
+    depth, numbers = torch.ones(4, 5), [torch.tensor(x) for x in (5.0, 5.0, 2.0, 1.0)]
+    seen = compiled(lambda d, n: rc.voxelize_depth(d, n, GRID).values)(depth, numbers)
+    assert torch.equal(seen, rc.voxelize_depth(depth, (5.0, 5.0, 2.0, 1.0), GRID).values)
+
+
 def test_compiled_out():
     def step(points, out):
         return rc.voxelize(points, GRID, out=out).values
@@ -250,6 +282,13 @@ def test_compiled_out():
     out = torch.zeros(2, 4, 4, 4, dtype=torch.int32)
     compiled(step)(points, out)
     assert torch.equal(out, rc.voxelize(points, GRID).values)
+
+
+def test_an_unknown_reduction_is_named_where_it_is_traced_too():
+    points, features = problem()
+    function = torch.compile(lambda p: rc.voxelize(p, GRID, features=features, reduce="median").values, backend="eager")
+    with pytest.raises(ValueError, match="voxelize: reduce is 'median'; expected count, occupancy, sum, mean, max or"):
+        function(points)
 
 
 def test_the_operator_is_well_formed():

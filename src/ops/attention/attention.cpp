@@ -24,6 +24,8 @@ using namespace attention_op;
 namespace {
 
 constexpr std::int64_t least_head_dim = 32, most_head_dim = 256, head_dim_step = 8;
+// Of a sequence on a GPU, whose kernels count keys, and queries times the heads of a key head, in 32 bits and a tile beyond.
+constexpr std::int64_t most_on_cuda = std::int64_t{1} << 30;
 
 class Planner {
  public:
@@ -37,6 +39,7 @@ class Planner {
     set_mask();
     if (!std::isfinite(call.scale)) fail(ErrorKind::value, "scale is ", call.scale, "; it must be finite");
     plan_.scale = call.scale != 0 ? call.scale : 1 / std::sqrt(static_cast<double>(plan_.head_dim));
+    check_sizes();
     check_backend(speaker_, context, device());
   }
 
@@ -275,6 +278,15 @@ class Planner {
     }
     plan_.dense_query = view.strides[query];
     plan_.dense_key = view.strides[query + 1];
+  }
+
+  void check_sizes() const {
+    if (device().kind != DeviceKind::cuda) return;
+    const std::int64_t rows = plan_.queries * plan_.group();
+    if (rows <= most_on_cuda && plan_.keys <= most_on_cuda) return;
+    fail(ErrorKind::value, "there are ", plan_.queries, " queries of ", plan_.group(),
+         " heads for a head of keys, and ", plan_.keys,
+         " keys; on a GPU neither queries times heads nor keys may be more than ", most_on_cuda);
   }
 
   Speaker speaker_;

@@ -24,7 +24,8 @@ struct Matrix {
   std::int64_t row, column;
 };
 
-// c = a b for `rows` rows and `vectors` vectors of columns, or c = rescale c + a b where keeps.
+// c = a b for `rows` rows and `vectors` vectors of columns, or c = rescale c + a b where keeps. What is kept comes in the end:
+// a chain of sums is as long as the product is deep, and so are its roundings.
 template <int rows, int vectors, bool keeps>
 HWY_INLINE void multiply_part(const Matrix& a, const float* b, std::int64_t b_row, std::int64_t depth, float* c,
                               std::int64_t c_row, const float* rescale) {
@@ -33,13 +34,7 @@ HWY_INLINE void multiply_part(const Matrix& a, const float* b, std::int64_t b_ro
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) {
-      sums[r][v] = hn::Zero(d);
-      if constexpr (keeps) {
-        sums[r][v] = hn::LoadU(d, c + r * c_row + v * lanes);
-        if (rescale != nullptr) sums[r][v] = hn::Mul(sums[r][v], hn::Set(d, rescale[r]));
-      }
-    }
+    for (int v = 0; v < vectors; ++v) sums[r][v] = hn::Zero(d);
   }
   for (std::int64_t k = 0; k < depth; ++k) {
     Vector row[vectors];
@@ -55,7 +50,15 @@ HWY_INLINE void multiply_part(const Matrix& a, const float* b, std::int64_t b_ro
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) hn::StoreU(sums[r][v], d, c + r * c_row + v * lanes);
+    for (int v = 0; v < vectors; ++v) {
+      float* const to = c + r * c_row + v * lanes;
+      if constexpr (keeps) {
+        const Vector kept = hn::LoadU(d, to);
+        sums[r][v] =
+            rescale == nullptr ? hn::Add(kept, sums[r][v]) : hn::MulAdd(kept, hn::Set(d, rescale[r]), sums[r][v]);
+      }
+      hn::StoreU(sums[r][v], d, to);
+    }
   }
 }
 
@@ -353,11 +356,21 @@ bool is_finite(const float* data, std::int64_t size) {
   return hn::AllTrue(d, hn::Eq(any, hn::Zero(d)));
 }
 
-// scores = rows . columns, of a tile and a block.
+// scores = rows . columns, of a tile and a block; in parts, so that chains of sums stay short.
 void score(const Tile& tile, const Block& block, const float* rows, const float* columns, std::int64_t width,
            float* scores) {
-  Product<false>{{rows, width, 1}, tile.count, tile.plan.head_dim, columns, block_keys, scores, block_keys, nullptr}
-      .multiply(block.columns());
+  constexpr std::int64_t most_depth = 32;
+  for (std::int64_t k = 0; k < tile.plan.head_dim; k += most_depth) {
+    const std::int64_t depth = clamp_to(tile.plan.head_dim - k, 0, most_depth);
+    const Matrix part{rows + k, width, 1};
+    const float* const across = columns + k * block_keys;
+    if (k == 0) {
+      Product<false>{part, tile.count, depth, across, block_keys, scores, block_keys, nullptr}.multiply(
+          block.columns());
+    } else {
+      Product<true>{part, tile.count, depth, across, block_keys, scores, block_keys, nullptr}.multiply(block.columns());
+    }
+  }
 }
 
 // sums = rescale * sums + weights . vectors. A weight of 0 times a number that is not finite would reach rows that do not

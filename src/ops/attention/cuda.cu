@@ -61,25 +61,28 @@ bool set_map(CUtensorMap& map, void* data, const std::int64_t (&sizes)[dimension
 
 }  // namespace
 
-bool set_maps(const Plan& plan, int keys, CUtensorMap (&maps)[max_attention_segments][2]) {
+bool set_maps(const Plan& plan, bool wide, int keys, CUtensorMap (&maps)[max_attention_segments][2]) {
+  const std::int64_t blocks = wide && Memory::tile_copies(plan.head_dim) == 1 ? divide_up(plan.head_dim, 64) : 1;
   for (int k = 0; k < plan.segment_count; ++k) {
     const Segment& segment = plan.segments[k];
     if (segment.count == 0) continue;
     const auto set = [&](CUtensorMap& map, const Vectors& vectors) {
-      return set_map<4>(map, vectors.data, {plan.head_dim, segment.count, plan.kv_heads, plan.arrays()},
-                        {vectors.row, vectors.head, vectors.batch}, {64, static_cast<cuuint32_t>(keys), 1, 1});
+      return set_map<5>(map, vectors.data,
+                        {plan.head_dim / blocks, segment.count, blocks, plan.kv_heads, plan.arrays()},
+                        {vectors.row, 64, vectors.head, vectors.batch},
+                        {64, static_cast<cuuint32_t>(keys), static_cast<cuuint32_t>(blocks), 1, 1});
     };
     if (!set(maps[k][0], segment.keys) || !set(maps[k][1], segment.values)) return false;
   }
   return true;
 }
 
-bool set_query_map(const Plan& plan, CUtensorMap& map) {
+bool set_query_map(const Plan& plan, int rows, CUtensorMap& map) {
   const std::int64_t group = plan.group();
-  if (group == 0 || 64 % group != 0 || plan.queries == 0) return false;
+  if (group == 0 || rows % group != 0 || plan.queries == 0) return false;
   return set_map<5>(map, plan.q.data, {plan.head_dim, group, plan.queries, plan.kv_heads, plan.arrays()},
                     {plan.q.head, plan.q.row, plan.q.head * group, plan.q.batch},
-                    {64, static_cast<cuuint32_t>(group), static_cast<cuuint32_t>(64 / group), 1, 1});
+                    {64, static_cast<cuuint32_t>(group), static_cast<cuuint32_t>(rows / group), 1, 1});
 }
 
 Masking masking_of(const Plan& plan) {
@@ -114,7 +117,7 @@ std::optional<double> cost_of(const Shape& shape, Cut& cut) {
     return std::max<std::int64_t>(divide_up(divide_up(divide_up(count, cut.split), least) * least, keys_of_stage), 1);
   };
   const auto bytes_with = [&](int stages) {
-    return Memory(shape.head_dim, cut.wide, cut.row_warps, cut.key_warps, stages, keys).bytes();
+    return Memory(shape.head_dim, cut.wide, cut.row_warps, cut.key_warps, stages, cut.split, keys).bytes();
   };
   // Blocks that there are registers for on a processor; a ring leaves as much room.
   constexpr int all_registers = 65536;
@@ -172,6 +175,7 @@ Cut best_cut(const Shape& shape) {
       for (int keys = 1; rows * keys <= warps && keys <= 4 && keys <= chunks; ++keys) {
         for (const int split : {1, 2, 3, 4, 5, 6, 8, 16}) {
           if (split > 1 && (!clusters || split > chunks)) continue;
+          if (keys > 1 && Memory::exchanges(shape.head_dim, wide, split)) continue;  // each warp sends for itself
           cut.row_warps = rows;
           cut.key_warps = keys;
           cut.split = split;

@@ -125,9 +125,11 @@ __device__ void fetch_facts(const BackwardCall& call, const Rows& rows, int row,
   }
 }
 
-// At most a little over 1 for a key that is there. Behind the last, where scores are 0, it stays finite.
+// At most a little over 1 for a key that is there. Behind the last, where scores are 0, it stays finite; NaN stays NaN.
 __device__ float weight_of(float score, float scale, const RowFacts& row) {
-  return power_of_two(fminf(fmaf(score, scale, -row.lse), 1.0f));
+  float exponent;
+  asm("min.NaN.f32 %0, %1, 0f3f800000;" : "=f"(exponent) : "f"(fmaf(score, scale, -row.lse)));
+  return power_of_two(exponent);
 }
 
 template <Masking masking>

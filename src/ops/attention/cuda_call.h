@@ -63,24 +63,45 @@ constexpr int sum_pitch(int head_dim) { return head_dim + 8; }
 struct Memory {
   int stages, queries, sums, sum_rows;
 
-  constexpr Memory(int head_dim, bool wide, int row_warps, int key_warps, int stage_count)
-      : Memory(head_dim, wide, row_warps, key_warps, stage_count, tuning::keys(head_dim, wide)) {}
-  constexpr Memory(int head_dim, bool wide, int row_warps, int key_warps, int stage_count, int keys)
+  constexpr Memory(int head_dim, bool wide, int row_warps, int key_warps, int stage_count, int split)
+      : Memory(head_dim, wide, row_warps, key_warps, stage_count, split, tuning::keys(head_dim, wide)) {}
+  constexpr Memory(int head_dim, bool wide, int row_warps, int key_warps, int stage_count, int split, int keys)
       : stages(2 * stage_count * (wide ? 1 : key_warps) * keys * column_blocks(head_dim) * 128),
         queries(row_warps * warp_rows * (wide ? column_blocks(head_dim) * 128 : row_bytes(head_dim))),
         sums(key_warps * row_warps * warp_rows * sum_pitch(head_dim) * 4),
-        sum_rows(key_warps * row_warps * warp_rows) {}
+        sum_rows(key_warps * row_warps * warp_rows) {
+    if (!exchanges(head_dim, wide, split)) return;
+    // Where the stages were a block leaves what it summed, and where its queries were it gets what others did.
+    const int strip = row_warps * warp_rows * 8 * 4;  // bytes of eight columns
+    const int strips = head_dim / 8;
+    stages = stages > strips * strip ? stages : strips * strip;
+    const int come = (split - 1) * ((strips + split - 1) / split) * strip;
+    queries = queries > come ? queries : come;
+    sums = 0;
+    sum_rows *= split;
+  }
+  // Whether blocks that share rows send each other what they summed (cuda_exchange.h), or else each reads it where it lies.
+  static constexpr bool exchanges(int head_dim, bool wide, int split) {
+    return wide && split > 1 && tuning::exchanges(head_dim);
+  }
 
   // Where the statistics of those sums lie, and the arrivals.
   constexpr int statistics() const { return stages + queries > sums ? stages + queries : sums; }
   constexpr int arrivals() const { return statistics() + sum_rows * 8; }
   constexpr int bytes() const { return arrivals() + arrival_bytes; }
 
-  static constexpr int arrival_bytes = (4 * tuning::most_stages + 1) * 8;
+  constexpr int exchange_arrivals() const { return arrivals() + (4 * tuning::most_stages + 1) * 8; }
+
+  static constexpr int most_parcels = 15;  // that come to a block
+  static constexpr int arrival_bytes = (4 * tuning::most_stages + 1 + 1 + most_parcels) * 8;
   // Of a row of queries: 16 bytes more, so that eight rows of a matrix lie in different banks.
   static constexpr int row_bytes(int head_dim) { return head_dim * 2 + 16; }
   // Of 64 columns each, which is what the copy engine takes at a time.
   static constexpr int column_blocks(int head_dim) { return (head_dim + 63) / 64; }
+  // Of a tile of keys or values for warpgroups: one, where the last block is full, too.
+  static constexpr int tile_copies(std::int64_t head_dim) {
+    return head_dim % 64 == 0 ? 1 : column_blocks(static_cast<int>(head_dim));
+  }
 };
 
 // Calls f(std::integral_constant<int, padded>{}).
@@ -107,10 +128,10 @@ void with_head_dim(std::int64_t head_dim, const F& f) {
 }
 
 // How the copy engine finds keys and values of each segment, so many at a time. False: their strides are none that it knows.
-bool set_maps(const Plan& plan, int keys, CUtensorMap (&maps)[max_attention_segments][2]);
+bool set_maps(const Plan& plan, bool wide, int keys, CUtensorMap (&maps)[max_attention_segments][2]);
 
-// And 64 rows of queries, where all heads of a query are in the same ones.
-bool set_query_map(const Plan& plan, CUtensorMap& map);
+// And a block's rows of queries, where all heads of a query are in the same one.
+bool set_query_map(const Plan& plan, int rows, CUtensorMap& map);
 
 void run_bf16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);
 void run_f16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
   const int warp_row = row_warp * warp_rows;
   const int block_rows = call.row_warps * warp_rows;
   const int stage_keys = call.key_warps * keys;
-  const Memory layout(D, false, call.row_warps, call.key_warps, call.stages);
+  const Memory layout(D, false, call.row_warps, call.key_warps, call.stages, call.units.split);
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
   const auto arrivals_of = [&](int stage) { return Arrivals{shared + layout.arrivals() + stage * 8}; };
   if (call.engine) {
@@ -244,8 +244,8 @@ void run_half(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) 
   Call call;
   call.aligned = is_aligned(plan) && is_aligned(plan.out, plan.batch);
   call.engine = call.aligned && cuda_machine(device).major >= 9 && (cut.wide || cut.stages > 1) &&
-                set_maps(plan, cut.keys(padded_head_dim(plan.head_dim)), call.maps);
-  call.engine_queries = cut.wide && call.engine && set_query_map(plan, call.query_map);
+                set_maps(plan, cut.wide, cut.keys(padded_head_dim(plan.head_dim)), call.maps);
+  call.engine_queries = cut.wide && call.engine && set_query_map(plan, cut.row_warps * warp_rows, call.query_map);
   if (cut.wide && !call.engine) cut = cut_of(plan, device, false);
   call.plan = plan;
   if (DataCheck{&plan}.count() > 0) call.box = box;
@@ -259,7 +259,7 @@ void run_half(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) 
   with_head_dim(plan.head_dim, [&](auto padded) {
     constexpr int D = decltype(padded)::value;
     const auto start = [&]<auto kernel>() {
-      const int bytes = Memory(D, cut.wide, cut.row_warps, cut.key_warps, cut.stages, cut.keys(D)).bytes();
+      const int bytes = Memory(D, cut.wide, cut.row_warps, cut.key_warps, cut.stages, cut.split, cut.keys(D)).bytes();
       launch<kernel>(blocks, threads, bytes, call, device, stream, cut.split);
     };
     if constexpr (tuning::has_long_tiles(D)) {

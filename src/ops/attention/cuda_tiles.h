@@ -149,6 +149,7 @@ __device__ void wait_for_groups() {
 template <int D>
 struct Copier {
   static constexpr int lanes = D <= 32 ? 4 : (D <= 64 ? 8 : (D <= 128 ? 16 : 32));  // of a row
+  static constexpr int rows = warp_size / lanes;                                    // that a warp has at a time
   int column, first, step;
 
   __device__ Copier() : Copier(static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)) {}
@@ -206,14 +207,31 @@ struct Arrivals {
           : "memory");
     }
   }
-  // 64 columns of a block of rows, zeros where there are none.
+  // 64 columns of a block of rows, or all of them after each other (Memory::tile_copies), zeros where there are none.
   __device__ void copy(std::uint32_t to, const CUtensorMap& from, int column, int row, int head, int sequence) const {
     if constexpr (has_copy_engine) {
       asm volatile(
-          "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
+          "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, 0, %4, "
           "%5}], "
           "[%6];" ::"r"(to),
           "l"(&from), "r"(column), "r"(row), "r"(head), "r"(sequence), "r"(address)
+          : "memory");
+    }
+  }
+  // Two floats into a block of the cluster, where these arrivals and `to` are.
+  __device__ void write(std::uint32_t to, float x, float y) const {
+    if constexpr (has_copy_engine) {
+      asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1,%2}, [%3];" ::"r"(to),
+                   "f"(x), "f"(y), "r"(address)
+                   : "memory");
+    }
+  }
+  // From here to the block of the cluster whose arrivals these are, and where `to` is.
+  __device__ void copy_to_block(std::uint32_t to, std::uint32_t from, int bytes) const {
+    if constexpr (has_copy_engine) {
+      asm volatile(
+          "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+          "r"(from), "r"(bytes), "r"(address)
           : "memory");
     }
   }
@@ -232,6 +250,15 @@ __device__ void copy_queries(std::uint32_t to, const CUtensorMap& from, int colu
 __device__ void bring_near(const CUtensorMap& map) {
   if constexpr (has_copy_engine) asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
+// One thread of a warp, which the compiler knows to be one.
+__device__ bool is_chosen() {
+  if constexpr (has_copy_engine) {
+    std::uint32_t chosen;
+    asm volatile("{.reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p;}" : "=r"(chosen));
+    return chosen != 0;
+  }
+  return threadIdx.x % warp_size == 0;
+}
 // What threads have written to shared memory is there before the engine writes, and what set_up() did.
 __device__ void before_engine() {
   if constexpr (has_copy_engine) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -242,6 +269,21 @@ __device__ void write_zeros(std::uint32_t to) {
 }
 __device__ void write_shared(std::uint32_t to, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+}
+
+__device__ void write_shared(std::uint32_t to, const float (&x)[4]) {
+  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+               : "memory");
+}
+__device__ float2 read_shared_pair(std::uint32_t from) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from));
+  return x;
+}
+__device__ float4 read_shared_quad(std::uint32_t from) {
+  float4 x;
+  asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(from));
+  return x;
 }
 
 // ---- clusters: Hopper and later ------------------------------------------------------------------------------------
@@ -274,17 +316,26 @@ __device__ float4 read_cluster_quad(std::uint32_t from) {
   return x;
 }
 #undef ROBOCACHE_OF_CLUSTER
-// All that others have written is seen,
+// All that others have written is seen.
 __device__ void wait_for_cluster() {
   if constexpr (has_copy_engine) {
     asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
   }
 }
-// or they have read what they wanted.
+// Others have read what they wanted; in two steps, or in one.
+__device__ void arrive_in_cluster() {
+  if constexpr (has_copy_engine) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ void wait_in_cluster() {
+  if constexpr (has_copy_engine) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 __device__ void leave_cluster() {
-  if constexpr (has_copy_engine) {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
-  }
+  arrive_in_cluster();
+  wait_in_cluster();
+}
+// What counts arrivals is set up before other blocks, which wait in between, send to it.
+__device__ void before_cluster() {
+  if constexpr (has_copy_engine) asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 // Eight elements that may lie anywhere; nullptr: zeros.
@@ -496,7 +547,7 @@ class KeySource {
     __syncwarp();
     const int row = static_cast<int>(segment_ == 0 ? s_.first_key : 0) + first - begin_;
     const auto sequence = static_cast<int>(plan_.is_packed() ? 0 : s_.number);
-    if (lane < KeyTile::blocks) {
+    if (lane < Memory::tile_copies(plan_.head_dim)) {
       arrivals.copy(to + lane * KeyTile::block_bytes, maps[segment_][values ? 1 : 0], lane * 64, row, kv_head_,
                     sequence);
     }
@@ -645,14 +696,15 @@ __device__ void let_warps_pass(int barrier, int warps) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(warps * warp_size) : "memory");
 }
 
-// What of keys [begin, end) is one block's of those that split them, in multiples of `least` keys.
-__device__ void take_share(const Units& units, int rank, int least, int& begin, int& end) {
-  if (units.split == 1) return;
+// What of keys [begin, end) is one block's of those that split them, in multiples of `least` keys. How many of them have any.
+__device__ int take_share(const Units& units, int rank, int least, int& begin, int& end) {
   const int all = max(end - begin, 0);
+  if (units.split == 1 || all == 0) return 1;
   const auto share = static_cast<int>(units.by_split.divide(static_cast<std::uint32_t>(all + units.split - 1)));
   const int rounded = (share + least - 1) / least * least;
   begin += rank * rounded;
   end = min(end, begin + rounded);
+  return (all + rounded - 1) / rounded;
 }
 
 // Four elements of a row that is written; aligned: to eight bytes.

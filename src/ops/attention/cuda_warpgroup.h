@@ -17,7 +17,7 @@ namespace {
 
 // Where an operand lies: rows of 128 bytes, in which 16 bytes lie as the copy engine leaves them; eight rows are a block.
 // The address is the same for all lanes, and told so by uniform(), or each product would begin with bringing it there.
-// column_block: bytes from 64 columns to the next, where one product has both.
+// column_block: bytes from 64 columns to the next, where one product has more.
 struct Operand {
   std::uint32_t low;
 
@@ -62,11 +62,19 @@ __device__ void are_there(float (&c)[count][4]) {
 #define ROBOCACHE_F16(c, n) ROBOCACHE_F8(c, n), ROBOCACHE_F8(c, (n) + 2)
 #define ROBOCACHE_F32(c, n) ROBOCACHE_F16(c, n), ROBOCACHE_F16(c, (n) + 4)
 #define ROBOCACHE_F64(c, n) ROBOCACHE_F32(c, n), ROBOCACHE_F32(c, (n) + 8)
+#define ROBOCACHE_F128(c, n) ROBOCACHE_F64(c, n), ROBOCACHE_F64(c, (n) + 16)
 #define ROBOCACHE_REGISTERS_8 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define ROBOCACHE_REGISTERS_16 ROBOCACHE_REGISTERS_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define ROBOCACHE_REGISTERS_32 ROBOCACHE_REGISTERS_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define ROBOCACHE_REGISTERS_64 ROBOCACHE_REGISTERS_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
-                                                      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define ROBOCACHE_REGISTERS_64 ROBOCACHE_REGISTERS_32 \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47" \
+  ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define ROBOCACHE_REGISTERS_96 ROBOCACHE_REGISTERS_64 \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79" \
+  ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define ROBOCACHE_REGISTERS_128 ROBOCACHE_REGISTERS_96 \
+  ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
+  ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 // clang-format on
 
 // c = a b, or += where `add`: 64 rows of shared memory times 8 * count rows of shared memory, 16 columns of each.
@@ -107,7 +115,10 @@ __device__ void multiply_fragments(float (&c)[all][4], const std::uint32_t (&a)[
                : sums                                                                                               \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(add), "n"(values ? 1 : 0))
 #define ROBOCACHE_PRODUCTS(type)                                                                                       \
-  if constexpr (count == 16) {                                                                                         \
+  if constexpr (count == 32) {                                                                                         \
+    ROBOCACHE_PRODUCT(type, "256", ROBOCACHE_REGISTERS_128, ROBOCACHE_F128(c, first), "%128", "%129", "%130", "%131",  \
+                      "%132", "%133", "%134");                                                                         \
+  } else if constexpr (count == 16) {                                                                                  \
     ROBOCACHE_PRODUCT(type, "128", ROBOCACHE_REGISTERS_64, ROBOCACHE_F64(c, first), "%64", "%65", "%66", "%67", "%68", \
                       "%69", "%70");                                                                                   \
   } else if constexpr (count == 8) {                                                                                   \
@@ -120,7 +131,7 @@ __device__ void multiply_fragments(float (&c)[all][4], const std::uint32_t (&a)[
     ROBOCACHE_PRODUCT(type, "16", ROBOCACHE_REGISTERS_8, ROBOCACHE_F8(c, first), "%8", "%9", "%10", "%11", "%12",      \
                       "%13", "%14");                                                                                   \
   }
-  static_assert(count == 16 || count == 8 || count == 4 || count == 2);
+  static_assert(count == 32 || count == 16 || count == 8 || count == 4 || count == 2);
   if constexpr (std::is_same_v<T, bf16>) {
     ROBOCACHE_PRODUCTS("bf16")
   } else {
@@ -174,7 +185,7 @@ template <class T, int D, int keys, int first = 0>
 __device__ void add_columns(float (&out)[D / 8][4], const std::uint32_t (&weights)[4], const Operand& values, int row) {
   if constexpr (first < D / 8) {
     constexpr int left = D / 8 - first;
-    constexpr int count = D == 128 ? 16 : (left >= 8 ? 8 : (left >= 4 ? 4 : 2));
+    constexpr int count = left == 32 || left == 16 ? left : (left >= 8 ? 8 : (left >= 4 ? 4 : 2));
     multiply_fragments<T, count, first, 1, true>(
         out, weights, values.at(first / 8 * StageTile<D, keys>::block_bytes + first % 8 * 16 + row * 128));
     add_columns<T, D, keys, first + count>(out, weights, values, row);
@@ -185,7 +196,7 @@ __device__ void add_columns(float (&out)[D / 8][4], const std::uint32_t (&weight
 template <class T, int D, int keys>
 __device__ void begin_sums(float (&out)[D / 8][4], const std::uint32_t (&weights)[keys / 16][4],
                            const StageTile<D, keys>& values) {
-  const Operand operand(values.base, D == 128 ? values.block_bytes : 16);
+  const Operand operand(values.base, values.block_bytes);
   begin_products();
 #pragma unroll
   for (int n = 0; n < keys / 16; ++n) add_columns<T, D, keys>(out, weights[n], operand, n * 16);

@@ -6,6 +6,7 @@
 // work, and in the stretches that run once few instructions count for more than fast ones: fetching them takes longest.
 #pragma once
 
+#include "ops/attention/cuda_exchange.h"
 #include "ops/attention/cuda_sums.h"
 #include "ops/attention/cuda_warpgroup.h"
 
@@ -52,13 +53,65 @@ struct Turn {
   }
 };
 
-// Queries, then keys and values as there is room for them: by one warp, of which one thread says when they are there. Where keys
-// lie in several segments the engine cannot copy all of them: by four warps, of which every thread does.
-__device__ int fetching_warps(const Plan& plan) { return plan.segment_count > 1 ? 4 : 1; }
+// Queries, then keys and values as there is room for them: by one thread. Where keys lie in several segments the engine cannot
+// copy all of them: by four warps, of which every thread says when they are there.
+__device__ int fetching_threads(const Plan& plan) { return plan.segment_count > 1 ? 4 * warp_size : 1; }
+
+template <int D, int keys>
+__device__ void fetch_queries(const Call& call, const Rows& rows, const Ring<D, keys>& ring,
+                              const WideTile<D>& queries) {
+  const int query = static_cast<int>(rows.s.first_query) + rows.query(0);
+  const auto sequence = static_cast<int>(call.plan.is_packed() ? 0 : rows.s.number);
+#pragma unroll
+  for (int block = 0; block < Ring<D, keys>::Stage::blocks; ++block) {
+    copy_queries(queries.place(0, block * 64), call.query_map, block * 64, query, rows.kv_head, sequence,
+                 ring.queries());
+  }
+}
+
+// The first copies are what all wait for: nothing stands between them and the end of earlier work that could come before it.
+template <int D, int keys>
+__device__ void fetch(const Call& call, const Rows& rows, const Ring<D, keys>& ring, const WideTile<D>& queries,
+                      int begin, int end) {
+  using Stage = typename Ring<D, keys>::Stage;
+  const int copies = Memory::tile_copies(call.plan.head_dim);
+  const auto sequence = static_cast<int>(call.plan.is_packed() ? 0 : rows.s.number);
+  int row = static_cast<int>(rows.s.first_key) + begin;
+  int tiles = max(end - begin + Stage::keys - 1, 0) / Stage::keys;
+  Turn turn;
+  const auto copy = [&](bool values) {
+    const Arrivals full = ring.full(turn.stage, values);
+    ring.empty(turn.stage, values).wait(turn.parity ^ 1u);
+    full.expect(Stage::blocks * Stage::block_bytes);
+#pragma unroll 1
+    for (int block = 0; block < copies; ++block) {
+      full.copy(ring.tile(turn.stage, values).base + block * Stage::block_bytes, call.maps[0][values ? 1 : 0],
+                block * 64, row, rows.kv_head, sequence);
+    }
+  };
+  if (call.engine_queries) {
+    bring_near(call.query_map);
+    ring.queries().expect(Stage::blocks * queries.block_bytes());
+  }
+  if (tiles > 0) {
+    bring_near(call.maps[0][0]);
+    bring_near(call.maps[0][1]);
+  }
+  after_earlier_work();
+  if (tiles > 0) copy(false);
+  if (call.engine_queries) fetch_queries(call, rows, ring, queries);
+#pragma unroll 1
+  while (tiles > 0) {
+    copy(true);
+    turn.forward(1, ring.stages);
+    row += Stage::keys;
+    if (--tiles > 0) copy(false);
+  }
+}
 
 template <class T, int D, int keys>
-__device__ void fetch(const Call& call, const Rows& rows, const Ring<D, keys>& ring, const WideTile<D>& queries,
-                      int thread, int begin, int end) {
+__device__ void fetch_segments(const Call& call, const Rows& rows, const Ring<D, keys>& ring,
+                               const WideTile<D>& queries, int thread, int begin, int end) {
   using Stage = typename Ring<D, keys>::Stage;
   const Plan& plan = call.plan;
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
@@ -66,19 +119,10 @@ __device__ void fetch(const Call& call, const Rows& rows, const Ring<D, keys>& r
   if (call.engine_queries) bring_near(call.query_map);
   KeySource<T, D, Stage> source(plan, rows.s, rows.kv_head, true);
   after_earlier_work();
-  if (call.engine_queries && thread < warp_size) {
-    const int copies = queries.rows / 64 * Stage::blocks;
-    if (lane == 0) ring.queries().expect(copies * 64 * 128);
-    __syncwarp();
-    if (lane < copies) {
-      const int row = lane / Stage::blocks * 64;
-      const int column = lane % Stage::blocks * 64;
-      copy_queries(queries.place(row, column), call.query_map, column,
-                   static_cast<int>(rows.s.first_query) + rows.query(row), rows.kv_head,
-                   static_cast<int>(plan.is_packed() ? 0 : rows.s.number), ring.queries());
-    }
+  if (call.engine_queries && thread == 0) {
+    ring.queries().expect(Stage::blocks * queries.block_bytes());
+    fetch_queries(call, rows, ring, queries);
   }
-  const bool several = plan.segment_count > 1;
   Turn turn;
   for (int first = begin; first < end; first += Stage::keys) {
     const int left = min(end - first, Stage::keys);
@@ -90,7 +134,7 @@ __device__ void fetch(const Call& call, const Rows& rows, const Ring<D, keys>& r
       if (plain && thread < warp_size) {
         source.copy_tile_by_engine(first, values, ring.tile(turn.stage, values).base, call.maps, full);
       }
-      if (plain && several && thread > 0) full.arrive();
+      if (plain && thread > 0) full.arrive();
     }
     if (!plain) {
       copy_keys_slowly<T, D, Stage>(plan, rows.s, rows.kv_head, first, left, ring.tile(turn.stage, false),
@@ -119,20 +163,37 @@ struct Sight {
   int zeros_from = 0;              // from there on there are zeros instead of keys
   KeyView next[words];             // of keys lane, lane + 32 and so on
   std::int32_t here[words] = {};
+  const std::int32_t* ranks = nullptr;  // of the sequence's keys, and whether they are valid
+  const std::uint8_t* valid = nullptr;
+  const std::int32_t* own_ranks[2] = {};   // of this thread's rows, where they exist,
+  const std::int32_t* ranks_here[2] = {};  // and of rows lane and lane + 32 of the block
 
   __device__ void set(const Plan& plan, const Rows& rows, int block_rows, int warp_row, int end) {
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
-    const bool window = plan.left < unbounded || plan.right < unbounded;
     all_to = any_to = views[0].end = views[1].end = end;
     zeros_from = plan.is_packed() || plan.lengths.data != nullptr ? end + keys : static_cast<int>(rows.s.keys);
-    if (window) {
-      Rows own = rows;
-      own.first += warp_row / 64 * 64;
-      const KeyRange range = own.exists(0) ? keys_for(plan, own, 64) : KeyRange{};
-      any_from = uniform(static_cast<int>(range.first));
-      any_to = uniform(min(end, static_cast<int>(range.end)));
+    if (plan.query_ranks.data != nullptr) {  // and so no window; nothing waits for a rank before all are asked for
+      std::int32_t first_ranks[2];
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        views[k].rank = own_ranks[k] == nullptr ? most_rank : *own_ranks[k];
+        first_ranks[k] = ranks_here[k] == nullptr ? least_rank : *ranks_here[k];
+      }
+      most = least_rank;
+#pragma unroll 1
+      for (int row = lane + 2 * warp_size; row < block_rows; row += warp_size) {
+        if (rows.exists(row)) most = max(most, query_view(plan, rows, row).rank);
+      }
+      most = max(most, max(first_ranks[0], first_ranks[1]));
+      least = __reduce_min_sync(whole_warp, min(views[0].rank, views[1].rank));
+      most = __reduce_max_sync(whole_warp, most);
     }
-    if (!window && plan.query_ranks.data == nullptr) return;
+    if (plan.left >= unbounded && plan.right >= unbounded) return;
+    Rows own = rows;
+    own.first += warp_row / 64 * 64;
+    const KeyRange range = own.exists(0) ? keys_for(plan, own, 64) : KeyRange{};
+    any_from = uniform(static_cast<int>(range.first));
+    any_to = uniform(min(end, static_cast<int>(range.end)));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = warp_row + lane / 4 + 8 * half;
@@ -141,29 +202,41 @@ struct Sight {
       if (!rows.exists(row)) continue;
       all_from = max(all_from, views[half].first);
       all_to = min(all_to, views[half].end);
-      least = min(least, views[half].rank);
     }
     all_from = __reduce_max_sync(whole_warp, all_from);
     all_to = __reduce_min_sync(whole_warp, all_to);
-    least = __reduce_min_sync(whole_warp, least);
-    if (plan.query_ranks.data != nullptr) {
-      most = least_rank;
-      for (int row = lane; row < block_rows; row += warp_size) {
-        if (rows.exists(row)) most = max(most, query_view(plan, rows, row).rank);
-      }
-      most = __reduce_max_sync(whole_warp, most);
+  }
+  // Where what is to be known of keys and queries lies: all that needs no data.
+  __device__ void prepare(const Plan& plan, const Rows& rows, int block_rows, int warp_row) {
+    const Sequence& s = rows.s;
+    const auto lane = static_cast<int>(threadIdx.x % warp_size);
+    ranks = static_cast<const std::int32_t*>(plan.key_ranks.data);
+    valid = static_cast<const std::uint8_t*>(plan.key_valid.data);
+    if (valid != nullptr) valid += s.number * plan.key_valid.batch + s.first_key * plan.key_valid.row;
+    if (ranks == nullptr) return;
+    ranks += s.number * plan.key_ranks.batch + s.first_key * plan.key_ranks.row;
+    const auto* const of_queries = static_cast<const std::int32_t*>(plan.query_ranks.data) +
+                                   s.number * plan.query_ranks.batch + s.first_query * plan.query_ranks.row;
+    const auto at = [&](int row) {
+      return rows.exists(row) ? of_queries + rows.query(row) * plan.query_ranks.row : nullptr;
+    };
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      own_ranks[k] = at(warp_row + lane / 4 + 8 * k);
+      ranks_here[k] = lane + k * warp_size < block_rows ? at(lane + k * warp_size) : nullptr;
     }
   }
   // Asks for what the next keys are like.
-  __device__ void look_at(const Plan& plan, const Sequence& s, int first, int end) {
+  __device__ void look_at(const Plan& plan, int first, int end) {
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
-    if (plan.key_ranks.data == nullptr && plan.key_valid.data == nullptr) {
 #pragma unroll
-      for (int k = 0; k < words; ++k) next[k].valid = first + lane + k * warp_size < end ? 1 : 0;
-      return;
+    for (int k = 0; k < words; ++k) {
+      const int j = first + lane + k * warp_size;
+      next[k] = KeyView();
+      if (j >= end) continue;
+      next[k].valid = valid == nullptr ? 1 : valid[j * plan.key_valid.row];
+      if (ranks != nullptr) next[k].rank = ranks[j * plan.key_ranks.row];
     }
-#pragma unroll
-    for (int k = 0; k < words; ++k) next[k] = KeyView(plan, s, first + lane + k * warp_size, end);
   }
   __device__ void arrive_there() {
 #pragma unroll
@@ -227,15 +300,23 @@ struct Sight {
   static __device__ std::uint32_t bits_below(int count) { return ~__funnelshift_lc(0u, ~0u, max(count, 0)); }
 };
 
-// Values of keys that nobody sees become zeros: they may be NaN, which a weight of zero does not stop. By some threads.
+// Values of keys that nobody sees become zeros: they may be NaN, which a weight of zero does not stop. By some warps, eight rows
+// each at a time.
 template <int D, int keys>
-__device__ void clear_values(const StageTile<D, keys>& values, const unsigned (&unseen)[keys / warp_size], int thread,
-                             int threads) {
+__device__ void clear_values(const StageTile<D, keys>& values, const unsigned (&unseen)[keys / warp_size], int warp,
+                             int warps) {
+  const Copier<D> copier(static_cast<int>(threadIdx.x % warp_size), warp_size);
+  const std::uint32_t to = values.place(copier.first, copier.column);
+#pragma unroll 1
+  for (int first = warp * 8; first < keys; first += warps * 8) {
+    unsigned rows = unseen[0];
 #pragma unroll
-  for (int word = 0; word < keys / warp_size; ++word) {
-    for (int k = thread; k < warp_size * (D / 8); k += threads) {
-      const int row = k / (D / 8);
-      if ((unseen[word] >> row & 1u) != 0) write_zeros(values.place(word * warp_size + row, k % (D / 8) * 8));
+    for (int word = 1; word < keys / warp_size; ++word) rows = first < word * warp_size ? rows : unseen[word];
+    rows >>= first % warp_size + copier.first;
+    if (copier.column >= D) continue;
+#pragma unroll
+    for (int row = 0; row < 8; row += Copier<D>::rows) {
+      if ((rows >> row & 1u) != 0) write_zeros((to ^ row * 16) + (first + row) * 128);
     }
   }
 }
@@ -269,21 +350,31 @@ __device__ void negate_rows(const WideTile<D>& tile, int warps) {
 // wait for x.
 __device__ unsigned after(float weight, unsigned x) { return x ^ (weight < 0 ? 1u : 0u); }
 
-// The sums of a warp that is a fourth of a warpgroup.
-template <class T, int D, bool masked, int keys>
+// Where they were, other blocks may write then.
+template <int D>
+__device__ void done_with_queries(const Call& call) {
+  if (!Memory::exchanges(D, true, call.units.split)) return;
+  wait_in_cluster();  // all have set up
+  arrive_in_cluster();
+}
+
+// The sums of a warp that is a fourth of a warpgroup. meanwhile(): before the last products are waited for.
+template <class T, int D, bool masked, int keys, class Meanwhile>
 __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D, keys>& ring, const WideTile<D>& queries,
-                         int row_warp, int share, int begin, int end, Sums<D>& sums) {
+                         Sight<keys>& sight, int row_warp, int share, int begin, int end, Sums<D>& sums,
+                         const Meanwhile& meanwhile) {
   const Plan& plan = call.plan;
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   const int step = call.key_warps * keys;
   const int warps = call.row_warps * call.key_warps;
   int first = uniform(begin + share * keys);
   end = uniform(end);
-  Sight<keys> sight;
   if constexpr (masked) {
-    sight.look_at(plan, rows.s, first, end);
+    sight.look_at(plan, first, end);
     sight.set(plan, rows, queries.rows, row_warp * warp_rows, end);
   }
+  // The greatest score is sought before they are scaled, for which the scale must not be negative.
+  const float scale = fabsf(static_cast<float>(plan.scale)) * log2_e;
   if (call.engine_queries) {
     ring.queries().wait(0);
   } else {
@@ -291,13 +382,12 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D, keys>
     before_engine();
     wait_for_warps(0, warps);
   }
-  // The greatest score is sought before they are scaled, for which the scale must not be negative.
-  const float scale = fabsf(static_cast<float>(plan.scale)) * log2_e;
   if (plan.scale < 0) {
     negate_rows(queries, warps);
     before_engine();
     wait_for_warps(0, warps);
   }
+  if (first >= end) return done_with_queries<D>(call);
 
   unsigned unseen[keys / warp_size] = {};
   Turn turn, last;
@@ -307,14 +397,14 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D, keys>
   };
   const auto look = [&] {
     sight.arrive_there();
-    sight.look_at(plan, rows.s, first + step, end);
+    sight.look_at(plan, first + step, end);
   };
   const auto clear = [&](const Turn& of) {
     unsigned any = 0;
 #pragma unroll
     for (const unsigned bits : unseen) any |= bits;
     if (any == 0) return;
-    clear_values(ring.tile(of.stage, true), unseen, row_warp * warp_size + lane, call.row_warps * warp_size);
+    clear_values(ring.tile(of.stage, true), unseen, row_warp, call.row_warps);
     before_engine();
     wait_for_warps(1 + share, call.row_warps);  // the warps with the same keys share that
   };
@@ -338,7 +428,10 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D, keys>
     own_end = sight.any_to;
     while (first < end && (first + keys <= sight.any_from || first >= own_end)) pass();
   }
-  if (first >= end) return;
+  if (masked && first >= end) {
+    done_with_queries<D>(call);
+    return meanwhile();
+  }
 
   const LeftQueries<T, D, keys> left(queries, row_warp);
   float scores[keys / 8][4];
@@ -408,7 +501,9 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D, keys>
     forward();
     if (first >= own_end) break;
   }
+  done_with_queries<D>(call);
   add();
+  meanwhile();
   wait_for_products<0>();
   are_there(sums.out);
   if constexpr (masked) {
@@ -431,12 +526,12 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D) + 1) * warp_size, 1
   int row_warp = warp;
   for (; row_warp >= call.row_warps && warp < warps; row_warp -= call.row_warps) ++share;
   const int block_rows = call.row_warps * warp_rows;
-  const Memory layout(D, true, call.row_warps, call.key_warps, call.stages, keys);
+  const Memory layout(D, true, call.row_warps, call.key_warps, call.stages, call.units.split, keys);
   const std::uint32_t shared = uniform(static_cast<std::uint32_t>(__cvta_generic_to_shared(memory)));
   const Ring<D, keys> ring{shared, shared + layout.arrivals(), call.stages};
   const WideTile<D> queries{shared + layout.stages, block_rows};
-  const int fetching = fetching_warps(plan);
-  if (threadIdx.x == 0) ring.set_up(fetching == 1 ? 1 : fetching * warp_size, call.row_warps);
+  const int fetching = fetching_threads(plan);
+  if (threadIdx.x == 0) ring.set_up(fetching, call.row_warps);
   if (plan.is_packed() || plan.lengths.data != nullptr) after_earlier_work();
   Rows rows;
   const bool has_rows = set_rows<T>(plan, call.units, plan.out, plan.lse, block_rows, rows);
@@ -451,15 +546,25 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D) + 1) * warp_size, 1
     begin = static_cast<int>(range.first);
     end = static_cast<int>(range.end);
   }
-  take_share(call.units, rows.rank, keys, begin, end);
+  const int busy = take_share(call.units, rows.rank, keys, begin, end);
+  const bool exchanges = Memory::exchanges(D, true, call.units.split);
+  const Exchange<D> exchange(call, rows, shared, layout, busy);
+  if (exchanges && threadIdx.x == 0) exchange.set_up();
   __syncthreads();
   if (warp >= warps) {
     give_up_registers<tuning::fetching_registers(D)>();
     const int thread = static_cast<int>(threadIdx.x) - warps * warp_size;
-    if (warp < warps + fetching) fetch<T>(call, rows, ring, queries, thread, begin, end);
+    if (fetching > 1) {
+      fetch_segments<T>(call, rows, ring, queries, thread, begin, end);
+    } else if (warp == warps && is_chosen()) {
+      fetch(call, rows, ring, queries, begin, end);
+    }
   } else {
     take_registers<tuning::warpgroup_registers(D)>();
     const int threads = warps * warp_size;
+    if (exchanges) arrive_in_cluster();
+    Sight<keys> sight;
+    if constexpr (masked) sight.prepare(plan, rows, block_rows, row_warp * warp_rows);
     after_earlier_work();
     let_next_begin();
     if (!call.engine_queries) {
@@ -467,8 +572,13 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D) + 1) * warp_size, 1
       end_group();
     }
     Sums<D> sums;
-    sum_keys<T, D, masked, keys>(call, rows, ring, queries, row_warp, share, begin, end, sums);
+    sum_keys<T, D, masked, keys>(call, rows, ring, queries, sight, row_warp, share, begin, end, sums, [&] {
+      if (!exchanges) return;
+      finish(sums);
+      exchange.send_statistics(sums, row_warp);
+    });
     if (plan.append && rows.first == 0) append<T>(plan, rows, rows.rank, call.units.split, threads);
+    if (exchanges) return exchange_rows<T>(call, rows, exchange, sums, row_warp);
     finish_rows<T>(call, rows, shared, layout, sums, block_rows, row_warp * warp_rows, share, threads);
   }
 #endif

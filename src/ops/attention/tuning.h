@@ -30,6 +30,9 @@ constexpr int fetching_registers(int head_dim) { return head_dim <= 96 ? 56 : 40
 // it can be read with (ACT's encoder: 15.1 us so, 14.4 with queries in registers).
 constexpr bool keep_queries(int head_dim, int keys) { return head_dim <= 128 && keys == 64; }
 
+// Whether sums are so many that they had better be sent than be read by those who merge them.
+constexpr bool exchanges(int head_dim) { return head_dim > 128; }
+
 // What a way to cut a call into blocks costs, in microseconds, fitted to a sweep of all cuts of the bench's twelve shapes on an
 // H200: a block has to begin and to end, each stage of keys takes as long as the latencies in it, which more warps on a
 // processor hide only in part, merging takes as long as a thread has elements to merge, and blocks begin one by one. A cut is

@@ -791,8 +791,7 @@ void run_cuda(const Plan& plan, const Context& context, int device) {
   }
   Room needed(nullptr);
   take_scratch(call, needed);
-  const CudaScratch scratch(context.workspace, device,
-                            static_cast<std::size_t>(std::max<std::int64_t>(needed.used(), 1)),
+  const CudaScratch scratch(context.workspace, device, static_cast<std::size_t>(needed.used()),
                             static_cast<cudaStream_t>(context.stream));
   Room room(static_cast<char*>(scratch.data()));
   take_scratch(call, room);

@@ -328,9 +328,10 @@ class Planner {
     robocache::check_device(speaker_, what, view, device_, what_);
     return integers_of(speaker_, what, view);
   }
+  const char* sources() const { return plan_.source == Source::points ? "clouds" : "cameras"; }
   void check_length(const char* what, const TensorView& view) const {
     if (view.shape[0] != plan_.clouds) {
-      fail(ErrorKind::value, what, " has ", view.shape[0], " elements for ", plan_.clouds, " clouds");
+      fail(ErrorKind::value, what, " has ", view.shape[0], " elements for ", plan_.clouds, " ", sources());
     }
   }
 
@@ -342,7 +343,8 @@ class Planner {
     }
     const bool each = view.rank == rank + 1;
     if (each && view.shape[0] != plan_.clouds) {
-      fail(ErrorKind::value, what, " has shape ", shape_text(view), " for ", plan_.clouds, " clouds");
+      fail(ErrorKind::value, what, " has shape ", shape_text(view), " for ", plan_.clouds, " ", sources(),
+           "; expected one for all, or one for each");
     }
     Matrices matrices;
     matrices.data = view.data;
