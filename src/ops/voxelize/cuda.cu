@@ -2,10 +2,12 @@
 //
 // One kernel fills, the next puts the points in; neighbours that share a cell are counted in the warp first. That is all
 // for counts and occupancy, but for counts of many points that come in no order, which cuda_bins.h sorts. Where features are
-// reduced the points form chains, which cuda_features.h makes cells of.
+// reduced the points form chains, which cuda_features.h makes cells of, or bins where they come in no order
+// (cuda_feature_bins.h).
 #include <algorithm>
 
 #include "ops/voxelize/cuda_bins.h"
+#include "ops/voxelize/cuda_feature_bins.h"
 #include "ops/voxelize/cuda_features.h"
 #include "ops/voxelize/room.h"
 
@@ -374,6 +376,12 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
   constexpr int n = tuning::points_per_thread;
   constexpr bool Plain = from == From::plain_points;
   const Plan& plan = call.plan;
+  if constexpr (Features && Plain && std::is_same_v<T, float>) {
+    if (call.feature_bins.tiles > 0) {
+      after_earlier_work();
+      if (goes_by_bins(call)) return;
+    }
+  }
   __shared__ Tile<C> tile;
   __shared__ int dropped[drop_reasons];
   __shared__ std::uint32_t largest[Features ? most_shared_channels : 1];
@@ -591,6 +599,14 @@ void take_scratch(Call& call, Room& room) {
   }
   if (plan.bits != nullptr) room.take(call.occupied, call.all_cells);
   if (!plan.reduces_features()) return;
+  if (FeatureBins& bins_of = call.feature_bins; bins_of.tiles > 0) {
+    room.take(bins_of.scattered, 1);
+    room.take(bins_of.heavy, bins);
+    room.take(bins_of.dropped, bins_of.tiles);
+    room.take(bins_of.entries, std::int64_t{bins_of.tiles} * feature_entries);
+    room.take(bins_of.extents, std::int64_t{bins_of.tiles} * bins);
+    room.take(bins_of.largest, bins_of.tiles * plan.channels);
+  }
   room.take(call.heads, call.all_cells);
   room.take(call.nodes, plan.all_points);
   auto* keys = static_cast<char*>(call.keys);
@@ -659,6 +675,8 @@ class Runner {
     for (int n = 0; n < call_.fill_count; ++n) bytes = std::max(bytes, call_.fills[n].bytes);
     if (call_.bins.tiles > 0) {
       run_many();
+    } else if (call_.feature_bins.tiles > 0) {
+      run_feature_bins();
     } else {
       launch(&voxelize_fill_kernel,
              std::clamp<std::int64_t>(divide_up(bytes, tuning::fill_bytes * tuning::threads), 1, tuning::most_blocks));
@@ -741,20 +759,57 @@ class Runner {
     }
   }
 
-  template <class F>
-  void run_features() {
+  template <class F, int V>
+  void set_features() {
     const Plan& plan = call_.plan;
-    constexpr int wide = 4;
-    call_.wide = is_wide<F, wide>(plan);
+    call_.wide = is_wide<F, V>(plan);
     call_.sums = plan.sums();
     call_.empty_float = pattern_of(DType::f32, plan.empty);
     call_.empty_feature = pattern_of(plan.feature_dtype, plan.empty);
+  }
+
+  template <class F>
+  void run_features() {
+    constexpr int wide = 4;
+    set_features<F, wide>();
     run_points<true>();
     if (call_.wide) {
       run_cells<F, wide>();
     } else {
       run_cells<F, 1>();
     }
+    run_heavy<F>();
+  }
+
+  // Features that go by bins, where they need not go by chains after all.
+  void run_feature_bins() {
+    const Plan& plan = call_.plan;
+    set_features<float, 4>();
+    cuda_launch(reinterpret_cast<const void*>(&voxelize_feature_sort_kernel), call_.feature_bins.tiles,
+                tuning::feature_sort_threads, 0, &call_, device_, stream_, name_of(plan.operation));
+    if constexpr (tuning::features_ask_for_order) {
+      run_points<true>();
+      run_cells<float, 4>();
+    }
+    const auto* const kernel =
+        plan.max == nullptr && plan.min == nullptr
+            ? reinterpret_cast<const void*>(&voxelize_feature_bins_kernel<true, false>)
+            : (call_.sums ? reinterpret_cast<const void*>(&voxelize_feature_bins_kernel<true, true>)
+                          : reinterpret_cast<const void*>(&voxelize_feature_bins_kernel<false, true>));
+    const int bytes = call_.feature_bins.shared_bytes;
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+               "asking for shared memory");
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+               "asking for shared memory");
+    cuda_launch(kernel, bins, tuning::threads, static_cast<std::size_t>(bytes), &call_, device_, stream_,
+                name_of(plan.operation));
+    run_heavy<float>();
+  }
+
+  // Cells of too many points for one thread.
+  template <class F>
+  void run_heavy() const {
+    const Plan& plan = call_.plan;
     if (most_heavy(plan) == 0) return;
     const std::int64_t spans = divide_up(plan.all_points, std::int64_t{tuning::heavy_span} * warps);
     const std::int64_t blocks = std::min<std::int64_t>(spans, tuning::most_heavy_blocks);
@@ -783,7 +838,10 @@ void run_cuda(const Plan& plan, const Context& context, int device) {
   call.all_cells = plan.grids * plan.cells;
   call.tiling = tiling_of(plan, !is_plain(plan) || !plan.reduces_features());
   call.axes = Axes(plan);
-  if (call.axes.quick) call.bins = Bins(plan, cuda_machine(device));
+  if (call.axes.quick) {
+    call.bins = Bins(plan, cuda_machine(device));
+    call.feature_bins = FeatureBins(plan, cuda_machine(device));
+  }
   if (is_image(plan)) {
     call.width = Division(static_cast<std::uint32_t>(plan.width));
     call.readings = Readings(plan);

@@ -6,10 +6,13 @@
 // added up by all warps, from the points in their order, as integers in L2. Integers make the order irrelevant.
 #pragma once
 
-#include "ops/voxelize/cuda_call.h"
+#include "ops/voxelize/cuda_bins.h"
 
 namespace robocache::voxelize_op {
 namespace {
+
+// Whether bins are reduced (cuda_feature_bins.h), and there are no chains. After earlier work.
+__device__ bool goes_by_bins(const Call& call) { return call.feature_bins.tiles > 0 && *call.feature_bins.scattered; }
 
 // Channels of which a block keeps the magnitudes, or the scales, in shared memory.
 inline constexpr int most_shared_channels = 64;
@@ -277,6 +280,7 @@ __global__ void __launch_bounds__(tuning::threads, tuning::cells_blocks)
   __shared__ int of_grid[Sums ? most_shared_channels : 1];  // exponents, where there is one grid
   after_earlier_work();
   let_next_begin();
+  if (goes_by_bins(call)) return;
   const bool shares = Sums && plan.grids == 1 && plan.channels <= most_shared_channels;
   if (shares && threadIdx.x < plan.channels) of_grid[threadIdx.x] = exponent_of_cell(call, 0, threadIdx.x);
   tile.read(call);
@@ -362,6 +366,10 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_points_kernel(
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   const auto warp = static_cast<int>(threadIdx.x / warp_size);
   std::int32_t* const numbers = numbers_of[warp];
+  const bool by_bins = goes_by_bins(call);
+  const auto has_head = [&](Index key) {
+    return key >= 0 && (!by_bins || call.feature_bins.heavy[bin_of(static_cast<std::uint32_t>(key))]);
+  };
   const int lanes = lanes_of(plan.channels);
   const int each = span / (warp_size / lanes);
   const int begin = lane / lanes * each;
@@ -376,7 +384,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_points_kernel(
       keys[k] = point < plan.all_points ? static_cast<const Index*>(call.keys)[point] : Index(-1);
     }
 #pragma unroll
-    for (int k = 0; k < span / warp_size; ++k) heads[k] = keys[k] >= 0 ? call.heads[keys[k]] : -1;
+    for (int k = 0; k < span / warp_size; ++k) heads[k] = has_head(keys[k]) ? call.heads[keys[k]] : -1;
 #pragma unroll
     for (int k = 0; k < span / warp_size; ++k) {
       numbers[k * warp_size + lane] = heads[k] < -1 ? -2 - heads[k] : -1;

@@ -1,0 +1,627 @@
+// Features of points that come in no order, on a GPU: reduced by bins of cells.
+//
+// A chain of points that lie anywhere in memory is walked at the latency of memory. There a block sorts the points of a tile by
+// bin, in shared memory, and finds their largest magnitudes. Later a block for each bin sorts its points of all tiles by cell,
+// fetches their features into shared memory, all at once, and writes the empty cells meanwhile; then threads add up the others.
+// So every byte of a grid is written once, and nothing is filled before. A bin of more points than fit has its features read
+// where they are, and one of more points still goes through its cells in several ranges. Cells of too many points for one
+// thread are listed, as those of long chains are (cuda_features.h). Which of the two ways is gone the points tell; the bits are
+// the same.
+#pragma once
+
+#include <cmath>
+
+#include "ops/voxelize/cuda_features.h"
+
+namespace robocache::voxelize_op {
+namespace {
+
+constexpr int feature_sort_warps = tuning::feature_sort_threads / warp_size;
+constexpr int feature_tile = tuning::feature_sort_threads * tuning::feature_sort_points;  // points
+constexpr int feature_entries = feature_tile + 3 * bins;  // with room for every bin to begin at a multiple of four
+constexpr int most_bin_channels = 16;
+constexpr int most_bin_cells = tuning::threads * 32;  // a thread has up to 4 groups of 8
+static_assert(feature_entries <= 1 << 16, "extents have 16 bits for each end");
+static_assert(tuning::longest_cell >= tuning::longest_chain, "there is room for so many heavy cells");
+
+// ---- asynchronous copies -------------------------------------------------------------------------------------------
+
+__device__ inline void prefetch_to_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+// 16 bytes.
+__device__ inline void begin_copy(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
+}
+// All that this thread has begun.
+__device__ inline void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// ---- sorting -------------------------------------------------------------------------------------------------------
+
+__device__ inline const float* features_of(const Plan& plan, std::int64_t point) {
+  return static_cast<const float*>(plan.features) + point * plan.flat_feature_stride;
+}
+
+// The largest of lanes that are `lanes`, 2 * lanes, ... apart, of the first of them into shared memory, side by side.
+__device__ inline void share_largest(std::uint32_t (&mine)[4], int lanes, std::uint32_t* largest) {
+  const auto lane = static_cast<int>(threadIdx.x % warp_size);
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    for (int step = lanes; step < warp_size; step *= 2) {
+      mine[v] = max(mine[v], __shfl_xor_sync(whole_warp, mine[v], step));
+    }
+    if (lane < lanes && mine[v] > 0) atomicMax(largest + lane * 4 + v, mine[v]);
+  }
+}
+
+struct FeatureSortShared {
+  alignas(16) std::uint32_t sorted[feature_entries];
+  int starts[bins];  // where each bin begins; before, how many points it has
+  int totals[feature_sort_warps];
+  unsigned inside[feature_tile / warp_size];  // a bit for each point
+  std::uint32_t largest[most_bin_channels];
+  int not_finite, outside;
+};
+
+// Sorts the points of a tile by bin; where points come in an order, fills.
+__global__ void __launch_bounds__(tuning::feature_sort_threads, tuning::feature_sort_blocks)
+    voxelize_feature_sort_kernel(const __grid_constant__ Call call) {
+  constexpr int threads = tuning::feature_sort_threads;
+  constexpr int n = tuning::feature_sort_points;
+  constexpr int each = bins / threads;  // bins of a thread
+  constexpr int flight = 4;             // vectors of features that a thread reads at once
+  const Plan& plan = call.plan;
+  const FeatureBins& to = call.feature_bins;
+  __shared__ FeatureSortShared shared;
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % warp_size;
+  const int warp = thread / warp_size;
+#pragma unroll
+  for (int k = 0; k < each; ++k) shared.starts[thread + k * threads] = 0;
+  if (thread < most_bin_channels) shared.largest[thread] = 0;
+  if (thread == 0) shared.not_finite = shared.outside = 0;
+  after_earlier_work();
+  let_next_begin();
+  const std::int64_t tile = blockIdx.x;
+  const std::int64_t first = tile * feature_tile;
+  const auto here = static_cast<int>(min(plan.points_per_cloud - first, std::int64_t{feature_tile}));
+  const auto channels = static_cast<int>(plan.channels);
+  if (plan.flat_feature_stride == channels) {
+    for (int k = thread * 32; k < here * channels; k += threads * 32) prefetch_to_l2(features_of(plan, first) + k);
+  }
+  float p[n][3];
+  const float* const points = static_cast<const float*>(plan.points) + (first + thread) * plan.point_stride;
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+#pragma unroll
+    for (int axis = 0; axis < 3; ++axis) {
+      p[k][axis] = thread + k * threads < here ? points[k * threads * plan.point_stride + axis]
+                                               : std::numeric_limits<float>::max();
+    }
+  }
+  if constexpr (tuning::features_ask_for_order) {
+    const bool scattered = is_scattered(call);
+    if (tile == 0 && thread == 0) *to.scattered = scattered;
+    if (!scattered) return fill_all(call);
+  } else {
+    if (tile == 0 && thread == 0) *to.scattered = true;
+    __syncthreads();
+  }
+  if (tile == 0 && thread == 0) {
+    *call.heavy_count = 0;
+    *call.magnitudes.given = static_cast<unsigned long long>(plan.points_per_cloud);
+  }
+
+  std::uint32_t where[n];  // the bin and, in the lower half, the place there
+  int ranks[n];            // among the points of the bin; -1: in none
+  int outside = 0, not_finite = 0;
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+    const int at = thread + k * threads;
+    bool inside = at < here;
+    const auto cell = static_cast<std::uint32_t>(call.axes.cell(p[k], inside));
+    where[k] = bin_of(cell) << 16 | place_in_bin(cell) % 0x10000u;
+    ranks[k] = inside ? atomicAdd(shared.starts + (where[k] >> 16), 1) : -1;
+    const unsigned lanes = __ballot_sync(whole_warp, inside);
+    if (lane == 0) shared.inside[at / warp_size] = lanes;
+    if (at < here) {
+      static_cast<std::int32_t*>(call.keys)[first + at] = inside ? static_cast<std::int32_t>(cell) : -1;
+      if (!inside) ++(all_finite(p[k]) ? outside : not_finite);
+    }
+  }
+  if (outside > 0) atomicAdd(&shared.outside, outside);
+  if (not_finite > 0) atomicAdd(&shared.not_finite, not_finite);
+  __syncthreads();
+
+  int counts[each];
+  int own = 0;
+#pragma unroll
+  for (int k = 0; k < each; ++k) {
+    counts[k] = shared.starts[thread * each + k];
+    own += (counts[k] + 3) / 4 * 4;
+  }
+  int before = own;
+#pragma unroll
+  for (int step = 1; step < warp_size; step *= 2) {
+    const int other = __shfl_up_sync(whole_warp, before, step);
+    if (lane >= step) before += other;
+  }
+  if (lane == warp_size - 1) shared.totals[warp] = before;
+  __syncthreads();
+  before -= own;
+  int all = 0;  // entries
+#pragma unroll
+  for (int k = 0; k < feature_sort_warps; ++k) {
+    if (k < warp) before += shared.totals[k];
+    all += shared.totals[k];
+  }
+#pragma unroll
+  for (int k = 0; k < each; ++k) {
+    const int bin = thread * each + k;
+    shared.starts[bin] = before;
+    to.extents[tile * bins + bin] = static_cast<std::uint32_t>(before | (before + counts[k]) << 16);
+    before += (counts[k] + 3) / 4 * 4;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+    if (ranks[k] < 0) continue;
+    shared.sorted[shared.starts[where[k] >> 16] + ranks[k]] =
+        where[k] << 16 | static_cast<std::uint32_t>(thread + k * threads);
+  }
+  if (call.sums) {
+    const int vectors = to.vectors;
+    std::uint32_t most[4] = {};
+    const float* from = features_of(plan, first) + thread % vectors * 4;
+#pragma unroll 1
+    for (int k = thread; k < here << to.log_vectors; k += flight * threads) {
+      float x[flight][4] = {};
+#pragma unroll
+      for (int j = 0; j < flight; ++j) {
+        const int point = (k + j * threads) >> to.log_vectors;
+        if (point >= here || (shared.inside[point / warp_size] >> point % warp_size & 1u) == 0) continue;
+        const auto pack = *reinterpret_cast<const Pack<float, 4>*>(from + point * plan.flat_feature_stride);
+#pragma unroll
+        for (int v = 0; v < 4; ++v) x[j][v] = pack.x[v];
+      }
+#pragma unroll
+      for (int j = 0; j < flight; ++j) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) most[v] = max(most[v], magnitude_of(x[j][v]));
+      }
+    }
+    share_largest(most, vectors, shared.largest);
+  }
+  __syncthreads();
+  auto* const entries = reinterpret_cast<uint4*>(to.entries + tile * feature_entries);
+  for (int k = thread; k < all / 4; k += threads) entries[k] = reinterpret_cast<const uint4*>(shared.sorted)[k];
+  if (call.sums && thread < channels) to.largest[tile * channels + thread] = shared.largest[thread];
+  if (thread == 0) to.dropped[tile] = {shared.not_finite, shared.outside};
+}
+
+// ---- bins ----------------------------------------------------------------------------------------------------------
+
+// The entries of a bin: a thread has those of every tile that is a multiple of the threads from its own.
+struct Entries {
+  static constexpr int kept = 3;
+  uint4 first[kept] = {};    // of its first tile, for it asks for them twice
+  std::uint32_t extent = 0;  // of that
+  int count = 0;             // in all
+
+  __device__ static const uint4* at(const FeatureBins& from, int tile, std::uint32_t entry) {
+    return reinterpret_cast<const uint4*>(from.entries + std::int64_t{tile} * feature_entries + entry);
+  }
+  __device__ static std::uint32_t extent_of(const FeatureBins& from, int tile, std::uint32_t bin) {
+    return tile < from.tiles ? from.extents[std::int64_t{tile} * bins + bin] : 0u;
+  }
+  __device__ void read(const FeatureBins& from, std::uint32_t bin) {
+    const auto thread = static_cast<int>(threadIdx.x);
+    extent = extent_of(from, thread, bin);
+    const std::uint32_t begin = extent % 0x10000u, end = extent >> 16;
+#pragma unroll
+    for (int k = 0; k < kept; ++k) {
+      if (begin + 4 * k < end) first[k] = *at(from, thread, begin + 4 * k);
+    }
+    count = static_cast<int>(end - begin);
+    for (int tile = thread + tuning::threads; tile < from.tiles; tile += tuning::threads) {
+      const std::uint32_t other = extent_of(from, tile, bin);
+      count += static_cast<int>((other >> 16) - other % 0x10000u);
+    }
+  }
+  // Calls each(place in the bin, number of the point).
+  template <class Each>
+  __device__ void over(const FeatureBins& from, std::uint32_t bin, const Each& each) const {
+    const auto thread = static_cast<int>(threadIdx.x);
+    const auto four = [&](const uint4& entries, std::uint32_t left, int tile) {
+      const std::uint32_t list[4] = {entries.x, entries.y, entries.z, entries.w};
+#pragma unroll
+      for (std::uint32_t k = 0; k < 4; ++k) {
+        if (k < left) {
+          each(static_cast<int>(list[k] >> 16), static_cast<std::uint32_t>(tile) * feature_tile + list[k] % 0x10000u);
+        }
+      }
+    };
+    const std::uint32_t number = (extent >> 16) - extent % 0x10000u;
+#pragma unroll
+    for (std::uint32_t k = 0; k < kept; ++k) {
+      if (4 * k < number) four(first[k], number - 4 * k, thread);
+    }
+    std::uint32_t done = 4 * kept;
+#pragma unroll 1
+    for (int tile = thread; tile < from.tiles; tile += tuning::threads, done = 0) {
+      const std::uint32_t here = done > 0 ? extent : extent_of(from, tile, bin);
+#pragma unroll 1
+      for (std::uint32_t k = here % 0x10000u + done; k < here >> 16; k += 4) four(*at(from, tile, k), (here >> 16) - k, tile);
+    }
+  }
+};
+
+// Behind it come counts of 16 bits, of the cells, then cells to add up, of 16 bits too, then points or their features.
+struct FeatureBinShared {
+  alignas(16) std::uint32_t totals[warps];
+  std::uint32_t largest[most_bin_channels];
+  int range_end;  // of cells
+  int points, listed;
+  int any_heavy;
+  std::uint8_t occupied[most_bin_cells / 8];  // a bit for each cell
+  std::uint8_t heavy[most_bin_cells / 8];     // the same for those of too many points
+
+  __device__ static bool has(const std::uint8_t* bits, int cell) { return (bits[cell / 8] >> cell % 8 & 1) != 0; }
+};
+
+// Cells of a bin that are sorted together, and what is known of them.
+struct CellRange {
+  int begin = 0, end = 0;
+  int points = 0;  // those of heavy cells apart
+  int listed = 0;  // cells that have points and are not heavy
+};
+
+// Calls each(k, count) for 8 cells whose counts are `four`.
+template <class Each>
+__device__ void over_counts(const uint4& four, const Each& each) {
+  const std::uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+  for (int k = 0; k < 8; ++k) each(k, static_cast<int>(words[k / 2] >> k % 2 * 16 & 0xffffu));
+}
+
+// The features of a bin's points, by all threads of a block.
+template <bool Sums, bool Extremes>
+struct BinReducer {
+  static constexpr int V = 4;
+  const Call& call;
+  const Plan& plan = call.plan;
+  const FeatureBins& from = call.feature_bins;
+  const std::uint32_t bin = blockIdx.x;
+  FeatureBinShared& shared;
+  std::uint32_t* const counts;  // two in a word; then where the points of a cell begin; then where they end
+  std::uint16_t* const list;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int vector = thread % from.vectors;
+
+  __device__ BinReducer(const Call& of, uint4* memory)
+      : call(of),
+        shared(*reinterpret_cast<FeatureBinShared*>(memory)),
+        counts(reinterpret_cast<std::uint32_t*>(&shared + 1)),
+        list(reinterpret_cast<std::uint16_t*>(counts + from.cells / 2)) {}
+
+  __device__ static std::uint32_t one_of(int cell) { return cell % 2 == 0 ? 1u : 0x10000u; }
+  __device__ int count_of(int cell) const { return reinterpret_cast<const std::uint16_t*>(counts)[cell]; }
+  __device__ int first_of(int cell, int range_begin) const { return cell == range_begin ? 0 : count_of(cell - 1); }
+  __device__ std::uint32_t key_of(int cell) const { return cell_in_bin(bin, static_cast<std::uint32_t>(cell)); }
+  __device__ bool exists(std::uint32_t key) const { return key < static_cast<std::uint32_t>(call.all_cells); }
+  // Bytes behind the counts, and points that can be sorted there: each has 4, and perhaps a listed cell.
+  __device__ int room() const {
+    return from.shared_bytes - static_cast<int>(sizeof(FeatureBinShared)) - from.cells * 2;
+  }
+  __device__ int most_points() const { return min((room() - 32) / 6, 0xffff); }
+
+  __device__ void clear_counts() {
+    for (int k = thread; k < from.cells / 8; k += tuning::threads) reinterpret_cast<uint4*>(counts)[k] = {};
+  }
+
+  // Counts the points of the cells from `begin` on, up to more than is too many; `many` where 16 bits may not do.
+  __device__ void count(const Entries& entries, int begin, bool many) {
+    entries.over(from, bin, [&](int cell, std::uint32_t) {
+      if (cell < begin || (many && count_of(cell) > 0x7fff)) return;
+      atomicAdd(counts + cell / 2, one_of(cell));
+    });
+  }
+
+  // How far the cells from `begin` on reach whose points have room, and where those of each begin. Lists the cells.
+  __device__ CellRange arrange(int begin) {
+    constexpr int point_bits = 19;  // all cells of a bin, each with as many points as one thread adds
+    static_assert(most_bin_cells * tuning::longest_cell < 1 << point_bits && most_bin_cells < 1 << (32 - point_bits));
+    const int lane = thread % warp_size;
+    const int groups = from.cells / 8;
+    const int each = divide_up(groups, tuning::threads);
+    const auto over_mine = [&](const auto& f) {
+#pragma unroll 1
+      for (int group = thread * each; group < min((thread + 1) * each, groups); ++group) {
+        f(group, reinterpret_cast<uint4*>(counts)[group]);
+      }
+    };
+    const auto is_listed = [&](int cell, int count) {
+      return cell >= begin && count > 0 && count <= tuning::longest_cell;
+    };
+    std::uint32_t own = 0;
+    over_mine([&](int group, const uint4& four) {
+      over_counts(four, [&](int k, int count) {
+        if (is_listed(group * 8 + k, count)) own += static_cast<std::uint32_t>(count) + (1u << point_bits);
+      });
+    });
+    std::uint32_t before = own;
+#pragma unroll
+    for (int step = 1; step < warp_size; step *= 2) {
+      const std::uint32_t other = __shfl_up_sync(whole_warp, before, step);
+      if (lane >= step) before += other;
+    }
+    if (lane == warp_size - 1) shared.totals[thread / warp_size] = before;
+    if (thread == 0) shared.range_end = from.cells;
+    __syncthreads();
+    before -= own;
+    std::uint32_t all = 0;
+#pragma unroll
+    for (int k = 0; k < warps; ++k) {
+      if (k < thread / warp_size) before += shared.totals[k];
+      all += shared.totals[k];
+    }
+    const auto points_in = [](std::uint32_t x) { return static_cast<int>(x & ((1u << point_bits) - 1)); };
+    const auto cells_in = [](std::uint32_t x) { return static_cast<int>(x >> point_bits); };
+    CellRange range{begin, from.cells, points_in(all), cells_in(all)};
+    const bool is_part = range.points > most_points();
+    if (is_part) {
+      int points = points_in(before);
+      over_mine([&](int group, const uint4& four) {
+        over_counts(four, [&](int k, int count) {
+          if (is_listed(group * 8 + k, count)) points += count;
+          if (points > most_points()) atomicMin(&shared.range_end, group * 8 + k);
+        });
+      });
+      __syncthreads();
+      range.end = shared.range_end;
+    }
+    over_mine([&](int group, uint4& four) {
+      std::uint32_t starts[4] = {};
+      unsigned occupied = 0, heavy = 0;
+      over_counts(four, [&](int k, int count) {
+        const int cell = group * 8 + k;
+        if (is_part && cell == range.end) {
+          shared.points = points_in(before);
+          shared.listed = cells_in(before);
+        }
+        starts[k / 2] |= static_cast<std::uint32_t>(points_in(before)) << k % 2 * 16;
+        if (cell < begin || cell >= range.end || count == 0) return;
+        occupied |= 1u << k;
+        if (is_listed(cell, count)) {
+          list[cells_in(before)] = static_cast<std::uint16_t>(cell);
+          before += static_cast<std::uint32_t>(count) + (1u << point_bits);
+        } else {
+          heavy |= 1u << k;
+          add_heavy(call, key_of(cell));
+        }
+      });
+      four = {starts[0], starts[1], starts[2], starts[3]};
+      shared.occupied[group] = static_cast<std::uint8_t>(occupied);
+      shared.heavy[group] = static_cast<std::uint8_t>(heavy);
+      if (heavy != 0) shared.any_heavy = 1;
+    });
+    __syncthreads();
+    if (is_part) {
+      range.points = shared.points;
+      range.listed = shared.listed;
+    }
+    return range;
+  }
+
+  // Writes the points of the range, cell by cell: `pitch` words apart.
+  __device__ void sort(const Entries& entries, const CellRange& range, std::uint32_t* numbers, int pitch) {
+    const bool any_heavy = shared.any_heavy != 0;
+    entries.over(from, bin, [&](int cell, std::uint32_t number) {
+      if (cell < range.begin || cell >= range.end || (any_heavy && FeatureBinShared::has(shared.heavy, cell))) return;
+      const std::uint32_t ends = atomicAdd(counts + cell / 2, one_of(cell));
+      numbers[(ends >> cell % 2 * 16 & 0xffffu) * pitch] = number;
+    });
+  }
+
+  // Begins to fetch features, each row of them to where its point's number is: lanes of one warp read that first.
+  __device__ void fetch(uint4* rows, int points) {
+    constexpr int flight = 4;
+    const int all = points << from.log_vectors;
+    for (int base = 0; base < all; base += flight * tuning::threads) {
+      std::uint32_t numbers[flight];
+#pragma unroll
+      for (int k = 0; k < flight; ++k) {
+        const int at = base + k * tuning::threads + thread;
+        numbers[k] = at < all ? rows[at - vector].x : 0u;
+      }
+      __syncwarp();
+#pragma unroll
+      for (int k = 0; k < flight; ++k) {
+        const int at = base + k * tuning::threads + thread;
+        if (at < all) begin_copy(rows + at, features_of(plan, numbers[k]) + vector * V);
+      }
+    }
+  }
+
+  // All cells without points, and the counts of those that have some, heavy ones apart.
+  __device__ void write_empty(const CellRange& range) {
+    const auto fill = [](std::uint32_t pattern) {
+      Pack<float, V> pack;
+#pragma unroll
+      for (int v = 0; v < V; ++v) pack.x[v] = bit_copy<float>(pattern);
+      return pack;
+    };
+    const auto write = [&](void* values, std::int64_t out, std::uint32_t pattern) {
+      if (values != nullptr) *reinterpret_cast<Pack<float, V>*>(static_cast<float*>(values) + out) = fill(pattern);
+    };
+#pragma unroll 4
+    for (int item = (range.begin << from.log_vectors) + thread; item < range.end << from.log_vectors;
+         item += tuning::threads) {
+      const int cell = item >> from.log_vectors;
+      const std::uint32_t key = key_of(cell);
+      if (FeatureBinShared::has(shared.occupied, cell) || !exists(key)) continue;
+      const std::int64_t out = key * plan.channels + vector * V;
+      if constexpr (Sums) {
+        write(plan.sum, out, call.empty_float);
+        write(plan.mean, out, call.empty_float);
+      }
+      if constexpr (Extremes) {
+        write(plan.max, out, call.empty_feature);
+        write(plan.min, out, call.empty_feature);
+      }
+    }
+    if (plan.count == nullptr) return;
+    for (int cell = range.begin + thread; cell < range.end; cell += tuning::threads) {
+      const std::uint32_t key = key_of(cell);
+      if (FeatureBinShared::has(shared.heavy, cell) || !exists(key)) continue;
+      const int points = count_of(cell) - first_of(cell, range.begin);
+      plan.count[key] = points > 0 ? points : whole(plan.empty);
+    }
+  }
+
+  // The listed cells. `row(k)` has four channels of the range's point k.
+  template <class Row>
+  __device__ void write_listed(const CellRange& range, const int (&exponents)[V], const Row& row) {
+#pragma unroll 1
+    for (int item = thread; item < range.listed << from.log_vectors; item += tuning::threads) {
+      const int place = list[item >> from.log_vectors];
+      const int begin = first_of(place, range.begin), end = count_of(place);
+      Cell<float, V, Sums, Extremes> cell;
+#pragma unroll 1
+      for (int k = begin; k < end; ++k) {
+        const Pack<float, V> pack = row(k);
+        cell.add(plan, pack.x, exponents);
+      }
+      cell.write(plan, key_of(place) * plan.channels + vector * V, exponents, end - begin);
+    }
+  }
+
+  // What the next kernel looks up for the points of a bin that has heavy cells.
+  __device__ void clear_heads(const CellRange& range) {
+    for (int cell = range.begin + thread; cell < range.end; cell += tuning::threads) {
+      const std::uint32_t key = key_of(cell);
+      if (!FeatureBinShared::has(shared.heavy, cell) && exists(key)) call.heads[key] = -1;
+    }
+  }
+
+  // Of all tiles.
+  __device__ void read_largest(std::uint32_t (&mine)[V]) const {
+    for (int k = thread; k < from.tiles << from.log_vectors; k += tuning::threads) {
+      const uint4 four = reinterpret_cast<const uint4*>(from.largest)[k];
+      mine[0] = max(mine[0], four.x);
+      mine[1] = max(mine[1], four.y);
+      mine[2] = max(mine[2], four.z);
+      mine[3] = max(mine[3], four.w);
+    }
+  }
+
+  __device__ void run() {
+    Entries entries;
+    entries.read(from, bin);
+    std::uint32_t largest[V] = {};
+    if constexpr (Sums) read_largest(largest);
+    if (thread < most_bin_channels) shared.largest[thread] = 0;
+    if (thread == 0) shared.any_heavy = 0;
+    clear_counts();
+    constexpr int many = 0xffff / tuning::threads;
+    const bool are_many = __syncthreads_or(entries.count > many ? 1 : 0) != 0;
+    if constexpr (Sums) share_largest(largest, from.vectors, shared.largest);
+    int exponents[V] = {};
+    for (int begin = 0;;) {
+      count(entries, begin, are_many);
+      __syncthreads();
+      if (Sums && begin == 0) {
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+          exponents[v] = exponent_of<float>(shared.largest[vector * V + v], plan.points_per_cloud);
+        }
+        // Those of heavy cells are found from there.
+        if (bin == 0 && thread < plan.channels) call.magnitudes.largest[thread] = shared.largest[thread];
+      }
+      const CellRange range = arrange(begin);
+      const int list_bytes = (range.listed + 7) / 8 * 16;
+      const bool fits = list_bytes + (range.points << from.log_vectors) * 16 <= room();
+      auto* const rows = reinterpret_cast<uint4*>(reinterpret_cast<char*>(list) + list_bytes);
+      auto* const numbers = reinterpret_cast<std::uint32_t*>(rows);
+      sort(entries, range, numbers, fits ? from.vectors * 4 : 1);
+      __syncthreads();
+      if (fits) fetch(rows, range.points);
+      write_empty(range);
+      if (fits) {
+        await_copies();
+        __syncthreads();
+        write_listed(range, exponents, [&](int k) {
+          return *reinterpret_cast<const Pack<float, V>*>(rows + (k << from.log_vectors) + vector);
+        });
+      } else {
+        write_listed(range, exponents, [&](int k) {
+          return *reinterpret_cast<const Pack<float, V>*>(features_of(plan, numbers[k]) + vector * V);
+        });
+      }
+      if (shared.any_heavy != 0 || range.end - range.begin < from.cells) clear_heads(range);
+      begin = range.end;
+      if (begin == from.cells) break;
+      __syncthreads();
+      clear_counts();
+      __syncthreads();
+    }
+    if (thread == 0) from.heavy[bin] = shared.any_heavy != 0;
+  }
+};
+
+template <bool Sums, bool Extremes>
+__global__ void __launch_bounds__(tuning::threads, tuning::feature_bin_blocks)
+    voxelize_feature_bins_kernel(const __grid_constant__ Call call) {
+  extern __shared__ uint4 memory[];
+  after_earlier_work();
+  let_next_begin();
+  if (!goes_by_bins(call)) return;
+  if (const Plan& plan = call.plan; plan.dropped != nullptr && blockIdx.x == bins - 1 && threadIdx.x < warp_size) {
+    int not_finite = 0, outside = 0;
+    for (auto tile = static_cast<int>(threadIdx.x); tile < call.feature_bins.tiles; tile += warp_size) {
+      const int2 here = call.feature_bins.dropped[tile];
+      not_finite += here.x;
+      outside += here.y;
+    }
+    for (int step = 1; step < warp_size; step *= 2) {
+      not_finite += __shfl_xor_sync(whole_warp, not_finite, step);
+      outside += __shfl_xor_sync(whole_warp, outside, step);
+    }
+    if (const auto reason = static_cast<int>(threadIdx.x); reason < drop_reasons) {
+      plan.dropped[reason] = reason == static_cast<int>(Drop::not_finite) ? not_finite
+                             : reason == static_cast<int>(Drop::outside)  ? outside
+                                                                          : 0;
+    }
+  }
+  BinReducer<Sums, Extremes>(call, memory).run();
+}
+
+FeatureBins::FeatureBins(const Plan& plan, const CudaMachine& machine) {
+  const std::int64_t rows = divide_up(divide_up(plan.cells, 32), bins);
+  const bool takes = plan.reduces_features() && plan.feature_dtype == DType::f32 &&
+                     (plan.channels == 4 || plan.channels == 8 || plan.channels == 16) && is_wide<float, 4>(plan) &&
+                     plan.flat_feature_stride > 0;
+  if (!is_plain(plan) || plan.grids != 1 || plan.dtype != DType::f32 || !takes || plan.occupancy != nullptr ||
+      plan.bits != nullptr || plan.accumulate || plan.all_points < tuning::feature_bin_least_points ||
+      rows * 32 > most_bin_cells) {
+    return;
+  }
+  // As many blocks to a multiprocessor as have room for all points of a bin, but for one in a billion where they lie anywhere.
+  // It has 1 KiB more than a block can ask for, and takes that from each.
+  constexpr int kept_back = 1024;
+  const double points = static_cast<double>(plan.all_points) / bins;
+  const double needed = static_cast<double>(sizeof(FeatureBinShared)) + static_cast<double>(rows * 32 * 2 + kept_back) +
+                        (points + 6 * std::sqrt(points) + 8) * static_cast<double>(2 + plan.channels * 4);
+  const int all_bytes = machine.shared_bytes + kept_back;
+  const auto residents = static_cast<int>(std::min<double>(all_bytes / needed, tuning::feature_bin_blocks));
+  if (residents < 2) return;
+  tiles = static_cast<int>(divide_up(plan.all_points, feature_tile));
+  cells = static_cast<int>(rows * 32);
+  vectors = static_cast<int>(plan.channels / 4);
+  log_vectors = vectors / 2;  // 0, 1 or 2
+  shared_bytes = (all_bytes / residents - kept_back) / 16 * 16;
+}
+
+}  // namespace
+}  // namespace robocache::voxelize_op
