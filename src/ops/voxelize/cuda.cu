@@ -586,8 +586,11 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_marks_kernel(const _
 
 // ---- planning ------------------------------------------------------------------------------------------------------
 
-// Cells with long chains: more points than steps are too many.
-std::int64_t most_heavy(const Plan& plan) { return plan.all_points / (tuning::longest_chain + 1); }
+// Cells with long chains: more points than steps are too many; and all cells of bins that have too many points.
+std::int64_t most_heavy(const Call& call) {
+  const std::int64_t points = call.plan.all_points;
+  return points / (tuning::longest_chain + 1) + points / (tuning::longest_bin + 1) * call.feature_bins.cells;
+}
 
 void take_scratch(Call& call, Room& room) {
   const Plan& plan = call.plan;
@@ -615,8 +618,8 @@ void take_scratch(Call& call, Room& room) {
   room.take(call.magnitudes.largest, plan.grids * plan.channels);
   room.take(call.magnitudes.given, plan.grids);
   room.take(call.heavy_count, 1);
-  room.take(call.heavy_cells, most_heavy(plan));
-  room.take(call.heavy, most_heavy(plan) * plan.channels);
+  room.take(call.heavy_cells, most_heavy(call));
+  room.take(call.heavy, most_heavy(call) * plan.channels);
 }
 
 std::uint32_t four_times(double empty) { return static_cast<std::uint32_t>(whole(empty)) * 0x01010101u; }
@@ -810,7 +813,7 @@ class Runner {
   template <class F>
   void run_heavy() const {
     const Plan& plan = call_.plan;
-    if (most_heavy(plan) == 0) return;
+    if (most_heavy(call_) == 0) return;
     const std::int64_t spans = divide_up(plan.all_points, std::int64_t{tuning::heavy_span} * warps);
     const std::int64_t blocks = std::min<std::int64_t>(spans, tuning::most_heavy_blocks);
     if (plan.is_small()) {
@@ -819,7 +822,7 @@ class Runner {
       launch(&voxelize_heavy_points_kernel<F, std::int64_t>, blocks);
     }
     launch(&voxelize_heavy_cells_kernel<F>,
-           std::min<std::int64_t>(divide_up(most_heavy(plan) * plan.channels, tuning::threads),
+           std::min<std::int64_t>(divide_up(most_heavy(call_) * plan.channels, tuning::threads),
                                   tuning::most_heavy_blocks));
   }
 

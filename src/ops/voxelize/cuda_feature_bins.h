@@ -5,8 +5,8 @@
 // fetches their features into shared memory, all at once, and writes the empty cells meanwhile; then threads add up the others.
 // So every byte of a grid is written once, and nothing is filled before. A bin of more points than fit has its features read
 // where they are, and one of more points still goes through its cells in several ranges. Cells of too many points for one
-// thread are listed, as those of long chains are (cuda_features.h). Which of the two ways is gone the points tell; the bits are
-// the same.
+// thread, and all cells of a bin of too many for one block, are listed, as those of long chains are (cuda_features.h). Which of
+// the two ways is gone the points tell; the bits are the same.
 #pragma once
 
 #include <cmath>
@@ -23,6 +23,7 @@ constexpr int most_bin_channels = 16;
 constexpr int most_bin_cells = tuning::threads * 32;  // a thread has up to 4 groups of 8
 static_assert(feature_entries <= 1 << 16, "extents have 16 bits for each end");
 static_assert(tuning::longest_cell >= tuning::longest_chain, "there is room for so many heavy cells");
+static_assert(tuning::longest_bin < 1 << 16, "points of a cell are counted in 16 bits");
 
 // ---- asynchronous copies -------------------------------------------------------------------------------------------
 
@@ -245,14 +246,23 @@ struct Entries {
     const std::uint32_t number = (extent >> 16) - extent % 0x10000u;
 #pragma unroll
     for (std::uint32_t k = 0; k < kept; ++k) {
-      if (4 * k < number) four(first[k], number - 4 * k, thread);
+      uint4 entries = first[k];
+      // Or else a compiler keeps for the second time all that it found out for the first.
+      asm volatile("" : "+r"(entries.x), "+r"(entries.y), "+r"(entries.z), "+r"(entries.w));
+      if (4 * k < number) four(entries, number - 4 * k, thread);
     }
     std::uint32_t done = 4 * kept;
 #pragma unroll 1
     for (int tile = thread; tile < from.tiles; tile += tuning::threads, done = 0) {
       const std::uint32_t here = done > 0 ? extent : extent_of(from, tile, bin);
 #pragma unroll 1
-      for (std::uint32_t k = here % 0x10000u + done; k < here >> 16; k += 4) four(*at(from, tile, k), (here >> 16) - k, tile);
+      for (std::uint32_t k = here % 0x10000u + done; k < here >> 16; k += 8) {
+        const uint4 one = *at(from, tile, k);
+        const bool more = k + 4 < here >> 16;
+        const uint4 other = more ? *at(from, tile, k + 4) : uint4{};
+        four(one, (here >> 16) - k, tile);
+        if (more) four(other, (here >> 16) - k - 4, tile);
+      }
     }
   }
 };
@@ -298,6 +308,14 @@ struct BinReducer {
   std::uint16_t* const list;
   const int thread = static_cast<int>(threadIdx.x);
   const int vector = thread % from.vectors;
+  const int cells = cells_of(call, bin);  // that the bin has; more are counted, without points
+
+  // Lines of cells come in their order, so only the last may lack some.
+  __device__ static int cells_of(const Call& call, std::uint32_t bin) {
+    const auto last = static_cast<std::uint32_t>(call.feature_bins.cells - warp_size);
+    const auto behind = static_cast<int>(call.all_cells) - static_cast<int>(cell_in_bin(bin, last));
+    return static_cast<int>(last) + max(min(behind, warp_size), 0);
+  }
 
   __device__ BinReducer(const Call& of, uint4* memory)
       : call(of),
@@ -309,7 +327,6 @@ struct BinReducer {
   __device__ int count_of(int cell) const { return reinterpret_cast<const std::uint16_t*>(counts)[cell]; }
   __device__ int first_of(int cell, int range_begin) const { return cell == range_begin ? 0 : count_of(cell - 1); }
   __device__ std::uint32_t key_of(int cell) const { return cell_in_bin(bin, static_cast<std::uint32_t>(cell)); }
-  __device__ bool exists(std::uint32_t key) const { return key < static_cast<std::uint32_t>(call.all_cells); }
   // Bytes behind the counts, and points that can be sorted there: each has 4, and perhaps a listed cell.
   __device__ int room() const {
     return from.shared_bytes - static_cast<int>(sizeof(FeatureBinShared)) - from.cells * 2;
@@ -320,11 +337,10 @@ struct BinReducer {
     for (int k = thread; k < from.cells / 8; k += tuning::threads) reinterpret_cast<uint4*>(counts)[k] = {};
   }
 
-  // Counts the points of the cells from `begin` on, up to more than is too many; `many` where 16 bits may not do.
-  __device__ void count(const Entries& entries, int begin, bool many) {
+  // Counts the points of the cells from `begin` on.
+  __device__ void count(const Entries& entries, int begin) {
     entries.over(from, bin, [&](int cell, std::uint32_t) {
-      if (cell < begin || (many && count_of(cell) > 0x7fff)) return;
-      atomicAdd(counts + cell / 2, one_of(cell));
+      if (cell >= begin) atomicAdd(counts + cell / 2, one_of(cell));
     });
   }
 
@@ -357,7 +373,7 @@ struct BinReducer {
       if (lane >= step) before += other;
     }
     if (lane == warp_size - 1) shared.totals[thread / warp_size] = before;
-    if (thread == 0) shared.range_end = from.cells;
+    if (thread == 0) shared.range_end = cells;
     __syncthreads();
     before -= own;
     std::uint32_t all = 0;
@@ -368,7 +384,7 @@ struct BinReducer {
     }
     const auto points_in = [](std::uint32_t x) { return static_cast<int>(x & ((1u << point_bits) - 1)); };
     const auto cells_in = [](std::uint32_t x) { return static_cast<int>(x >> point_bits); };
-    CellRange range{begin, from.cells, points_in(all), cells_in(all)};
+    CellRange range{begin, cells, points_in(all), cells_in(all)};
     const bool is_part = range.points > most_points();
     if (is_part) {
       int points = points_in(before);
@@ -398,13 +414,15 @@ struct BinReducer {
           before += static_cast<std::uint32_t>(count) + (1u << point_bits);
         } else {
           heavy |= 1u << k;
-          add_heavy(call, key_of(cell));
         }
       });
       four = {starts[0], starts[1], starts[2], starts[3]};
       shared.occupied[group] = static_cast<std::uint8_t>(occupied);
       shared.heavy[group] = static_cast<std::uint8_t>(heavy);
-      if (heavy != 0) shared.any_heavy = 1;
+      for (; heavy != 0; heavy &= heavy - 1) {
+        shared.any_heavy = 1;
+        add_heavy(call, key_of(group * 8 + __ffs(static_cast<int>(heavy)) - 1));
+      }
     });
     __syncthreads();
     if (is_part) {
@@ -459,9 +477,8 @@ struct BinReducer {
     for (int item = (range.begin << from.log_vectors) + thread; item < range.end << from.log_vectors;
          item += tuning::threads) {
       const int cell = item >> from.log_vectors;
-      const std::uint32_t key = key_of(cell);
-      if (FeatureBinShared::has(shared.occupied, cell) || !exists(key)) continue;
-      const std::int64_t out = key * plan.channels + vector * V;
+      if (FeatureBinShared::has(shared.occupied, cell)) continue;
+      const std::int64_t out = key_of(cell) * plan.channels + vector * V;
       if constexpr (Sums) {
         write(plan.sum, out, call.empty_float);
         write(plan.mean, out, call.empty_float);
@@ -473,16 +490,20 @@ struct BinReducer {
     }
     if (plan.count == nullptr) return;
     for (int cell = range.begin + thread; cell < range.end; cell += tuning::threads) {
-      const std::uint32_t key = key_of(cell);
-      if (FeatureBinShared::has(shared.heavy, cell) || !exists(key)) continue;
+      if (FeatureBinShared::has(shared.heavy, cell)) continue;
       const int points = count_of(cell) - first_of(cell, range.begin);
-      plan.count[key] = points > 0 ? points : whole(plan.empty);
+      plan.count[key_of(cell)] = points > 0 ? points : whole(plan.empty);
     }
   }
 
   // The listed cells. `row(k)` has four channels of the range's point k.
   template <class Row>
-  __device__ void write_listed(const CellRange& range, const int (&exponents)[V], const Row& row) {
+  __device__ void write_listed(const CellRange& range, const Row& row) {
+    int exponents[V] = {};
+#pragma unroll
+    for (int v = 0; Sums && v < V; ++v) {
+      exponents[v] = exponent_of<float>(shared.largest[vector * V + v], plan.points_per_cloud);
+    }
 #pragma unroll 1
     for (int item = thread; item < range.listed << from.log_vectors; item += tuning::threads) {
       const int place = list[item >> from.log_vectors];
@@ -500,8 +521,22 @@ struct BinReducer {
   // What the next kernel looks up for the points of a bin that has heavy cells.
   __device__ void clear_heads(const CellRange& range) {
     for (int cell = range.begin + thread; cell < range.end; cell += tuning::threads) {
+      if (!FeatureBinShared::has(shared.heavy, cell)) call.heads[key_of(cell)] = -1;
+    }
+  }
+
+  // Leaves all cells to the next kernels, which share out points to all blocks.
+  __device__ void list_all() {
+    if (thread == 0) shared.listed = atomicAdd(call.heavy_count, cells);
+    __syncthreads();
+    const int first = shared.listed;
+    for (int cell = thread; cell < cells; cell += tuning::threads) {
       const std::uint32_t key = key_of(cell);
-      if (!FeatureBinShared::has(shared.heavy, cell) && exists(key)) call.heads[key] = -1;
+      call.heavy_cells[first + cell] = {static_cast<std::int64_t>(key), 0};
+      call.heads[key] = -2 - (first + cell);
+    }
+    for (std::int64_t k = thread; k < cells * plan.channels; k += tuning::threads) {
+      call.heavy[first * plan.channels + k] = Partial::none();
     }
   }
 
@@ -524,20 +559,24 @@ struct BinReducer {
     if (thread < most_bin_channels) shared.largest[thread] = 0;
     if (thread == 0) shared.any_heavy = 0;
     clear_counts();
-    constexpr int many = 0xffff / tuning::threads;
-    const bool are_many = __syncthreads_or(entries.count > many ? 1 : 0) != 0;
+    int points = entries.count;
+    for (int step = 1; step < warp_size; step *= 2) points += __shfl_xor_sync(whole_warp, points, step);
+    if (thread % warp_size == 0) shared.totals[thread / warp_size] = static_cast<std::uint32_t>(points);
+    __syncthreads();
     if constexpr (Sums) share_largest(largest, from.vectors, shared.largest);
-    int exponents[V] = {};
-    for (int begin = 0;;) {
-      count(entries, begin, are_many);
-      __syncthreads();
-      if (Sums && begin == 0) {
+    std::uint32_t all_points = 0;
 #pragma unroll
-        for (int v = 0; v < V; ++v) {
-          exponents[v] = exponent_of<float>(shared.largest[vector * V + v], plan.points_per_cloud);
-        }
-        // Those of heavy cells are found from there.
-        if (bin == 0 && thread < plan.channels) call.magnitudes.largest[thread] = shared.largest[thread];
+    for (int k = 0; k < warps; ++k) all_points += shared.totals[k];
+    const bool is_long = all_points > tuning::longest_bin;
+    for (int begin = 0;;) {
+      if (!is_long) count(entries, begin);
+      __syncthreads();
+      if (Sums && bin == 0 && thread < plan.channels) {
+        call.magnitudes.largest[thread] = shared.largest[thread];  // for heavy cells
+      }
+      if (is_long) {
+        list_all();
+        break;
       }
       const CellRange range = arrange(begin);
       const int list_bytes = (range.listed + 7) / 8 * 16;
@@ -551,22 +590,22 @@ struct BinReducer {
       if (fits) {
         await_copies();
         __syncthreads();
-        write_listed(range, exponents, [&](int k) {
+        write_listed(range, [&](int k) {
           return *reinterpret_cast<const Pack<float, V>*>(rows + (k << from.log_vectors) + vector);
         });
       } else {
-        write_listed(range, exponents, [&](int k) {
+        write_listed(range, [&](int k) {
           return *reinterpret_cast<const Pack<float, V>*>(features_of(plan, numbers[k]) + vector * V);
         });
       }
-      if (shared.any_heavy != 0 || range.end - range.begin < from.cells) clear_heads(range);
+      if (shared.any_heavy != 0 || range.end - range.begin < cells) clear_heads(range);
       begin = range.end;
-      if (begin == from.cells) break;
+      if (begin == cells) break;
       __syncthreads();
       clear_counts();
       __syncthreads();
     }
-    if (thread == 0) from.heavy[bin] = shared.any_heavy != 0;
+    if (thread == 0) from.heavy[bin] = is_long || shared.any_heavy != 0;
   }
 };
 
@@ -604,7 +643,7 @@ FeatureBins::FeatureBins(const Plan& plan, const CudaMachine& machine) {
                      plan.flat_feature_stride > 0;
   if (!is_plain(plan) || plan.grids != 1 || plan.dtype != DType::f32 || !takes || plan.occupancy != nullptr ||
       plan.bits != nullptr || plan.accumulate || plan.all_points < tuning::feature_bin_least_points ||
-      rows * 32 > most_bin_cells) {
+      plan.all_points > plan.cells * tuning::feature_bin_cell_points || rows * 32 > most_bin_cells) {
     return;
   }
   // As many blocks to a multiprocessor as have room for all points of a bin, but for one in a billion where they lie anywhere.

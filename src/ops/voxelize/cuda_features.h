@@ -427,6 +427,18 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_points_kernel(
   }
 }
 
+// One channel of a cell without points.
+template <class F>
+__device__ void write_empty_channel(const Call& call, std::int64_t key, std::int64_t channel) {
+  const Plan& plan = call.plan;
+  const std::int64_t out = key * plan.channels + channel;
+  if (plan.sum != nullptr) plan.sum[out] = bit_copy<float>(call.empty_float);
+  if (plan.mean != nullptr) plan.mean[out] = bit_copy<float>(call.empty_float);
+  if (plan.max != nullptr) static_cast<F*>(plan.max)[out] = first_of<F>(call.empty_feature);
+  if (plan.min != nullptr) static_cast<F*>(plan.min)[out] = first_of<F>(call.empty_feature);
+  if (channel == 0 && plan.count != nullptr) plan.count[key] = whole(plan.empty);
+}
+
 template <class F>
 __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_cells_kernel(const __grid_constant__ Call call) {
   const Plan& plan = call.plan;
@@ -438,6 +450,10 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_cells_kernel(c
        k += std::int64_t{gridDim.x} * tuning::threads) {
     const HeavyCell& from = call.heavy_cells[k / plan.channels];
     const std::int64_t channel = k % plan.channels;
+    if (from.points == 0) {  // of a bin all of whose cells are listed
+      write_empty_channel<F>(call, from.key, channel);
+      continue;
+    }
     const Partial& heavy = call.heavy[k];
     Cell<F, 1, true, true> cell;
     cell.set(heavy);

@@ -56,14 +56,17 @@ inline constexpr int bins_blocks = 3;
 inline constexpr int bin_least_points = 2'000'000;
 
 // Features of points in no order, by the same bins: threads that sort a tile and points of each, those of them that a
-// multiprocessor holds, blocks that reduce a bin which it holds, points of a cell that one thread adds at most, the fewest points for
-// which it is done, and whether points that come in an order are left to chains. Not measured yet.
+// multiprocessor holds, blocks that reduce a bin which it holds, points of a cell that one thread adds at most and points of a bin
+// that one block does, the fewest points for which it is done and the most for each cell, and whether points that come in an order
+// are left to chains. Not measured yet.
 inline constexpr int feature_sort_threads = 512;
 inline constexpr int feature_sort_points = 8;
 inline constexpr int feature_sort_blocks = 2;
 inline constexpr int feature_bin_blocks = 8;
 inline constexpr int longest_cell = 64;
+inline constexpr int longest_bin = 16384;
 inline constexpr int feature_bin_least_points = 100'000;
+inline constexpr int feature_bin_cell_points = 32;
 inline constexpr bool features_ask_for_order = true;
 
 // Bytes that a thread fills and cells that it marks, the blocks that do either at most, and those for cells of many points:
