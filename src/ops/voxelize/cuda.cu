@@ -802,8 +802,9 @@ class Runner {
     const int bytes = call_.feature_bins.shared_bytes;
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
                "asking for shared memory");
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-               "asking for shared memory");
+    cuda_check(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+        "asking for shared memory");
     cuda_launch(kernel, bins, tuning::threads, static_cast<std::size_t>(bytes), &call_, device_, stream_,
                 name_of(plan.operation));
     run_heavy<float>();

@@ -94,9 +94,11 @@ struct Cell {
 #pragma unroll
     for (int v = 0; v < V; ++v) sums[v].flags |= Sum::flag_of(feature_value(x[v]));
   }
+  // By is Divisor, or Undivided for a single point.
+  template <class By = Divisor>
   __device__ void write(const Plan& plan, std::int64_t out, const int (&exponents)[V], std::int64_t points) {
     using R = feature_t<F>;
-    const auto write_sums = [&](float* values, const Divisor& divisor) {
+    const auto write_sums = [&](float* values, const auto& divisor) {
       Pack<R, V> pack;
 #pragma unroll
       for (int v = 0; v < V; ++v) pack.x[v] = sums[v].template value<R>(power_of_two(-exponents[v]), divisor);
@@ -115,8 +117,12 @@ struct Cell {
       *to = pack;
     };
     if constexpr (Sums) {
-      if (plan.sum != nullptr) write_sums(plan.sum, {});
-      if (plan.mean != nullptr) write_sums(plan.mean, Divisor(points));
+      if (plan.sum != nullptr) write_sums(plan.sum, Undivided());
+      if constexpr (std::is_same_v<By, Divisor>) {
+        if (plan.mean != nullptr) write_sums(plan.mean, Divisor(points));
+      } else {
+        if (plan.mean != nullptr) write_sums(plan.mean, By());
+      }
     }
     if constexpr (Extremes) {
       if (plan.max != nullptr) write_extremes(plan.max, true, most);

@@ -30,10 +30,10 @@ static_assert(tuning::longest_bin < 1 << 16, "points of a cell are counted in 16
 __device__ inline void prefetch_to_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 // 16 bytes.
 __device__ inline void begin_copy(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                   static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from)
-               : "memory");
+  asm volatile(
+      "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
+      "l"(from)
+      : "memory");
 }
 // All that this thread has begun.
 __device__ inline void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(tuning::feature_sort_threads, tuning::feature_
   if (call.sums) {
     const int vectors = to.vectors;
     std::uint32_t most[4] = {};
-    const float* from = features_of(plan, first) + thread % vectors * 4;
+    const float* from = features_of(plan, first) + (thread & (vectors - 1)) * 4;
 #pragma unroll 1
     for (int k = thread; k < here << to.log_vectors; k += flight * threads) {
       float x[flight][4] = {};
@@ -217,6 +217,7 @@ struct Entries {
     return tile < from.tiles ? from.extents[std::int64_t{tile} * bins + bin] : 0u;
   }
   __device__ void read(const FeatureBins& from, std::uint32_t bin) {
+    *this = {};
     const auto thread = static_cast<int>(threadIdx.x);
     extent = extent_of(from, thread, bin);
     const std::uint32_t begin = extent % 0x10000u, end = extent >> 16;
@@ -225,6 +226,7 @@ struct Entries {
       if (begin + 4 * k < end) first[k] = *at(from, thread, begin + 4 * k);
     }
     count = static_cast<int>(end - begin);
+#pragma unroll 1
     for (int tile = thread + tuning::threads; tile < from.tiles; tile += tuning::threads) {
       const std::uint32_t other = extent_of(from, tile, bin);
       count += static_cast<int>((other >> 16) - other % 0x10000u);
@@ -269,13 +271,13 @@ struct Entries {
 
 // Behind it come counts of 16 bits, of the cells, then cells to add up, of 16 bits too, then points or their features.
 struct FeatureBinShared {
-  alignas(16) std::uint32_t totals[warps];
+  alignas(16) std::uint64_t totals[warps];
   std::uint32_t largest[most_bin_channels];
   int range_end;  // of cells
   int points, listed;
   int any_heavy;
-  std::uint8_t occupied[most_bin_cells / 8];  // a bit for each cell
-  std::uint8_t heavy[most_bin_cells / 8];     // the same for those of too many points
+  std::uint8_t occupied[most_bin_cells / 8];  // a bit for each cell that has points, or is not of the range
+  std::uint8_t heavy[most_bin_cells / 8];     // a bit for each of the range that has too many
 
   __device__ static bool has(const std::uint8_t* bits, int cell) { return (bits[cell / 8] >> cell % 8 & 1) != 0; }
 };
@@ -283,8 +285,10 @@ struct FeatureBinShared {
 // Cells of a bin that are sorted together, and what is known of them.
 struct CellRange {
   int begin = 0, end = 0;
-  int points = 0;  // those of heavy cells apart
-  int listed = 0;  // cells that have points and are not heavy
+  int points = 0;      // those of heavy cells apart
+  int listed = 0;      // cells that have points and are not heavy
+  int singles = 0;     // the first of those: they are known to have one
+  bool plain = false;  // all cells, and none is heavy
 };
 
 // Calls each(k, count) for 8 cells whose counts are `four`.
@@ -307,7 +311,7 @@ struct BinReducer {
   std::uint32_t* const counts;  // two in a word; then where the points of a cell begin; then where they end
   std::uint16_t* const list;
   const int thread = static_cast<int>(threadIdx.x);
-  const int vector = thread % from.vectors;
+  const int vector = thread & (from.vectors - 1);
   const int cells = cells_of(call, bin);  // that the bin has; more are counted, without points
 
   // Lines of cells come in their order, so only the last may lack some.
@@ -334,6 +338,7 @@ struct BinReducer {
   __device__ int most_points() const { return min((room() - 32) / 6, 0xffff); }
 
   __device__ void clear_counts() {
+#pragma unroll 1
     for (int k = thread; k < from.cells / 8; k += tuning::threads) reinterpret_cast<uint4*>(counts)[k] = {};
   }
 
@@ -344,74 +349,156 @@ struct BinReducer {
     });
   }
 
-  // How far the cells from `begin` on reach whose points have room, and where those of each begin. Lists the cells.
-  __device__ CellRange arrange(int begin) {
-    constexpr int point_bits = 19;  // all cells of a bin, each with as many points as one thread adds
-    static_assert(most_bin_cells * tuning::longest_cell < 1 << point_bits && most_bin_cells < 1 << (32 - point_bits));
-    const int lane = thread % warp_size;
+  // The groups of 8 cells that a thread has: calls f(group, their counts).
+  template <class Each>
+  __device__ void over_groups(const Each& f) const {
     const int groups = from.cells / 8;
     const int each = divide_up(groups, tuning::threads);
-    const auto over_mine = [&](const auto& f) {
 #pragma unroll 1
-      for (int group = thread * each; group < min((thread + 1) * each, groups); ++group) {
-        f(group, reinterpret_cast<uint4*>(counts)[group]);
-      }
+    for (int group = thread * each; group < min((thread + 1) * each, groups); ++group) {
+      f(group, reinterpret_cast<uint4*>(counts)[group]);
+    }
+  }
+
+  // Points, cells that are listed, and those of them that are known to have a single point.
+  static constexpr int number_bits = 20;
+  static_assert(most_bin_cells * tuning::longest_cell < 1 << number_bits);
+  __device__ static std::uint64_t numbers_of(std::uint32_t points, std::uint32_t listed, std::uint32_t singles) {
+    return points | std::uint64_t{listed} << number_bits | std::uint64_t{singles} << 2 * number_bits;
+  }
+  __device__ static int points_in(std::uint64_t x) { return static_cast<int>(x % (1u << number_bits)); }
+  __device__ static int listed_in(std::uint64_t x) {
+    return static_cast<int>((x >> number_bits) % (1u << number_bits));
+  }
+  __device__ static int singles_in(std::uint64_t x) { return static_cast<int>(x >> 2 * number_bits); }
+
+  // What the threads before have in all, where each has `own`; and whether `any` of the block is set.
+  __device__ std::uint64_t before(std::uint64_t own, std::uint64_t& all, bool& any) {
+    const int lane = thread % warp_size;
+    std::uint64_t sum = own;
+#pragma unroll
+    for (int step = 1; step < warp_size; step *= 2) {
+      const std::uint64_t other = __shfl_up_sync(whole_warp, sum, step);
+      if (lane >= step) sum += other;
+    }
+    if (lane == warp_size - 1) shared.totals[thread / warp_size] = sum;
+    any = __syncthreads_or(any ? 1 : 0) != 0;
+    sum -= own;
+    all = 0;
+#pragma unroll
+    for (int k = 0; k < warps; ++k) {
+      if (k < thread / warp_size) sum += shared.totals[k];
+      all += shared.totals[k];
+    }
+    return sum;
+  }
+
+  // Bits of 8 cells that have at least so many points, where none has 2^15.
+  __device__ static unsigned having(std::uint32_t points, const uint4& four) {
+    const auto bits = [&](std::uint32_t two, int shift) {
+      return ((two + 0x10001u * (0x8000u - points)) & 0x80008000u) >> shift;
     };
+    const unsigned all = bits(four.x, 15) | bits(four.y, 13) | bits(four.z, 11) | bits(four.w, 9);
+    return (all | all >> 15) & 0xffu;
+  }
+
+  // Where the points of each cell begin, all cells at once; lists those that have some. False where one has too many points,
+  // or all of them have no room; then nothing is done.
+  __device__ bool arrange_all(CellRange& range) {
+    static_assert((tuning::longest_cell & (tuning::longest_cell + 1)) == 0);
+    constexpr std::uint32_t too_many = 0x10001u * (0xffffu & ~static_cast<std::uint32_t>(tuning::longest_cell));
+    std::uint32_t points = 0, listed = 0, several = 0;
+    bool any_heavy = false;
+    over_groups([&](int, const uint4& four) {
+      any_heavy = any_heavy || ((four.x | four.y | four.z | four.w) & too_many) != 0;
+      const std::uint32_t two = four.x + four.y + four.z + four.w;
+      points += (two & 0xffffu) + (two >> 16);
+      listed += __popc(having(1, four));
+      several += __popc(having(2, four));
+    });
+    std::uint64_t all = 0;
+    const std::uint64_t sum = before(numbers_of(points, listed, listed - several), all, any_heavy);
+    if (any_heavy || points_in(all) > most_points()) return false;
+    range = {0, cells, points_in(all), listed_in(all), singles_in(all), true};
+    points = static_cast<std::uint32_t>(points_in(sum));
+    int single = singles_in(sum);
+    int other = range.singles + listed_in(sum) - single;
+    over_groups([&](int group, uint4& four) {
+      const unsigned occupied = having(1, four);
+      unsigned others = having(2, four);
+      unsigned singles = occupied & ~others;
+      const auto start = [&](std::uint32_t two) {
+        const std::uint32_t starts = points * 0x10001u + (two << 16);
+        points += (two & 0xffffu) + (two >> 16);
+        return starts;
+      };
+      four.x = start(four.x);
+      four.y = start(four.y);
+      four.z = start(four.z);
+      four.w = start(four.w);
+      const auto put = [&](int& place, unsigned left) {
+#pragma unroll 1
+        for (; left != 0; left &= left - 1) {
+          list[place++] = static_cast<std::uint16_t>(group * 8 + __ffs(static_cast<int>(left)) - 1);
+        }
+      };
+      put(single, singles);
+      put(other, others);
+      const unsigned missing =
+          0xff00u >> max(min(group * 8 + 8 - cells, 8), 0);  // bits of cells that the bin does not have
+      shared.occupied[group] = static_cast<std::uint8_t>(occupied | missing);
+    });
+    __syncthreads();
+    return true;
+  }
+
+  // The same for cells from `begin` on, as far as their points have room; lists heavy ones apart.
+  __device__ CellRange arrange_from(int begin) {
     const auto is_listed = [&](int cell, int count) {
       return cell >= begin && count > 0 && count <= tuning::longest_cell;
     };
-    std::uint32_t own = 0;
-    over_mine([&](int group, const uint4& four) {
+    std::uint64_t own = 0;
+    over_groups([&](int group, const uint4& four) {
       over_counts(four, [&](int k, int count) {
-        if (is_listed(group * 8 + k, count)) own += static_cast<std::uint32_t>(count) + (1u << point_bits);
+        if (is_listed(group * 8 + k, count)) own += numbers_of(static_cast<std::uint32_t>(count), 1, 0);
       });
     });
-    std::uint32_t before = own;
-#pragma unroll
-    for (int step = 1; step < warp_size; step *= 2) {
-      const std::uint32_t other = __shfl_up_sync(whole_warp, before, step);
-      if (lane >= step) before += other;
-    }
-    if (lane == warp_size - 1) shared.totals[thread / warp_size] = before;
     if (thread == 0) shared.range_end = cells;
-    __syncthreads();
-    before -= own;
-    std::uint32_t all = 0;
-#pragma unroll
-    for (int k = 0; k < warps; ++k) {
-      if (k < thread / warp_size) before += shared.totals[k];
-      all += shared.totals[k];
-    }
-    const auto points_in = [](std::uint32_t x) { return static_cast<int>(x & ((1u << point_bits) - 1)); };
-    const auto cells_in = [](std::uint32_t x) { return static_cast<int>(x >> point_bits); };
-    CellRange range{begin, cells, points_in(all), cells_in(all)};
+    __syncthreads();  // the totals are read
+    std::uint64_t all = 0;
+    bool any = false;
+    std::uint64_t sum = before(own, all, any);
+    CellRange range{begin, cells, points_in(all), listed_in(all), 0, false};
     const bool is_part = range.points > most_points();
     if (is_part) {
-      int points = points_in(before);
-      over_mine([&](int group, const uint4& four) {
+      int points = points_in(sum);
+      over_groups([&](int group, const uint4& four) {
+        int end = cells;  // the first that has no room
         over_counts(four, [&](int k, int count) {
           if (is_listed(group * 8 + k, count)) points += count;
-          if (points > most_points()) atomicMin(&shared.range_end, group * 8 + k);
+          if (points > most_points()) end = min(end, group * 8 + k);
         });
+        if (end < cells) atomicMin(&shared.range_end, end);
       });
       __syncthreads();
       range.end = shared.range_end;
     }
-    over_mine([&](int group, uint4& four) {
+    over_groups([&](int group, uint4& four) {
       std::uint32_t starts[4] = {};
       unsigned occupied = 0, heavy = 0;
       over_counts(four, [&](int k, int count) {
         const int cell = group * 8 + k;
         if (is_part && cell == range.end) {
-          shared.points = points_in(before);
-          shared.listed = cells_in(before);
+          shared.points = points_in(sum);
+          shared.listed = listed_in(sum);
         }
-        starts[k / 2] |= static_cast<std::uint32_t>(points_in(before)) << k % 2 * 16;
-        if (cell < begin || cell >= range.end || count == 0) return;
-        occupied |= 1u << k;
+        starts[k / 2] |= static_cast<std::uint32_t>(points_in(sum)) << k % 2 * 16;
+        const bool inside = cell >= begin && cell < range.end;
+        if (!inside || count > 0) occupied |= 1u << k;
+        if (!inside || count == 0) return;
         if (is_listed(cell, count)) {
-          list[cells_in(before)] = static_cast<std::uint16_t>(cell);
-          before += static_cast<std::uint32_t>(count) + (1u << point_bits);
+          list[listed_in(sum)] = static_cast<std::uint16_t>(cell);
+          sum += numbers_of(static_cast<std::uint32_t>(count), 1, 0);
         } else {
           heavy |= 1u << k;
         }
@@ -434,11 +521,13 @@ struct BinReducer {
 
   // Writes the points of the range, cell by cell: `pitch` words apart.
   __device__ void sort(const Entries& entries, const CellRange& range, std::uint32_t* numbers, int pitch) {
-    const bool any_heavy = shared.any_heavy != 0;
-    entries.over(from, bin, [&](int cell, std::uint32_t number) {
-      if (cell < range.begin || cell >= range.end || (any_heavy && FeatureBinShared::has(shared.heavy, cell))) return;
+    const auto put = [&](int cell, std::uint32_t number) {
       const std::uint32_t ends = atomicAdd(counts + cell / 2, one_of(cell));
       numbers[(ends >> cell % 2 * 16 & 0xffffu) * pitch] = number;
+    };
+    if (range.plain) return entries.over(from, bin, put);
+    entries.over(from, bin, [&](int cell, std::uint32_t number) {
+      if (cell >= range.begin && cell < range.end && !FeatureBinShared::has(shared.heavy, cell)) put(cell, number);
     });
   }
 
@@ -446,6 +535,7 @@ struct BinReducer {
   __device__ void fetch(uint4* rows, int points) {
     constexpr int flight = 4;
     const int all = points << from.log_vectors;
+#pragma unroll 1
     for (int base = 0; base < all; base += flight * tuning::threads) {
       std::uint32_t numbers[flight];
 #pragma unroll
@@ -462,37 +552,41 @@ struct BinReducer {
     }
   }
 
-  // All cells without points, and the counts of those that have some, heavy ones apart.
+  // All cells without points, line by line, and the counts of those that have some, heavy ones apart.
   __device__ void write_empty(const CellRange& range) {
-    const auto fill = [](std::uint32_t pattern) {
-      Pack<float, V> pack;
-#pragma unroll
-      for (int v = 0; v < V; ++v) pack.x[v] = bit_copy<float>(pattern);
-      return pack;
-    };
-    const auto write = [&](void* values, std::int64_t out, std::uint32_t pattern) {
-      if (values != nullptr) *reinterpret_cast<Pack<float, V>*>(static_cast<float*>(values) + out) = fill(pattern);
-    };
+    static_assert(tuning::threads == 128);
+    const int log_lanes = 5 + from.log_vectors;  // threads that write a line of 32 cells
+    const int log_at_once = 7 - log_lanes;       // lines that all threads do
+    const int first = thread >> log_lanes;
+    const int lines = (from.cells / warp_size - first + (1 << log_at_once) - 1) >> log_at_once;
+    const int in_line = thread & ((1 << log_lanes) - 1);
+    const int cell = in_line >> from.log_vectors;
+    const std::uint8_t* const occupied = shared.occupied + first * 4 + cell / 8;
+    const auto line_bytes = static_cast<std::uint32_t>(warp_size * plan.channels * sizeof(float));
+    const auto write_lines = [&](void* values, std::uint32_t pattern) {
+      if (values == nullptr) return;
+      char* const to = static_cast<char*>(values) + in_line * sizeof(uint4);
 #pragma unroll 4
-    for (int item = (range.begin << from.log_vectors) + thread; item < range.end << from.log_vectors;
-         item += tuning::threads) {
-      const int cell = item >> from.log_vectors;
-      if (FeatureBinShared::has(shared.occupied, cell)) continue;
-      const std::int64_t out = key_of(cell) * plan.channels + vector * V;
-      if constexpr (Sums) {
-        write(plan.sum, out, call.empty_float);
-        write(plan.mean, out, call.empty_float);
+      for (int k = 0; k < lines; ++k) {
+        if ((occupied[k << log_at_once << 2] >> cell % 8 & 1) != 0) continue;
+        const std::uint32_t line = key_of((first + (k << log_at_once)) * warp_size) / warp_size;
+        *reinterpret_cast<uint4*>(to + std::uint64_t{line} * line_bytes) = {pattern, pattern, pattern, pattern};
       }
-      if constexpr (Extremes) {
-        write(plan.max, out, call.empty_feature);
-        write(plan.min, out, call.empty_feature);
-      }
+    };
+    if constexpr (Sums) {
+      write_lines(plan.sum, call.empty_float);
+      write_lines(plan.mean, call.empty_float);
+    }
+    if constexpr (Extremes) {
+      write_lines(plan.max, call.empty_feature);
+      write_lines(plan.min, call.empty_feature);
     }
     if (plan.count == nullptr) return;
-    for (int cell = range.begin + thread; cell < range.end; cell += tuning::threads) {
-      if (FeatureBinShared::has(shared.heavy, cell)) continue;
-      const int points = count_of(cell) - first_of(cell, range.begin);
-      plan.count[key_of(cell)] = points > 0 ? points : whole(plan.empty);
+#pragma unroll 1
+    for (int place = range.begin + thread; place < range.end; place += tuning::threads) {
+      if (!range.plain && FeatureBinShared::has(shared.heavy, place)) continue;
+      const int points = count_of(place) - first_of(place, range.begin);
+      plan.count[key_of(place)] = points > 0 ? points : whole(plan.empty);
     }
   }
 
@@ -504,8 +598,17 @@ struct BinReducer {
     for (int v = 0; Sums && v < V; ++v) {
       exponents[v] = exponent_of<float>(shared.largest[vector * V + v], plan.points_per_cloud);
     }
+    int item = thread;
 #pragma unroll 1
-    for (int item = thread; item < range.listed << from.log_vectors; item += tuning::threads) {
+    for (; item < range.singles << from.log_vectors; item += tuning::threads) {
+      const int place = list[item >> from.log_vectors];
+      const Pack<float, V> pack = row(count_of(place) - 1);
+      Cell<float, V, Sums, Extremes> cell;
+      cell.add(plan, pack.x, exponents);
+      cell.template write<Undivided>(plan, key_of(place) * plan.channels + vector * V, exponents, 1);
+    }
+#pragma unroll 1
+    for (; item < range.listed << from.log_vectors; item += tuning::threads) {
       const int place = list[item >> from.log_vectors];
       const int begin = first_of(place, range.begin), end = count_of(place);
       Cell<float, V, Sums, Extremes> cell;
@@ -520,6 +623,7 @@ struct BinReducer {
 
   // What the next kernel looks up for the points of a bin that has heavy cells.
   __device__ void clear_heads(const CellRange& range) {
+#pragma unroll 1
     for (int cell = range.begin + thread; cell < range.end; cell += tuning::threads) {
       if (!FeatureBinShared::has(shared.heavy, cell)) call.heads[key_of(cell)] = -1;
     }
@@ -530,11 +634,13 @@ struct BinReducer {
     if (thread == 0) shared.listed = atomicAdd(call.heavy_count, cells);
     __syncthreads();
     const int first = shared.listed;
+#pragma unroll 1
     for (int cell = thread; cell < cells; cell += tuning::threads) {
       const std::uint32_t key = key_of(cell);
       call.heavy_cells[first + cell] = {static_cast<std::int64_t>(key), 0};
       call.heads[key] = -2 - (first + cell);
     }
+#pragma unroll 1
     for (std::int64_t k = thread; k < cells * plan.channels; k += tuning::threads) {
       call.heavy[first * plan.channels + k] = Partial::none();
     }
@@ -542,6 +648,7 @@ struct BinReducer {
 
   // Of all tiles.
   __device__ void read_largest(std::uint32_t (&mine)[V]) const {
+#pragma unroll 2
     for (int k = thread; k < from.tiles << from.log_vectors; k += tuning::threads) {
       const uint4 four = reinterpret_cast<const uint4*>(from.largest)[k];
       mine[0] = max(mine[0], four.x);
@@ -561,10 +668,10 @@ struct BinReducer {
     clear_counts();
     int points = entries.count;
     for (int step = 1; step < warp_size; step *= 2) points += __shfl_xor_sync(whole_warp, points, step);
-    if (thread % warp_size == 0) shared.totals[thread / warp_size] = static_cast<std::uint32_t>(points);
+    if (thread % warp_size == 0) shared.totals[thread / warp_size] = static_cast<std::uint64_t>(points);
     __syncthreads();
     if constexpr (Sums) share_largest(largest, from.vectors, shared.largest);
-    std::uint32_t all_points = 0;
+    std::uint64_t all_points = 0;
 #pragma unroll
     for (int k = 0; k < warps; ++k) all_points += shared.totals[k];
     const bool is_long = all_points > tuning::longest_bin;
@@ -578,7 +685,8 @@ struct BinReducer {
         list_all();
         break;
       }
-      const CellRange range = arrange(begin);
+      CellRange range;
+      if (begin > 0 || !arrange_all(range)) range = arrange_from(begin);
       const int list_bytes = (range.listed + 7) / 8 * 16;
       const bool fits = list_bytes + (range.points << from.log_vectors) * 16 <= room();
       auto* const rows = reinterpret_cast<uint4*>(reinterpret_cast<char*>(list) + list_bytes);
@@ -586,23 +694,23 @@ struct BinReducer {
       sort(entries, range, numbers, fits ? from.vectors * 4 : 1);
       __syncthreads();
       if (fits) fetch(rows, range.points);
-      write_empty(range);
+      // Half of the blocks write while the others compute.
+      if (bin % 2 == 0) write_empty(range);
       if (fits) {
         await_copies();
         __syncthreads();
-        write_listed(range, [&](int k) {
-          return *reinterpret_cast<const Pack<float, V>*>(rows + (k << from.log_vectors) + vector);
-        });
-      } else {
-        write_listed(range, [&](int k) {
-          return *reinterpret_cast<const Pack<float, V>*>(features_of(plan, numbers[k]) + vector * V);
-        });
       }
+      write_listed(range, [&](int k) {
+        if (fits) return *reinterpret_cast<const Pack<float, V>*>(rows + (k << from.log_vectors) + vector);
+        return *reinterpret_cast<const Pack<float, V>*>(features_of(plan, numbers[k]) + vector * V);
+      });
+      if (bin % 2 != 0) write_empty(range);
       if (shared.any_heavy != 0 || range.end - range.begin < cells) clear_heads(range);
       begin = range.end;
       if (begin == cells) break;
       __syncthreads();
       clear_counts();
+      entries.read(from, bin);  // again: until here a thread had better keep something else
       __syncthreads();
     }
     if (thread == 0) from.heavy[bin] = is_long || shared.any_heavy != 0;
@@ -618,6 +726,7 @@ __global__ void __launch_bounds__(tuning::threads, tuning::feature_bin_blocks)
   if (!goes_by_bins(call)) return;
   if (const Plan& plan = call.plan; plan.dropped != nullptr && blockIdx.x == bins - 1 && threadIdx.x < warp_size) {
     int not_finite = 0, outside = 0;
+#pragma unroll 2
     for (auto tile = static_cast<int>(threadIdx.x); tile < call.feature_bins.tiles; tile += warp_size) {
       const int2 here = call.feature_bins.dropped[tile];
       not_finite += here.x;

@@ -359,12 +359,11 @@ ROBOCACHE_HD std::int64_t nearest_integer(double x) {
 #endif
 }
 
-// What sums are divided by: 1, or for means the number of points.
+// What sums are divided by for means: the number of points.
 struct Divisor {
   double count = 1;
   double inverse = 1;  // rounded; on a GPU
 
-  Divisor() = default;
   ROBOCACHE_HD explicit Divisor(std::int64_t points) : count(static_cast<double>(points)) {
 #if defined(__CUDA_ARCH__)
     inverse = __drcp_rn(count);
@@ -384,6 +383,14 @@ struct Divisor {
     }
 #endif
     return a / count;
+  }
+};
+
+// For sums, and for means of one point.
+struct Undivided {
+  template <class R>
+  ROBOCACHE_HD double divide(double a) const {
+    return a;
   }
 };
 
@@ -408,13 +415,13 @@ struct Sum {
     return is_nan(x) ? nan : (x > 0 ? up : down);
   }
   // `scale` is 2^-exponent.
-  template <class R = float>
-  ROBOCACHE_HD R value(double scale, const Divisor& divisor) const {
+  template <class R = float, class By>
+  ROBOCACHE_HD R value(double scale, const By& divisor) const {
     if (flags != none) {
       if (flags == up || flags == down) return static_cast<R>(bit_copy<float>(flags == up ? 0x7f800000u : 0xff800000u));
       return quiet_nan<R>();
     }
-    return narrow<R>(divisor.divide<R>(static_cast<double>(fixed) * scale));
+    return narrow<R>(divisor.template divide<R>(static_cast<double>(fixed) * scale));
   }
 };
 
