@@ -100,8 +100,17 @@ struct Cell {
     using R = feature_t<F>;
     const auto write_sums = [&](float* values, const auto& divisor) {
       Pack<R, V> pack;
+      int flags = Sum::none;
 #pragma unroll
-      for (int v = 0; v < V; ++v) pack.x[v] = sums[v].template value<R>(power_of_two(-exponents[v]), divisor);
+      for (int v = 0; v < V; ++v) flags |= sums[v].flags;
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        pack.x[v] = Sum{sums[v].fixed}.template value<R>(power_of_two(-exponents[v]), divisor);
+      }
+      if (flags != Sum::none) {  // as rare as they are
+#pragma unroll
+        for (int v = 0; v < V; ++v) pack.x[v] = sums[v].template value<R>(power_of_two(-exponents[v]), divisor);
+      }
       *reinterpret_cast<Pack<R, V>*>(reinterpret_cast<R*>(values) + out) = pack;
     };
     const auto write_extremes = [&](void* values, bool greatest, auto& extremes) {

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(tuning::feature_sort_threads, tuning::feature_
   constexpr int threads = tuning::feature_sort_threads;
   constexpr int n = tuning::feature_sort_points;
   constexpr int each = bins / threads;  // bins of a thread
-  constexpr int flight = 4;             // vectors of features that a thread reads at once
+  constexpr int flight = 8;             // vectors of features that a thread reads at once
   const Plan& plan = call.plan;
   const FeatureBins& to = call.feature_bins;
   __shared__ FeatureSortShared shared;
