@@ -799,14 +799,13 @@ class Runner {
             ? reinterpret_cast<const void*>(&voxelize_feature_bins_kernel<true, false>)
             : (call_.sums ? reinterpret_cast<const void*>(&voxelize_feature_bins_kernel<true, true>)
                           : reinterpret_cast<const void*>(&voxelize_feature_bins_kernel<false, true>));
-    const int bytes = call_.feature_bins.shared_bytes;
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-               "asking for shared memory");
-    cuda_check(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-        "asking for shared memory");
-    cuda_launch(kernel, bins, tuning::threads, static_cast<std::size_t>(bytes), &call_, device_, stream_,
-                name_of(plan.operation));
+    const auto ask = [&](cudaFuncAttribute attribute, int value) {  // the same for the calls of all threads
+      cuda_check(cudaFuncSetAttribute(kernel, attribute, value), "asking for shared memory");
+    };
+    ask(cudaFuncAttributeMaxDynamicSharedMemorySize, cuda_machine(device_).shared_bytes);
+    ask(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    cuda_launch(kernel, bins, tuning::threads, static_cast<std::size_t>(call_.feature_bins.shared_bytes), &call_,
+                device_, stream_, name_of(plan.operation));
     run_heavy<float>();
   }
 
