@@ -50,7 +50,7 @@ struct FeatureBins {
   int2* dropped = nullptr;           // of each tile: points that are not finite, and outside
   std::uint32_t* entries =
       nullptr;  // of each tile: its points by bin, their places there and, in the lower half, numbers
-  std::uint32_t* extents = nullptr;  // of each tile and bin: the first of its entries and, in the upper half, the end
+  std::uint32_t* extents = nullptr;  // of each bin and tile: the first of its entries and, in the upper half, the end
   std::uint32_t* largest = nullptr;  // of each tile and channel: magnitudes
 
   FeatureBins() = default;

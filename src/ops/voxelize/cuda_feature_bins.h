@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(tuning::feature_sort_threads, tuning::feature_
   for (int k = 0; k < each; ++k) {
     const int bin = thread * each + k;
     shared.starts[bin] = before;
-    to.extents[tile * bins + bin] = static_cast<std::uint32_t>(before | (before + counts[k]) << 16);
+    to.extents[std::int64_t{bin} * to.tiles + tile] = static_cast<std::uint32_t>(before | (before + counts[k]) << 16);
     before += (counts[k] + 3) / 4 * 4;
   }
   __syncthreads();
@@ -214,7 +214,7 @@ struct Entries {
     return reinterpret_cast<const uint4*>(from.entries + std::int64_t{tile} * feature_entries + entry);
   }
   __device__ static std::uint32_t extent_of(const FeatureBins& from, int tile, std::uint32_t bin) {
-    return tile < from.tiles ? from.extents[std::int64_t{tile} * bins + bin] : 0u;
+    return tile < from.tiles ? from.extents[std::int64_t{bin} * from.tiles + tile] : 0u;
   }
   __device__ void read(const FeatureBins& from, std::uint32_t bin) {
     *this = {};
@@ -658,14 +658,18 @@ struct BinReducer {
     }
   }
 
+  // Before earlier work is done.
+  __device__ void prepare() {
+    if (thread < most_bin_channels) shared.largest[thread] = 0;
+    if (thread == 0) shared.any_heavy = 0;
+    clear_counts();
+  }
+
   __device__ void run() {
     Entries entries;
     entries.read(from, bin);
     std::uint32_t largest[V] = {};
     if constexpr (Sums) read_largest(largest);
-    if (thread < most_bin_channels) shared.largest[thread] = 0;
-    if (thread == 0) shared.any_heavy = 0;
-    clear_counts();
     int points = entries.count;
     for (int step = 1; step < warp_size; step *= 2) points += __shfl_xor_sync(whole_warp, points, step);
     if (thread % warp_size == 0) shared.totals[thread / warp_size] = static_cast<std::uint64_t>(points);
@@ -721,6 +725,8 @@ template <bool Sums, bool Extremes>
 __global__ void __launch_bounds__(tuning::threads, tuning::feature_bin_blocks)
     voxelize_feature_bins_kernel(const __grid_constant__ Call call) {
   extern __shared__ uint4 memory[];
+  BinReducer<Sums, Extremes> reducer(call, memory);
+  reducer.prepare();
   after_earlier_work();
   let_next_begin();
   if (!goes_by_bins(call)) return;
@@ -742,7 +748,7 @@ __global__ void __launch_bounds__(tuning::threads, tuning::feature_bin_blocks)
                                                                           : 0;
     }
   }
-  BinReducer<Sums, Extremes>(call, memory).run();
+  reducer.run();
 }
 
 FeatureBins::FeatureBins(const Plan& plan, const CudaMachine& machine) {
