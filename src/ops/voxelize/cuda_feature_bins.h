@@ -425,8 +425,7 @@ struct BinReducer {
     int other = range.singles + listed_in(sum) - single;
     over_groups([&](int group, uint4& four) {
       const unsigned occupied = having(1, four);
-      unsigned others = having(2, four);
-      unsigned singles = occupied & ~others;
+      const unsigned others = having(2, four);
       const auto start = [&](std::uint32_t two) {
         const std::uint32_t starts = points * 0x10001u + (two << 16);
         points += (two & 0xffffu) + (two >> 16);
@@ -442,10 +441,9 @@ struct BinReducer {
           list[place++] = static_cast<std::uint16_t>(group * 8 + __ffs(static_cast<int>(left)) - 1);
         }
       };
-      put(single, singles);
+      put(single, occupied & ~others);
       put(other, others);
-      const unsigned missing =
-          0xff00u >> max(min(group * 8 + 8 - cells, 8), 0);  // bits of cells that the bin does not have
+      const unsigned missing = 0xff00u >> max(min(group * 8 + 8 - cells, 8), 0);  // cells that the bin does not have
       shared.occupied[group] = static_cast<std::uint8_t>(occupied | missing);
     });
     __syncthreads();
@@ -507,7 +505,7 @@ struct BinReducer {
       shared.occupied[group] = static_cast<std::uint8_t>(occupied);
       shared.heavy[group] = static_cast<std::uint8_t>(heavy);
       for (; heavy != 0; heavy &= heavy - 1) {
-        shared.any_heavy = 1;
+        atomicOr(&shared.any_heavy, 1);
         add_heavy(call, key_of(group * 8 + __ffs(static_cast<int>(heavy)) - 1));
       }
     });
