@@ -64,8 +64,9 @@ struct Partial {
   }
 };
 
-// V channels of one cell, for sum and mean, for max and min, or for all. Exponents are those of exponent_in().
-template <class F, int V, bool Sums, bool Extremes>
+// V channels of one cell, for sum and mean, for max and min, or for all. Exponents are those of exponent_in(). Small: no sum of
+// integers reaches 2^51.
+template <class F, int V, bool Sums, bool Extremes, bool Small = false>
 struct Cell {
   Sum sums[Sums ? V : 1];
   Extreme most[Extremes ? V : 1], least[Extremes ? V : 1];
@@ -88,7 +89,8 @@ struct Cell {
       const auto value = feature_value(x[v]);
       const bool counts = is_finite(value);
       finite = finite && counts;
-      sums[v].fixed += nearest_integer(static_cast<double>(counts ? value : 0) * power_of_two(exponents[v]));
+      const double scaled = static_cast<double>(counts ? value : 0) * power_of_two(exponents[v]);
+      sums[v].fixed += Small ? nearest_small_integer(scaled) : nearest_integer(scaled);
     }
     if (finite) return;
 #pragma unroll
@@ -105,11 +107,11 @@ struct Cell {
       for (int v = 0; v < V; ++v) flags |= sums[v].flags;
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        pack.x[v] = Sum{sums[v].fixed}.template value<R>(power_of_two(-exponents[v]), divisor);
+        pack.x[v] = Sum{sums[v].fixed}.template value<R, Small>(power_of_two(-exponents[v]), divisor);
       }
       if (flags != Sum::none) {  // as rare as they are
 #pragma unroll
-        for (int v = 0; v < V; ++v) pack.x[v] = sums[v].template value<R>(power_of_two(-exponents[v]), divisor);
+        for (int v = 0; v < V; ++v) pack.x[v] = sums[v].template value<R, Small>(power_of_two(-exponents[v]), divisor);
       }
       *reinterpret_cast<Pack<R, V>*>(reinterpret_cast<R*>(values) + out) = pack;
     };

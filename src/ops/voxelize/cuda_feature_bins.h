@@ -9,6 +9,7 @@
 // the two ways is gone the points tell; the bits are the same.
 #pragma once
 
+#include <bit>
 #include <cmath>
 
 #include "ops/voxelize/cuda_features.h"
@@ -24,6 +25,11 @@ constexpr int most_bin_cells = tuning::threads * 32;  // a thread has up to 4 gr
 static_assert(feature_entries <= 1 << 16, "extents have 16 bits for each end");
 static_assert(tuning::longest_cell >= tuning::longest_chain, "there is room for so many heavy cells");
 static_assert(tuning::longest_bin < 1 << 16, "points of a cell are counted in 16 bits");
+
+// Of n points none is an integer of 2^(62 - bit_width(n)) (exponent_of), and a thread adds so many of a cell.
+constexpr bool sums_are_small =
+    62 - std::bit_width(unsigned{tuning::feature_bin_least_points}) + std::bit_width(unsigned{tuning::longest_cell}) <=
+    51;
 
 // ---- asynchronous copies -------------------------------------------------------------------------------------------
 
@@ -601,7 +607,7 @@ struct BinReducer {
     for (; item < range.singles << from.log_vectors; item += tuning::threads) {
       const int place = list[item >> from.log_vectors];
       const Pack<float, V> pack = row(count_of(place) - 1);
-      Cell<float, V, Sums, Extremes> cell;
+      Cell<float, V, Sums, Extremes, sums_are_small> cell;
       cell.add(plan, pack.x, exponents);
       cell.template write<Undivided>(plan, key_of(place) * plan.channels + vector * V, exponents, 1);
     }
@@ -609,7 +615,7 @@ struct BinReducer {
     for (; item < range.listed << from.log_vectors; item += tuning::threads) {
       const int place = list[item >> from.log_vectors];
       const int begin = first_of(place, range.begin), end = count_of(place);
-      Cell<float, V, Sums, Extremes> cell;
+      Cell<float, V, Sums, Extremes, sums_are_small> cell;
 #pragma unroll 1
       for (int k = begin; k < end; ++k) {
         const Pack<float, V> pack = row(k);
