@@ -2,7 +2,7 @@
 //
 // One kernel fills, the next puts the points in; neighbours that share a cell are counted in the warp first. That is all
 // for counts and occupancy, but for counts of many points that come in no order, which cuda_bins.h sorts. Where features are
-// reduced the points form chains, which cuda_features.h makes cells of, or bins where they come in no order
+// reduced the points form chains, which cuda_features.h makes cells of; those of plain clouds form bins
 // (cuda_feature_bins.h).
 #include <algorithm>
 
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_fill_kernel(const __
   after_earlier_work();
   let_next_begin();  // so it may read its input at once: all that wrote it is done
   check_data<tuning::threads>(call.plan, call.box);
-  fill_all(call);
+  fill_all(call, blockIdx.x, gridDim.x);
 }
 
 // ---- points --------------------------------------------------------------------------------------------------------
@@ -376,12 +376,6 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_points_kernel(const 
   constexpr int n = tuning::points_per_thread;
   constexpr bool Plain = from == From::plain_points;
   const Plan& plan = call.plan;
-  if constexpr (Features && Plain && std::is_same_v<T, float>) {
-    if (call.feature_bins.tiles > 0) {
-      after_earlier_work();
-      if (goes_by_bins(call)) return;
-    }
-  }
   __shared__ Tile<C> tile;
   __shared__ int dropped[drop_reasons];
   __shared__ std::uint32_t largest[Features ? most_shared_channels : 1];
@@ -586,10 +580,13 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_marks_kernel(const _
 
 // ---- planning ------------------------------------------------------------------------------------------------------
 
-// Cells with long chains: more points than steps are too many; and all cells of bins that have too many points.
+// Cells with long chains: more points than steps are too many; and all cells of bins, or of lines of 32, that have too many
+// points.
 std::int64_t most_heavy(const Call& call) {
   const std::int64_t points = call.plan.all_points;
-  return points / (tuning::longest_chain + 1) + points / (tuning::longest_bin + 1) * call.feature_bins.cells;
+  const FeatureBins& by = call.feature_bins;
+  return points / (tuning::longest_chain + 1) + points / (tuning::longest_bin + 1) * by.cells +
+         points / (by.capacity + 1) * (by.tiles > 0 ? warp_size : 0);
 }
 
 void take_scratch(Call& call, Room& room) {
@@ -603,15 +600,14 @@ void take_scratch(Call& call, Room& room) {
   if (plan.bits != nullptr) room.take(call.occupied, call.all_cells);
   if (!plan.reduces_features()) return;
   if (FeatureBins& bins_of = call.feature_bins; bins_of.tiles > 0) {
-    room.take(bins_of.scattered, 1);
     room.take(bins_of.heavy, bins);
     room.take(bins_of.dropped, bins_of.tiles);
-    room.take(bins_of.entries, std::int64_t{bins_of.tiles} * feature_entries);
+    room.take(bins_of.entries, std::int64_t{bins_of.tiles} * feature_tile);
     room.take(bins_of.extents, std::int64_t{bins_of.tiles} * bins);
     room.take(bins_of.largest, bins_of.tiles * plan.channels);
   }
   room.take(call.heads, call.all_cells);
-  room.take(call.nodes, plan.all_points);
+  if (call.feature_bins.tiles == 0) room.take(call.nodes, plan.all_points);
   auto* keys = static_cast<char*>(call.keys);
   room.take(keys, plan.all_points * (plan.is_small() ? 4 : 8));
   call.keys = keys;
@@ -658,6 +654,7 @@ class Runner {
     const Plan& plan = call_.plan;
     const bool features = plan.reduces_features();
     const std::int64_t cells = call_.all_cells;
+    if (call_.feature_bins.tiles > 0) return run_feature_bins();
     if (features) {
       fill(call_.heads, cells * 4, 0xffffffffu);
       fill(call_.magnitudes.largest, plan.grids * plan.channels * 4, 0);
@@ -678,8 +675,6 @@ class Runner {
     for (int n = 0; n < call_.fill_count; ++n) bytes = std::max(bytes, call_.fills[n].bytes);
     if (call_.bins.tiles > 0) {
       run_many();
-    } else if (call_.feature_bins.tiles > 0) {
-      run_feature_bins();
     } else {
       launch(&voxelize_fill_kernel,
              std::clamp<std::int64_t>(divide_up(bytes, tuning::fill_bytes * tuning::threads), 1, tuning::most_blocks));
@@ -784,16 +779,18 @@ class Runner {
     run_heavy<F>();
   }
 
-  // Features that go by bins, where they need not go by chains after all.
   void run_feature_bins() {
     const Plan& plan = call_.plan;
+    const FeatureBins& by = call_.feature_bins;
     set_features<float, 4>();
-    cuda_launch(reinterpret_cast<const void*>(&voxelize_feature_sort_kernel), call_.feature_bins.tiles,
+    const std::int64_t bytes = plan.cells * plan.channels * 4;
+    fill(plan.sum, bytes, call_.empty_float);
+    fill(plan.mean, bytes, call_.empty_float);
+    fill(plan.max, bytes, call_.empty_feature);
+    fill(plan.min, bytes, call_.empty_feature);
+    fill(plan.count, plan.cells * 4, static_cast<std::uint32_t>(whole(plan.empty)));
+    cuda_launch(reinterpret_cast<const void*>(&voxelize_feature_sort_kernel), by.fillers + by.tiles,
                 tuning::feature_sort_threads, 0, &call_, device_, stream_, name_of(plan.operation));
-    if constexpr (tuning::features_ask_for_order) {
-      run_points<true>();
-      run_cells<float, 4>();
-    }
     const auto* const kernel =
         plan.max == nullptr && plan.min == nullptr
             ? reinterpret_cast<const void*>(&voxelize_feature_bins_kernel<true, false>)
@@ -804,8 +801,8 @@ class Runner {
     };
     ask(cudaFuncAttributeMaxDynamicSharedMemorySize, cuda_machine(device_).shared_bytes);
     ask(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    cuda_launch(kernel, bins, tuning::threads, static_cast<std::size_t>(call_.feature_bins.shared_bytes), &call_,
-                device_, stream_, name_of(plan.operation));
+    cuda_launch(kernel, bins, tuning::threads, static_cast<std::size_t>(by.shared_bytes), &call_, device_, stream_,
+                name_of(plan.operation));
     run_heavy<float>();
   }
 

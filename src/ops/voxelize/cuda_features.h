@@ -11,9 +11,6 @@
 namespace robocache::voxelize_op {
 namespace {
 
-// Whether bins are reduced (cuda_feature_bins.h), and there are no chains. After earlier work.
-__device__ bool goes_by_bins(const Call& call) { return call.feature_bins.tiles > 0 && *call.feature_bins.scattered; }
-
 // Channels of which a block keeps the magnitudes, or the scales, in shared memory.
 inline constexpr int most_shared_channels = 64;
 
@@ -280,7 +277,6 @@ __global__ void __launch_bounds__(tuning::threads, tuning::cells_blocks)
   __shared__ int of_grid[Sums ? most_shared_channels : 1];  // exponents, where there is one grid
   after_earlier_work();
   let_next_begin();
-  if (goes_by_bins(call)) return;
   const bool shares = Sums && plan.grids == 1 && plan.channels <= most_shared_channels;
   if (shares && threadIdx.x < plan.channels) of_grid[threadIdx.x] = exponent_of_cell(call, 0, threadIdx.x);
   tile.read(call);
@@ -366,7 +362,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_points_kernel(
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   const auto warp = static_cast<int>(threadIdx.x / warp_size);
   std::int32_t* const numbers = numbers_of[warp];
-  const bool by_bins = goes_by_bins(call);
+  const bool by_bins = call.feature_bins.tiles > 0;
   const auto has_head = [&](Index key) {
     return key >= 0 && (!by_bins || call.feature_bins.heavy[bin_of(static_cast<std::uint32_t>(key))]);
   };
@@ -427,18 +423,6 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_points_kernel(
   }
 }
 
-// One channel of a cell without points.
-template <class F>
-__device__ void write_empty_channel(const Call& call, std::int64_t key, std::int64_t channel) {
-  const Plan& plan = call.plan;
-  const std::int64_t out = key * plan.channels + channel;
-  if (plan.sum != nullptr) plan.sum[out] = bit_copy<float>(call.empty_float);
-  if (plan.mean != nullptr) plan.mean[out] = bit_copy<float>(call.empty_float);
-  if (plan.max != nullptr) static_cast<F*>(plan.max)[out] = first_of<F>(call.empty_feature);
-  if (plan.min != nullptr) static_cast<F*>(plan.min)[out] = first_of<F>(call.empty_feature);
-  if (channel == 0 && plan.count != nullptr) plan.count[key] = whole(plan.empty);
-}
-
 template <class F>
 __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_cells_kernel(const __grid_constant__ Call call) {
   const Plan& plan = call.plan;
@@ -450,10 +434,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_cells_kernel(c
        k += std::int64_t{gridDim.x} * tuning::threads) {
     const HeavyCell& from = call.heavy_cells[k / plan.channels];
     const std::int64_t channel = k % plan.channels;
-    if (from.points == 0) {  // of a bin all of whose cells are listed
-      write_empty_channel<F>(call, from.key, channel);
-      continue;
-    }
+    if (from.points == 0) continue;  // of a bin all of whose cells are listed, and filled before
     const Partial& heavy = call.heavy[k];
     Cell<F, 1, true, true> cell;
     cell.set(heavy);

@@ -63,11 +63,11 @@ inline constexpr int feature_sort_threads = 512;
 inline constexpr int feature_sort_points = 8;
 inline constexpr int feature_sort_blocks = 2;
 inline constexpr int feature_bin_blocks = 8;
+inline constexpr int feature_bin_least_blocks = 4;
 inline constexpr int longest_cell = 63;
 inline constexpr int longest_bin = 16384;
 inline constexpr int feature_bin_least_points = 100'000;
 inline constexpr int feature_bin_cell_points = 32;
-inline constexpr bool features_ask_for_order = true;
 
 // Bytes that a thread fills and cells that it marks, the blocks that do either at most, and those for cells of many points:
 // a few to each multiprocessor, which loop. Not swept.
