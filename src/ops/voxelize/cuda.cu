@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_fill_kernel(const __
   after_earlier_work();
   let_next_begin();  // so it may read its input at once: all that wrote it is done
   check_data<tuning::threads>(call.plan, call.box);
-  fill_all(call, blockIdx.x, gridDim.x);
+  fill_all(call);
 }
 
 // ---- points --------------------------------------------------------------------------------------------------------
@@ -783,13 +783,7 @@ class Runner {
     const Plan& plan = call_.plan;
     const FeatureBins& by = call_.feature_bins;
     set_features<float, 4>();
-    const std::int64_t bytes = plan.cells * plan.channels * 4;
-    fill(plan.sum, bytes, call_.empty_float);
-    fill(plan.mean, bytes, call_.empty_float);
-    fill(plan.max, bytes, call_.empty_feature);
-    fill(plan.min, bytes, call_.empty_feature);
-    fill(plan.count, plan.cells * 4, static_cast<std::uint32_t>(whole(plan.empty)));
-    cuda_launch(reinterpret_cast<const void*>(&voxelize_feature_sort_kernel), by.fillers + by.tiles,
+    cuda_launch(reinterpret_cast<const void*>(&voxelize_feature_sort_kernel), call_.sums ? 2 * by.tiles : by.tiles,
                 tuning::feature_sort_threads, 0, &call_, device_, stream_, name_of(plan.operation));
     const auto* const kernel =
         plan.max == nullptr && plan.min == nullptr

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(bin_threads, tuning::sort_blocks)
   let_next_begin();
   const bool scattered = is_scattered(call);
   if (blockIdx.x == 0 && threadIdx.x == 0) *call.bins.scattered = scattered;
-  if (!scattered) return fill_all(call, blockIdx.x, gridDim.x);
+  if (!scattered) return fill_all(call);
   const auto thread = static_cast<int>(threadIdx.x);
   const int lane = thread % warp_size;
   const int warp = thread / warp_size;

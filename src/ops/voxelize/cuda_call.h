@@ -42,7 +42,6 @@ struct Bins {
 // For features of a plain cloud (cuda_feature_bins.h).
 struct FeatureBins {
   int tiles = 0;                     // of points; 0: not used
-  int fillers = 0;                   // blocks that fill
   int cells = 0;                     // of a bin
   int vectors = 0, log_vectors = 0;  // of four channels
   int shared_bytes = 0;              // of a block that reduces a bin
@@ -51,7 +50,7 @@ struct FeatureBins {
   bool* heavy = nullptr;             // of each bin: whether it has cells of too many points, and heads say which
   int2* dropped = nullptr;           // of each tile: points that are not finite, and outside
   std::uint32_t* entries = nullptr;  // of each tile: its points by bin, their places there and, below, their numbers
-  std::uint32_t* extents = nullptr;  // of each bin and tile: the first of its entries and, in the upper half, the end
+  std::uint32_t* extents = nullptr;  // of each tile and bin: the first of its entries and, in the upper half, the end
   std::uint32_t* largest = nullptr;  // of each tile and channel: magnitudes
 
   FeatureBins() = default;
@@ -89,10 +88,10 @@ struct Call {
   Partial* heavy = nullptr;  // of each of them and channel
 };
 
-// By all threads of `blocks` blocks.
-__device__ void fill_all(const Call& call, std::int64_t block, std::int64_t blocks) {
-  const std::int64_t thread = block * blockDim.x + threadIdx.x;
-  const std::int64_t stride = blocks * blockDim.x;
+// By all threads of a launch.
+__device__ void fill_all(const Call& call) {
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (int n = 0; n < call.fill_count; ++n) {
     const Fill& fill = call.fills[n];
     auto* const bytes = static_cast<std::uint8_t*>(fill.data);

@@ -1,11 +1,12 @@
 // Features of points of a plain cloud, on a GPU: reduced by bins of cells.
 //
 // A chain of points that lie anywhere in memory is walked at the latency of memory. So a block sorts the points of a tile by bin, in
-// shared memory, and finds their largest magnitudes, while other blocks fill the grids. Later a block for each bin fetches the
-// features of its points into shared memory, all at once, and makes chains of them there, one for each cell; then threads walk
-// those. Features that have no room are read where they are; a bin of more points than have room for a chain goes through its
-// cells in several ranges. Cells of too many points for one thread, and all cells of a bin of too many for one block, are
-// listed, as those of long chains are (cuda_features.h).
+// shared memory, while others find their largest magnitudes. Later a block for each bin fetches the features of its points into
+// shared memory, all at once, and makes chains of them there, one for each cell; then it writes the empty cells and walks the
+// chains of the others. So every byte of a grid is written once, and nothing is filled before. Features that have no room are
+// read where they are; a bin of more points than have room for a chain goes through its cells in several ranges. Cells of
+// too many points for one thread, and all cells of a bin of too many for one block, are listed, as those of long chains are
+// (cuda_features.h).
 #pragma once
 
 #include <bit>
@@ -46,70 +47,71 @@ __device__ inline const float* features_of(const Plan& plan, std::int64_t point)
   return static_cast<const float*>(plan.features) + point * plan.flat_feature_stride;
 }
 
-// The largest of lanes that are `lanes`, 2 * lanes, ... apart, of the first of them into shared memory, side by side.
-__device__ inline void share_largest(std::uint32_t (&mine)[4], int lanes, std::uint32_t* largest) {
+// The largest of a warp's magnitudes of four channels into shared memory; every lane has one of `vectors` of those.
+__device__ inline void share_largest(const std::uint32_t (&mine)[4], int vectors, std::uint32_t* largest) {
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
+#pragma unroll 1
+  for (int vector = 0; vector < vectors; ++vector) {
 #pragma unroll
-  for (int v = 0; v < 4; ++v) {
-    for (int step = lanes; step < warp_size; step *= 2) {
-      mine[v] = max(mine[v], __shfl_xor_sync(whole_warp, mine[v], step));
+    for (int v = 0; v < 4; ++v) {
+      const std::uint32_t most = __reduce_max_sync(whole_warp, lane % vectors == vector ? mine[v] : 0u);
+      if (lane == 0) atomicMax(largest + vector * 4 + v, most);
     }
-    if (lane < lanes && mine[v] > 0) atomicMax(largest + lane * 4 + v, mine[v]);
   }
 }
 
-struct FeatureSortShared {
-  alignas(16) std::uint32_t sorted[feature_tile];
-  int starts[bins];  // where each bin begins; before, how many points it has
-  int totals[feature_sort_warps];
-  unsigned inside[feature_tile / warp_size];  // a bit for each point
-  std::uint32_t largest[most_bin_channels];
-  int not_finite, outside;
-};
-
-// The last blocks sort the points of a tile by bin, the others fill.
-__global__ void __launch_bounds__(tuning::feature_sort_threads, tuning::feature_sort_blocks)
-    voxelize_feature_sort_kernel(const __grid_constant__ Call call) {
-  constexpr int threads = tuning::feature_sort_threads;
-  constexpr int n = tuning::feature_sort_points;
-  constexpr int each = bins / threads;  // bins of a thread
-  constexpr int flight = 8;             // vectors of features that a thread reads at once
+struct FeatureTile {
+  static constexpr int threads = tuning::feature_sort_threads;
+  static constexpr int n = tuning::feature_sort_points;
+  const Call& call;
   const Plan& plan = call.plan;
   const FeatureBins& to = call.feature_bins;
-  __shared__ FeatureSortShared shared;
-  const auto thread = static_cast<int>(threadIdx.x);
+  const std::int64_t tile;
+  const std::int64_t first = tile * feature_tile;
+  const int here = static_cast<int>(min(plan.points_per_cloud - first, std::int64_t{feature_tile}));
+  const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % warp_size;
   const int warp = thread / warp_size;
+
+  __device__ FeatureTile(const Call& of, std::int64_t number) : call(of), tile(number) {}
+
+  __device__ void read(float (&p)[n][3]) const {
+    const float* const points = static_cast<const float*>(plan.points) + (first + thread) * plan.point_stride;
 #pragma unroll
-  for (int k = 0; k < each; ++k) shared.starts[thread + k * threads] = 0;
-  if (thread < most_bin_channels) shared.largest[thread] = 0;
-  if (thread == 0) shared.not_finite = shared.outside = 0;
-  after_earlier_work();
-  let_next_begin();
-  if (static_cast<int>(blockIdx.x) < to.fillers) return fill_all(call, blockIdx.x, to.fillers);
-  const std::int64_t tile = static_cast<int>(blockIdx.x) - to.fillers;
-  const std::int64_t first = tile * feature_tile;
-  const auto here = static_cast<int>(min(plan.points_per_cloud - first, std::int64_t{feature_tile}));
-  const auto channels = static_cast<int>(plan.channels);
-  if (plan.flat_feature_stride == channels) {
-    for (int k = thread * 32; k < here * channels; k += threads * 32) prefetch_to_l2(features_of(plan, first) + k);
-  }
-  float p[n][3];
-  const float* const points = static_cast<const float*>(plan.points) + (first + thread) * plan.point_stride;
+    for (int k = 0; k < n; ++k) {
 #pragma unroll
-  for (int k = 0; k < n; ++k) {
-#pragma unroll
-    for (int axis = 0; axis < 3; ++axis) {
-      p[k][axis] = thread + k * threads < here ? points[k * threads * plan.point_stride + axis]
-                                               : std::numeric_limits<float>::max();
+      for (int axis = 0; axis < 3; ++axis) {
+        p[k][axis] = thread + k * threads < here ? points[k * threads * plan.point_stride + axis]
+                                                 : std::numeric_limits<float>::max();
+      }
     }
   }
-  __syncthreads();
+  __device__ void sort() const;
+  __device__ void find_largest() const;
+};
+
+__device__ void FeatureTile::sort() const {
+  constexpr int each = bins / threads;  // bins of a thread
+  __shared__ struct {
+    alignas(16) std::uint32_t sorted[feature_tile];
+    int starts[bins];  // where each bin begins; before, how many points it has
+    int totals[feature_sort_warps];
+    int not_finite, outside;
+  } shared;
+  if (!call.sums && plan.flat_feature_stride == plan.channels) {
+    const auto all = here * static_cast<int>(plan.channels);
+    for (int k = thread * 32; k < all; k += threads * 32) prefetch_to_l2(features_of(plan, first) + k);
+  }
+  float p[n][3];
+  read(p);
+#pragma unroll
+  for (int k = 0; k < each; ++k) shared.starts[thread + k * threads] = 0;
+  if (thread == 0) shared.not_finite = shared.outside = 0;
   if (tile == 0 && thread == 0) {
     *call.heavy_count = 0;
     *call.magnitudes.given = static_cast<unsigned long long>(plan.points_per_cloud);
   }
-
+  __syncthreads();
   std::uint32_t where[n];  // the bin and, in the lower half, the place there
   int ranks[n];            // among the points of the bin; -1: in none
   int outside = 0, not_finite = 0;
@@ -120,8 +122,6 @@ __global__ void __launch_bounds__(tuning::feature_sort_threads, tuning::feature_
     const auto cell = static_cast<std::uint32_t>(call.axes.cell(p[k], inside));
     where[k] = bin_of(cell) << 16 | place_in_bin(cell) % 0x10000u;
     ranks[k] = inside ? atomicAdd(shared.starts + (where[k] >> 16), 1) : -1;
-    const unsigned lanes = __ballot_sync(whole_warp, inside);
-    if (lane == 0) shared.inside[at / warp_size] = lanes;
     if (at < here) {
       static_cast<std::int32_t*>(call.keys)[first + at] = inside ? static_cast<std::int32_t>(cell) : -1;
       if (!inside) ++(all_finite(p[k]) ? outside : not_finite);
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(tuning::feature_sort_threads, tuning::feature_
   for (int k = 0; k < each; ++k) {
     const int bin = thread * each + k;
     shared.starts[bin] = before;
-    to.extents[std::int64_t{bin} * to.tiles + tile] = static_cast<std::uint32_t>(before | (before + counts[k]) << 16);
+    to.extents[tile * bins + bin] = static_cast<std::uint32_t>(before | (before + counts[k]) << 16);
     before += counts[k];
   }
   __syncthreads();
@@ -167,34 +167,58 @@ __global__ void __launch_bounds__(tuning::feature_sort_threads, tuning::feature_
     shared.sorted[shared.starts[where[k] >> 16] + ranks[k]] =
         where[k] << 16 | static_cast<std::uint32_t>(thread + k * threads);
   }
-  if (call.sums) {
-    const int vectors = to.vectors;
-    std::uint32_t most[4] = {};
-    const float* from = features_of(plan, first) + (thread & (vectors - 1)) * 4;
-#pragma unroll 1
-    for (int k = thread; k < here << to.log_vectors; k += flight * threads) {
-      float x[flight][4] = {};
-#pragma unroll
-      for (int j = 0; j < flight; ++j) {
-        const int point = (k + j * threads) >> to.log_vectors;
-        if (point >= here || (shared.inside[point / warp_size] >> point % warp_size & 1u) == 0) continue;
-        const auto pack = *reinterpret_cast<const Pack<float, 4>*>(from + point * plan.flat_feature_stride);
-#pragma unroll
-        for (int v = 0; v < 4; ++v) x[j][v] = pack.x[v];
-      }
-#pragma unroll
-      for (int j = 0; j < flight; ++j) {
-#pragma unroll
-        for (int v = 0; v < 4; ++v) most[v] = max(most[v], magnitude_of(x[j][v]));
-      }
-    }
-    share_largest(most, vectors, shared.largest);
-  }
   __syncthreads();
   auto* const entries = reinterpret_cast<uint4*>(to.entries + tile * feature_tile);
   for (int k = thread; k < (all + 3) / 4; k += threads) entries[k] = reinterpret_cast<const uint4*>(shared.sorted)[k];
-  if (call.sums && thread < channels) to.largest[tile * channels + thread] = shared.largest[thread];
   if (thread == 0) to.dropped[tile] = {shared.not_finite, shared.outside};
+}
+
+// The largest magnitudes of its points that are inside.
+__device__ void FeatureTile::find_largest() const {
+  __shared__ std::uint32_t largest[most_bin_channels];
+  if (thread < most_bin_channels) largest[thread] = 0;
+  float p[n][3];
+  read(p);
+  unsigned inside[n];  // lanes that are
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+    bool is_inside = thread + k * threads < here;
+    call.axes.cell(p[k], is_inside);
+    inside[k] = __ballot_sync(whole_warp, is_inside);
+  }
+  std::uint32_t most[4] = {};
+  const float* const from = features_of(plan, first + warp * warp_size) + (lane & (to.vectors - 1)) * 4;
+#pragma unroll 1
+  for (int vector = lane; vector < warp_size << to.log_vectors; vector += warp_size) {
+    const int point = vector >> to.log_vectors;
+    Pack<float, 4> pack[n] = {};
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      if ((inside[k] >> point & 1u) == 0) continue;
+      pack[k] = *reinterpret_cast<const Pack<float, 4>*>(from + (point + k * threads) * plan.flat_feature_stride);
+    }
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+#pragma unroll
+      for (int v = 0; v < 4; ++v) most[v] = max(most[v], magnitude_of(pack[k].x[v]));
+    }
+  }
+  __syncthreads();
+  share_largest(most, to.vectors, largest);
+  __syncthreads();
+  if (thread < plan.channels) to.largest[tile * plan.channels + thread] = largest[thread];
+}
+
+// As many blocks as there are tiles, and where there are sums as many again.
+__global__ void __launch_bounds__(tuning::feature_sort_threads, tuning::feature_sort_blocks)
+    voxelize_feature_sort_kernel(const __grid_constant__ Call call) {
+  after_earlier_work();
+  let_next_begin();
+  if (const int tiles = call.feature_bins.tiles; static_cast<int>(blockIdx.x) < tiles) {
+    FeatureTile(call, blockIdx.x).sort();
+  } else {
+    FeatureTile(call, blockIdx.x - tiles).find_largest();
+  }
 }
 
 // ---- bins ----------------------------------------------------------------------------------------------------------
@@ -204,8 +228,8 @@ struct alignas(16) FeatureBinShared {
   int totals[warps];  // points of each warp's tiles
   int listed;         // cells
 };
-// A point without features: its cell, the next of its chain, half a cell of a list, and its number in the cloud.
-constexpr int bin_point_bytes = 9;
+// A point without features: its cell, the next of its chain, a cell of a list, and its number in the cloud.
+constexpr int bin_point_bytes = 10;
 
 // The features of a bin's points, by all threads of a block.
 template <bool Sums, bool Extremes>
@@ -231,7 +255,7 @@ struct BinReducer {
   std::uint32_t* numbers = nullptr;  // in the cloud, of the others
   std::uint16_t* places = nullptr;   // their cells
   std::uint16_t* next = nullptr;     // that before it in its cell, or none
-  std::uint16_t* list = nullptr;     // cells of several points
+  std::uint16_t* list = nullptr;     // cells that are not plain
 
   // Lines of cells come in their order, so only the last may lack some.
   __device__ static int cells_of(const Call& call, std::uint32_t bin) {
@@ -270,7 +294,7 @@ struct BinReducer {
   // A warp has every tile that is a multiple of the warps from its first, so that each has some of points that come in an
   // order; a lane has every 32nd of those.
   __device__ std::uint32_t extent_of(int tile) const {
-    return tile < from.tiles ? from.extents[std::int64_t{bin} * from.tiles + tile] : 0u;
+    return tile < from.tiles ? from.extents[tile * bins + static_cast<int>(bin)] : 0u;
   }
   __device__ static int length_of(std::uint32_t extent) { return static_cast<int>((extent >> 16) - extent % 0x10000u); }
 
@@ -327,7 +351,8 @@ struct BinReducer {
     return number;
   }
 
-  // Puts the points of cells [begin, end) into chains, and begins to fetch features. Totals tell how many each warp has.
+  // Puts the points of cells [begin, end) into chains, writes the other cells, and fetches features meanwhile. Totals tell how many
+  // points each warp has.
   __device__ void chain(int begin, int end) {
     const unsigned before = (1u << lane) - 1;
     int first = 0;
@@ -351,27 +376,68 @@ struct BinReducer {
       }
       first += __popc(counted);
     });
+    __syncthreads();
+    write_empty(begin, end);
     await_copies();
     __syncthreads();
   }
 
-  // Where a point has its cell for itself, and no sum of it need be rounded, all reductions of it are its features.
-  __device__ bool is_plain_sum(float x, int exponent) const {
-    const auto least = static_cast<std::uint32_t>(min(max(150 - exponent, 1), 255)) << 23;  // a multiple of 2^-exponent
-    const std::uint32_t magnitude = __float_as_uint(x) & 0x7fffffffu;
-    return (magnitude == 0) | (magnitude - least < 0x7f800000u - least);
+  // Where four channels of a cell are, among as many.
+  __device__ std::uint32_t at(int cell) const {
+    return (key_of(cell) << from.log_vectors) + static_cast<std::uint32_t>(vector);
   }
-  __device__ bool write_plain(std::uint32_t key, const Row& row, const int (&exponents)[V]) const {
+  // Cells [begin, end) that have no chain.
+  __device__ void write_empty(int begin, int end) const {
+    const int log_line = 5 + from.log_vectors;  // threads that write a line of 32 cells
+    const int in_line = thread & ((1 << log_line) - 1);
+    const int shift = in_line >> from.log_vectors;
+    const auto line_bytes = static_cast<std::uint32_t>(sizeof(uint4)) << log_line;
+    const auto write = [&](void* values, std::uint32_t pattern) {
+      if (values == nullptr) return;
+      char* const to = static_cast<char*>(values) + in_line * sizeof(uint4);
+      const uint4 four{pattern, pattern, pattern, pattern};
+#pragma unroll 4
+      for (int cell = begin + (thread >> log_line) * warp_size + shift; cell < end;
+           cell += tuning::threads >> from.log_vectors) {
+        const std::uint32_t line = key_of(cell) / warp_size;
+        char* const here = to + std::uint64_t{line} * line_bytes;
+        if (heads[cell] == none) *reinterpret_cast<uint4*>(here) = four;
+      }
+    };
+    if constexpr (Sums) {
+      write(plan.sum, call.empty_float);
+      write(plan.mean, call.empty_float);
+    }
+    if constexpr (Extremes) {
+      write(plan.max, call.empty_feature);
+      write(plan.min, call.empty_feature);
+    }
+    if (plan.count == nullptr) return;
+#pragma unroll 1
+    for (int cell = begin + thread; cell < end; cell += tuning::threads) {
+      if (heads[cell] == none) plan.count[key_of(cell)] = whole(plan.empty);
+    }
+  }
+
+  // Where a point has its cell for itself, and no sum of it is rounded, all reductions of it are its features. False where that is
+  // not so: features other than 0 are at least `least` then.
+  __device__ bool write_plain(int cell, const Row& row, const Row& least) const {
     bool plain = true;
     Row sum;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      plain &= Sums ? is_plain_sum(row.x[v], exponents[v]) : !is_nan(row.x[v]);
-      sum.x[v] = row.x[v] + 0.0f;  // that of -0 is 0
+      const float x = row.x[v];
+      const float magnitude = fabsf(x);
+      if constexpr (Sums) {
+        plain &= (magnitude >= least.x[v] | x == 0) & magnitude <= std::numeric_limits<float>::max();
+      } else {
+        plain &= !is_nan(x);
+      }
+      sum.x[v] = x + 0.0f;  // of -0 that is 0
     }
     if (!plain) return false;
     const auto write = [&](void* values, const Row& what) {
-      if (values != nullptr) static_cast<Row*>(values)[(std::int64_t{key} << from.log_vectors) + vector] = what;
+      if (values != nullptr) static_cast<Row*>(values)[at(cell)] = what;
     };
     if constexpr (Sums) {
       write(plan.sum, sum);
@@ -381,50 +447,59 @@ struct BinReducer {
       write(plan.max, row);
       write(plan.min, row);
     }
-    write_count(plan, key, vector, 1);
+    write_count(plan, key_of(cell), vector, 1);
     return true;
   }
-  // Any other cell; false where it has too many points for a thread.
-  __device__ bool write_cell(int place, const int (&exponents)[V]) const {
-    Cell<float, V, Sums, Extremes, sums_are_small> cell;
-    int point = heads[place];
+  // Any other cell that has a chain; false where that is too long for a thread.
+  __device__ bool write_cell(int cell) const {
+    int exponents[V] = {};
+#pragma unroll
+    for (int v = 0; Sums && v < V; ++v) exponents[v] = exponent(v);
+    Cell<float, V, Sums, Extremes, sums_are_small> reduced;
+    int point = heads[cell];
+    Row row = row_of(point);
     int number = 0;
 #pragma unroll 1
-    for (; point != none && number < tuning::longest_cell; ++number) {
-      const Row row = row_of(point);
+    do {
+      const Row here = row;
       point = next[point];
-      cell.add(plan, row.x, exponents);
-    }
+      if (point != none) row = row_of(point);  // on its way
+      reduced.add(plan, here.x, exponents);
+    } while (++number < tuning::longest_cell && point != none);
     if (point != none) return false;
-    const std::uint32_t key = key_of(place);
-    cell.write(plan, key * plan.channels + vector * V, exponents, number);
-    write_count(plan, key, vector, number);
+    reduced.write(plan, std::int64_t{at(cell)} * V, exponents, number);
+    write_count(plan, key_of(cell), vector, number);
     return true;
+  }
+  __device__ int exponent(int v) const {
+    return exponent_of<float>(shared.largest[vector * V + v], plan.points_per_cloud);
   }
   // Writes the cells that have points, those of several last: they take many times as long. Returns whether some have too many,
   // which it leaves out.
   __device__ bool write_cells() {
-    int exponents[V] = {};
+    Row least;  // in absolute terms, of what is a multiple of 2^-exponent for sure
 #pragma unroll
     for (int v = 0; Sums && v < V; ++v) {
-      exponents[v] = exponent_of<float>(shared.largest[vector * V + v], plan.points_per_cloud);
+      least.x[v] = __uint_as_float(static_cast<std::uint32_t>(min(max(150 - exponent(v), 1), 255)) << 23);
     }
+    const unsigned earlier = ((1u << vector) - 1) << (lane - vector);  // lanes that have other channels
 #pragma unroll 1
-    for (int item = thread; item < points << from.log_vectors; item += tuning::threads) {
-      const int point = item >> from.log_vectors;
-      const int place = places[point];
-      if (next[point] != none) continue;  // not the first
-      if (heads[place] != point) {
-        if (vector == 0) list[atomicAdd(&shared.listed, 1)] = static_cast<std::uint16_t>(place);
-      } else if (!write_plain(key_of(place), row_of(point), exponents)) {
-        write_cell(place, exponents);
+    for (int base = 0; base < points << from.log_vectors; base += tuning::threads) {
+      const int point = (base + thread) >> from.log_vectors;
+      int cell = 0;
+      bool lists = false;
+      if (point < points && next[point] == none) {  // the first of its cell
+        cell = places[point];
+        lists = heads[cell] != point || !write_plain(cell, row_of(point), least);
       }
+      const unsigned listing = __ballot_sync(whole_warp, lists);
+      if (lists && (listing & earlier) == 0) list[atomicAdd(&shared.listed, 1)] = static_cast<std::uint16_t>(cell);
     }
     __syncthreads();
     bool any_heavy = false;
 #pragma unroll 1
     for (int item = thread; item < shared.listed << from.log_vectors; item += tuning::threads) {
-      if (!write_cell(list[item >> from.log_vectors], exponents)) any_heavy = true;
+      any_heavy |= !write_cell(list[item >> from.log_vectors]);
     }
     return any_heavy;
   }
@@ -442,8 +517,9 @@ struct BinReducer {
       if (point != none) add_heavy(call, key_of(list[k]));
     }
   }
-  // All of the cells: their points are too many for one block.
+  // All of the cells, which have no chains: their points are too many for one block. They may be empty.
   __device__ void list_all(int begin, int end) {
+    write_empty(begin, end);
     __syncthreads();
     if (thread == 0) shared.listed = atomicAdd(call.heavy_count, end - begin);
     __syncthreads();
@@ -460,10 +536,10 @@ struct BinReducer {
     }
   }
 
-  // Of all tiles.
+  // Of all tiles, by one warp.
   __device__ void read_largest(std::uint32_t (&mine)[V]) const {
-#pragma unroll 2
-    for (int k = thread; k < from.tiles << from.log_vectors; k += tuning::threads) {
+#pragma unroll 4
+    for (int k = lane; k < from.tiles << from.log_vectors; k += warp_size) {
       const uint4 four = reinterpret_cast<const uint4*>(from.largest)[k];
       mine[0] = max(mine[0], four.x);
       mine[1] = max(mine[1], four.y);
@@ -479,59 +555,53 @@ struct BinReducer {
   }
 
   __device__ void run() {
-    int number = 0;
+    int all = 0;  // points
 #pragma unroll 1
-    for (int tile = warp + lane * warps; tile < from.tiles; tile += tuning::threads) {
-      number += length_of(extent_of(tile));
-    }
+    for (int tile = warp + lane * warps; tile < from.tiles; tile += tuning::threads) all += length_of(extent_of(tile));
     std::uint32_t largest[V] = {};
-    if constexpr (Sums) read_largest(largest);
-    number = add_up(number);
-    if constexpr (Sums) share_largest(largest, from.vectors, shared.largest);
-    bool any_heavy = true;  // or there may be
-    if (number > tuning::longest_bin) {
-      list_all(0, cells);
-    } else if (number > from.capacity) {
-      reduce_ranges(number);
-    } else {
-      set_points(number, true);
-      chain(0, cells);
-      any_heavy = __syncthreads_or(write_cells() ? 1 : 0) != 0;
-      if (any_heavy) list_heavy(0, cells);
+    const bool finds_largest = Sums && warp == warps - 1;
+    if (finds_largest) read_largest(largest);
+    all = add_up(all);
+    if (finds_largest) share_largest(largest, from.vectors, shared.largest);
+    // All cells at once; of too many points some lines, half of those that had room if all were alike.
+    const bool at_once = all <= from.capacity || all > tuning::longest_bin;
+    const int most = at_once ? from.cells : max(from.cells / warp_size * (from.capacity / 2) / all, 1) * warp_size;
+    int number = most;
+    bool any_heavy = false;
+    for (int begin = 0; begin < cells;) {
+      const int end = min(begin + number, cells);
+      const int here = at_once ? all : count(begin, end);
+      if (here > from.capacity && !at_once && number > warp_size) {
+        number = max(number / (2 * warp_size), 1) * warp_size;
+        continue;
+      }
+      if (here > from.capacity) {
+        any_heavy = true;
+        list_all(begin, end);
+      } else {
+        set_points(here, at_once);
+        chain(begin, end);
+        any_heavy |= __syncthreads_or(write_cells() ? 1 : 0) != 0;
+        if (any_heavy || !at_once) list_heavy(begin, end);
+      }
+      begin = end;
+      number = most;
+      if (begin == cells) break;
+      __syncthreads();
+      clear();
     }
-    if (thread == 0) from.heavy[bin] = any_heavy;
+    if (thread == 0) from.heavy[bin] = any_heavy || !at_once;
     if (Sums && bin == 0 && thread < plan.channels) {
       call.magnitudes.largest[thread] = shared.largest[thread];  // for the next kernels
     }
   }
-  // A bin of more points than have room: some lines of cells at a time.
-  __device__ void reduce_ranges(int number) {
-    const int most = max(from.cells / warp_size * (from.capacity / 2) / number, 1);  // half, if all were alike
-    int lines = most;
-    for (int begin = 0; begin < cells;) {
-      const int end = min(begin + lines * warp_size, cells);
-      int own = 0;
-      over_points(
-          [&](bool is_point, int cell, std::uint32_t) { own += is_point && cell >= begin && cell < end ? 1 : 0; });
-      __syncthreads();  // totals are read
-      const int here = add_up(own);
-      if (here > from.capacity && lines > 1) {
-        lines /= 2;
-        continue;
-      }
-      if (here > from.capacity) {
-        list_all(begin, end);
-      } else {
-        set_points(here, false);
-        chain(begin, end);
-        write_cells();
-        list_heavy(begin, end);
-      }
-      begin = end;
-      lines = most;
-      __syncthreads();
-      clear();
-    }
+  // Points of cells [begin, end).
+  __device__ int count(int begin, int end) {
+    int own = 0;
+    over_points(
+        [&](bool is_point, int cell, std::uint32_t) { own += is_point && cell >= begin && cell < end ? 1 : 0; });
+    __syncthreads();  // totals are read
+    return add_up(own);
   }
 };
 
@@ -580,7 +650,7 @@ FeatureBins::FeatureBins(const Plan& plan, const CudaMachine& machine) {
   const double points = static_cast<double>(plan.all_points) / bins;
   const int fixed = static_cast<int>(sizeof(FeatureBinShared)) + static_cast<int>(rows * 32 * 4);
   const int all_bytes = machine.shared_bytes + kept_back;
-  const double staged = fixed + kept_back + points * static_cast<double>(bin_point_bytes + plan.channels * 4);
+  const double staged = fixed + kept_back + points * static_cast<double>(bin_point_bytes - 4 + plan.channels * 4);
   const double chained = fixed + kept_back + (points + 6 * std::sqrt(points) + 8) * bin_point_bytes;
   const auto residents = static_cast<int>(
       std::min({all_bytes / chained, std::max<double>(all_bytes / staged, tuning::feature_bin_least_blocks),
@@ -590,10 +660,9 @@ FeatureBins::FeatureBins(const Plan& plan, const CudaMachine& machine) {
   cells = static_cast<int>(rows * 32);
   vectors = static_cast<int>(plan.channels / 4);
   log_vectors = vectors / 2;  // 0, 1 or 2
-  shared_bytes = (all_bytes / residents - kept_back) / 16 * 16;
+  shared_bytes = all_bytes / residents / 128 * 128 - kept_back;
   room_bytes = shared_bytes - fixed;
   capacity = std::min(room_bytes / bin_point_bytes, BinReducer<true, true>::none);
-  fillers = machine.processors;
 }
 
 }  // namespace

@@ -434,7 +434,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_cells_kernel(c
        k += std::int64_t{gridDim.x} * tuning::threads) {
     const HeavyCell& from = call.heavy_cells[k / plan.channels];
     const std::int64_t channel = k % plan.channels;
-    if (from.points == 0) continue;  // of a bin all of whose cells are listed, and filled before
+    if (from.points == 0) continue;  // of a bin all of whose cells are listed; it is written
     const Partial& heavy = call.heavy[k];
     Cell<F, 1, true, true> cell;
     cell.set(heavy);
