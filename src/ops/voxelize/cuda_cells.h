@@ -85,19 +85,23 @@ struct Cell {
   __device__ void add_sums(const F (&x)[V], const int (&exponents)[V]) {
     bool finite = true;
 #pragma unroll
+    for (int v = 0; v < V; ++v) finite &= is_finite(feature_value(x[v]));
+    const auto add = [&](int v, auto value) {
+      const double scaled = static_cast<double>(value) * power_of_two(exponents[v]);
+      sums[v].fixed += Small ? nearest_small_integer(scaled) : nearest_integer(scaled);
+    };
+    if (finite) {
+#pragma unroll
+      for (int v = 0; v < V; ++v) add(v, feature_value(x[v]));
+      return;
+    }
+#pragma unroll
     for (int v = 0; v < V; ++v) {
       const auto value = feature_value(x[v]);
-      const bool counts = is_finite(value);
-      finite = finite && counts;
-      const double scaled = static_cast<double>(counts ? value : 0) * power_of_two(exponents[v]);
-      sums[v].fixed += Small ? nearest_small_integer(scaled) : nearest_integer(scaled);
+      if (is_finite(value)) add(v, value);
+      sums[v].flags |= Sum::flag_of(value);
     }
-    if (finite) return;
-#pragma unroll
-    for (int v = 0; v < V; ++v) sums[v].flags |= Sum::flag_of(feature_value(x[v]));
   }
-  // By is Divisor, or Undivided for a single point.
-  template <class By = Divisor>
   __device__ void write(const Plan& plan, std::int64_t out, const int (&exponents)[V], std::int64_t points) {
     using R = feature_t<F>;
     const auto write_sums = [&](float* values, const auto& divisor) {
@@ -129,11 +133,7 @@ struct Cell {
     };
     if constexpr (Sums) {
       if (plan.sum != nullptr) write_sums(plan.sum, Undivided());
-      if constexpr (std::is_same_v<By, Divisor>) {
-        if (plan.mean != nullptr) write_sums(plan.mean, Divisor(points));
-      } else {
-        if (plan.mean != nullptr) write_sums(plan.mean, By());
-      }
+      if (plan.mean != nullptr) write_sums(plan.mean, Divisor(points));
     }
     if constexpr (Extremes) {
       if (plan.max != nullptr) write_extremes(plan.max, true, most);

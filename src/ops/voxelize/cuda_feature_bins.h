@@ -1,36 +1,28 @@
 // Features of points of a plain cloud, on a GPU: reduced by bins of cells.
 //
-// A chain of points that lie anywhere in memory is walked at the latency of memory. So a block sorts the points of a tile by bin, in
-// shared memory, while others find their largest magnitudes. Later a block for each bin fetches the features of its points into
-// shared memory, all at once, and makes chains of them there, one for each cell; then it writes the empty cells and walks the
-// chains of the others. So every byte of a grid is written once, and nothing is filled before. Features that have no room are
-// read where they are; a bin of more points than have room for a chain goes through its cells in several ranges. Cells of
-// too many points for one thread, and all cells of a bin of too many for one block, are listed, as those of long chains are
-// (cuda_features.h).
+// A chain of points that lie anywhere in memory is walked at the latency of memory. So they are sorted by bin first
+// (cuda_feature_sort.h). Then a block for each bin fetches the features of its points into shared memory, all at once, and makes
+// chains of them there, one for each cell; walks those, and writes the empty cells meanwhile. So every byte of a grid is written
+// once, and nothing is filled before. Features that have no room are read where they are; a bin of more points than have room
+// for a chain goes through its cells in several ranges. Cells of too many points for one thread, and all cells of a bin of too many
+// for one block, are listed, as those of long chains are (cuda_features.h).
 #pragma once
 
 #include <bit>
 #include <cmath>
 
-#include "ops/voxelize/cuda_features.h"
+#include "ops/voxelize/cuda_feature_sort.h"
 
 namespace robocache::voxelize_op {
 namespace {
-
-constexpr int feature_sort_warps = tuning::feature_sort_threads / warp_size;
-constexpr int feature_tile = tuning::feature_sort_threads * tuning::feature_sort_points;  // points
-constexpr int most_bin_channels = 16;
-constexpr int most_bin_cells = 4096;
-static_assert(feature_tile < 1 << 16, "extents have 16 bits for each end, entries for the number of a point");
 
 // Of n points none is an integer of 2^(62 - bit_width(n)) (exponent_of), and a thread adds so many of a cell.
 constexpr bool sums_are_small =
     62 - std::bit_width(unsigned{tuning::feature_bin_least_points}) + std::bit_width(unsigned{tuning::longest_cell}) <=
     51;
 
-// ---- asynchronous copies -------------------------------------------------------------------------------------------
+constexpr int most_bin_cells = 4096;
 
-__device__ inline void prefetch_to_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 // 16 bytes.
 __device__ inline void begin_copy(void* to, const void* from) {
   asm volatile(
@@ -40,188 +32,6 @@ __device__ inline void begin_copy(void* to, const void* from) {
 }
 // All that this thread has begun.
 __device__ inline void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
-// ---- sorting -------------------------------------------------------------------------------------------------------
-
-__device__ inline const float* features_of(const Plan& plan, std::int64_t point) {
-  return static_cast<const float*>(plan.features) + point * plan.flat_feature_stride;
-}
-
-// The largest of a warp's magnitudes of four channels into shared memory; every lane has one of `vectors` of those.
-__device__ inline void share_largest(const std::uint32_t (&mine)[4], int vectors, std::uint32_t* largest) {
-  const auto lane = static_cast<int>(threadIdx.x % warp_size);
-#pragma unroll 1
-  for (int vector = 0; vector < vectors; ++vector) {
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      const std::uint32_t most = __reduce_max_sync(whole_warp, lane % vectors == vector ? mine[v] : 0u);
-      if (lane == 0) atomicMax(largest + vector * 4 + v, most);
-    }
-  }
-}
-
-struct FeatureTile {
-  static constexpr int threads = tuning::feature_sort_threads;
-  static constexpr int n = tuning::feature_sort_points;
-  const Call& call;
-  const Plan& plan = call.plan;
-  const FeatureBins& to = call.feature_bins;
-  const std::int64_t tile;
-  const std::int64_t first = tile * feature_tile;
-  const int here = static_cast<int>(min(plan.points_per_cloud - first, std::int64_t{feature_tile}));
-  const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % warp_size;
-  const int warp = thread / warp_size;
-
-  __device__ FeatureTile(const Call& of, std::int64_t number) : call(of), tile(number) {}
-
-  __device__ void read(float (&p)[n][3]) const {
-    const float* const points = static_cast<const float*>(plan.points) + (first + thread) * plan.point_stride;
-#pragma unroll
-    for (int k = 0; k < n; ++k) {
-#pragma unroll
-      for (int axis = 0; axis < 3; ++axis) {
-        p[k][axis] = thread + k * threads < here ? points[k * threads * plan.point_stride + axis]
-                                                 : std::numeric_limits<float>::max();
-      }
-    }
-  }
-  __device__ void sort() const;
-  __device__ void find_largest() const;
-};
-
-__device__ void FeatureTile::sort() const {
-  constexpr int each = bins / threads;  // bins of a thread
-  __shared__ struct {
-    alignas(16) std::uint32_t sorted[feature_tile];
-    int starts[bins];  // where each bin begins; before, how many points it has
-    int totals[feature_sort_warps];
-    int not_finite, outside;
-  } shared;
-  if (!call.sums && plan.flat_feature_stride == plan.channels) {
-    const auto all = here * static_cast<int>(plan.channels);
-    for (int k = thread * 32; k < all; k += threads * 32) prefetch_to_l2(features_of(plan, first) + k);
-  }
-  float p[n][3];
-  read(p);
-#pragma unroll
-  for (int k = 0; k < each; ++k) shared.starts[thread + k * threads] = 0;
-  if (thread == 0) shared.not_finite = shared.outside = 0;
-  if (tile == 0 && thread == 0) {
-    *call.heavy_count = 0;
-    *call.magnitudes.given = static_cast<unsigned long long>(plan.points_per_cloud);
-  }
-  __syncthreads();
-  std::uint32_t where[n];  // the bin and, in the lower half, the place there
-  int ranks[n];            // among the points of the bin; -1: in none
-  int outside = 0, not_finite = 0;
-#pragma unroll
-  for (int k = 0; k < n; ++k) {
-    const int at = thread + k * threads;
-    bool inside = at < here;
-    const auto cell = static_cast<std::uint32_t>(call.axes.cell(p[k], inside));
-    where[k] = bin_of(cell) << 16 | place_in_bin(cell) % 0x10000u;
-    ranks[k] = inside ? atomicAdd(shared.starts + (where[k] >> 16), 1) : -1;
-    if (at < here) {
-      static_cast<std::int32_t*>(call.keys)[first + at] = inside ? static_cast<std::int32_t>(cell) : -1;
-      if (!inside) ++(all_finite(p[k]) ? outside : not_finite);
-    }
-  }
-  if (outside > 0) atomicAdd(&shared.outside, outside);
-  if (not_finite > 0) atomicAdd(&shared.not_finite, not_finite);
-  __syncthreads();
-
-  int counts[each];
-  int own = 0;
-#pragma unroll
-  for (int k = 0; k < each; ++k) {
-    counts[k] = shared.starts[thread * each + k];
-    own += counts[k];
-  }
-  int before = own;
-#pragma unroll
-  for (int step = 1; step < warp_size; step *= 2) {
-    const int other = __shfl_up_sync(whole_warp, before, step);
-    if (lane >= step) before += other;
-  }
-  if (lane == warp_size - 1) shared.totals[warp] = before;
-  __syncthreads();
-  before -= own;
-  int all = 0;  // entries
-#pragma unroll
-  for (int k = 0; k < feature_sort_warps; ++k) {
-    if (k < warp) before += shared.totals[k];
-    all += shared.totals[k];
-  }
-#pragma unroll
-  for (int k = 0; k < each; ++k) {
-    const int bin = thread * each + k;
-    shared.starts[bin] = before;
-    to.extents[tile * bins + bin] = static_cast<std::uint32_t>(before | (before + counts[k]) << 16);
-    before += counts[k];
-  }
-  __syncthreads();
-#pragma unroll
-  for (int k = 0; k < n; ++k) {
-    if (ranks[k] < 0) continue;
-    shared.sorted[shared.starts[where[k] >> 16] + ranks[k]] =
-        where[k] << 16 | static_cast<std::uint32_t>(thread + k * threads);
-  }
-  __syncthreads();
-  auto* const entries = reinterpret_cast<uint4*>(to.entries + tile * feature_tile);
-  for (int k = thread; k < (all + 3) / 4; k += threads) entries[k] = reinterpret_cast<const uint4*>(shared.sorted)[k];
-  if (thread == 0) to.dropped[tile] = {shared.not_finite, shared.outside};
-}
-
-// The largest magnitudes of its points that are inside.
-__device__ void FeatureTile::find_largest() const {
-  __shared__ std::uint32_t largest[most_bin_channels];
-  if (thread < most_bin_channels) largest[thread] = 0;
-  float p[n][3];
-  read(p);
-  unsigned inside[n];  // lanes that are
-#pragma unroll
-  for (int k = 0; k < n; ++k) {
-    bool is_inside = thread + k * threads < here;
-    call.axes.cell(p[k], is_inside);
-    inside[k] = __ballot_sync(whole_warp, is_inside);
-  }
-  std::uint32_t most[4] = {};
-  const float* const from = features_of(plan, first + warp * warp_size) + (lane & (to.vectors - 1)) * 4;
-#pragma unroll 1
-  for (int vector = lane; vector < warp_size << to.log_vectors; vector += warp_size) {
-    const int point = vector >> to.log_vectors;
-    Pack<float, 4> pack[n] = {};
-#pragma unroll
-    for (int k = 0; k < n; ++k) {
-      if ((inside[k] >> point & 1u) == 0) continue;
-      pack[k] = *reinterpret_cast<const Pack<float, 4>*>(from + (point + k * threads) * plan.flat_feature_stride);
-    }
-#pragma unroll
-    for (int k = 0; k < n; ++k) {
-#pragma unroll
-      for (int v = 0; v < 4; ++v) most[v] = max(most[v], magnitude_of(pack[k].x[v]));
-    }
-  }
-  __syncthreads();
-  share_largest(most, to.vectors, largest);
-  __syncthreads();
-  if (thread < plan.channels) to.largest[tile * plan.channels + thread] = largest[thread];
-}
-
-// As many blocks as there are tiles, and where there are sums as many again.
-__global__ void __launch_bounds__(tuning::feature_sort_threads, tuning::feature_sort_blocks)
-    voxelize_feature_sort_kernel(const __grid_constant__ Call call) {
-  after_earlier_work();
-  let_next_begin();
-  if (const int tiles = call.feature_bins.tiles; static_cast<int>(blockIdx.x) < tiles) {
-    FeatureTile(call, blockIdx.x).sort();
-  } else {
-    FeatureTile(call, blockIdx.x - tiles).find_largest();
-  }
-}
-
-// ---- bins ----------------------------------------------------------------------------------------------------------
 
 struct alignas(16) FeatureBinShared {
   std::uint32_t largest[most_bin_channels];
@@ -351,8 +161,7 @@ struct BinReducer {
     return number;
   }
 
-  // Puts the points of cells [begin, end) into chains, writes the other cells, and fetches features meanwhile. Totals tell how many
-  // points each warp has.
+  // Puts the points of cells [begin, end) into chains, and fetches features. Totals tell how many points each warp has.
   __device__ void chain(int begin, int end) {
     const unsigned before = (1u << lane) - 1;
     int first = 0;
@@ -376,8 +185,6 @@ struct BinReducer {
       }
       first += __popc(counted);
     });
-    __syncthreads();
-    write_empty(begin, end);
     await_copies();
     __syncthreads();
   }
@@ -401,7 +208,7 @@ struct BinReducer {
            cell += tuning::threads >> from.log_vectors) {
         const std::uint32_t line = key_of(cell) / warp_size;
         char* const here = to + std::uint64_t{line} * line_bytes;
-        if (heads[cell] == none) *reinterpret_cast<uint4*>(here) = four;
+        if (heads[cell] == none) __stcs(reinterpret_cast<uint4*>(here), four);
       }
     };
     if constexpr (Sums) {
@@ -429,7 +236,7 @@ struct BinReducer {
       const float x = row.x[v];
       const float magnitude = fabsf(x);
       if constexpr (Sums) {
-        plain &= (magnitude >= least.x[v] | x == 0) & magnitude <= std::numeric_limits<float>::max();
+        plain &= ((magnitude >= least.x[v]) | (x == 0)) & (magnitude <= std::numeric_limits<float>::max());
       } else {
         plain &= !is_nan(x);
       }
@@ -474,18 +281,20 @@ struct BinReducer {
   __device__ int exponent(int v) const {
     return exponent_of<float>(shared.largest[vector * V + v], plan.points_per_cloud);
   }
-  // Writes the cells that have points, those of several last: they take many times as long. Returns whether some have too many,
-  // which it leaves out.
-  __device__ bool write_cells() {
-    Row least;  // in absolute terms, of what is a multiple of 2^-exponent for sure
+  // Writes cells [begin, end): empty ones and those of one point side by side, so that memory has always something to do, and
+  // those of several points last, for they take many times as long. Returns whether some have too many, which it leaves out.
+  __device__ bool write_cells(int begin, int end) {
+    Row least;  // magnitudes from there on are multiples of 2^-exponent
 #pragma unroll
     for (int v = 0; Sums && v < V; ++v) {
       least.x[v] = __uint_as_float(static_cast<std::uint32_t>(min(max(150 - exponent(v), 1), 255)) << 23);
     }
     const unsigned earlier = ((1u << vector) - 1) << (lane - vector);  // lanes that have other channels
+    const int slice = 4 * tuning::threads >> from.log_vectors;         // cells that are written in a step
 #pragma unroll 1
-    for (int base = 0; base < points << from.log_vectors; base += tuning::threads) {
-      const int point = (base + thread) >> from.log_vectors;
+    for (int first = 0; first < points << from.log_vectors || begin < end; first += tuning::threads, begin += slice) {
+      write_empty(begin, min(begin + slice, end));
+      const int point = (first + thread) >> from.log_vectors;
       int cell = 0;
       bool lists = false;
       if (point < points && next[point] == none) {  // the first of its cell
@@ -536,10 +345,10 @@ struct BinReducer {
     }
   }
 
-  // Of all tiles, by one warp.
+  // Of all tiles.
   __device__ void read_largest(std::uint32_t (&mine)[V]) const {
-#pragma unroll 4
-    for (int k = lane; k < from.tiles << from.log_vectors; k += warp_size) {
+#pragma unroll 2
+    for (int k = thread; k < from.tiles << from.log_vectors; k += tuning::threads) {
       const uint4 four = reinterpret_cast<const uint4*>(from.largest)[k];
       mine[0] = max(mine[0], four.x);
       mine[1] = max(mine[1], four.y);
@@ -559,10 +368,9 @@ struct BinReducer {
 #pragma unroll 1
     for (int tile = warp + lane * warps; tile < from.tiles; tile += tuning::threads) all += length_of(extent_of(tile));
     std::uint32_t largest[V] = {};
-    const bool finds_largest = Sums && warp == warps - 1;
-    if (finds_largest) read_largest(largest);
+    if constexpr (Sums) read_largest(largest);
     all = add_up(all);
-    if (finds_largest) share_largest(largest, from.vectors, shared.largest);
+    if constexpr (Sums) share_largest(largest, from.vectors, shared.largest);
     // All cells at once; of too many points some lines, half of those that had room if all were alike.
     const bool at_once = all <= from.capacity || all > tuning::longest_bin;
     const int most = at_once ? from.cells : max(from.cells / warp_size * (from.capacity / 2) / all, 1) * warp_size;
@@ -581,7 +389,7 @@ struct BinReducer {
       } else {
         set_points(here, at_once);
         chain(begin, end);
-        any_heavy |= __syncthreads_or(write_cells() ? 1 : 0) != 0;
+        any_heavy |= __syncthreads_or(write_cells(begin, end) ? 1 : 0) != 0;
         if (any_heavy || !at_once) list_heavy(begin, end);
       }
       begin = end;
@@ -644,17 +452,16 @@ FeatureBins::FeatureBins(const Plan& plan, const CudaMachine& machine) {
       plan.all_points > plan.cells * tuning::feature_bin_cell_points || rows * 32 > most_bin_cells) {
     return;
   }
-  // As many blocks to a multiprocessor as have room for the features of all points, where they lie anywhere, but no more
-  // of them read than that; at least for their chains, but for one in a billion.
+  // As many blocks to a multiprocessor as have room for the features of a share of their points, and for chains of all of them,
+  // but for one block in a billion, where they lie anywhere.
   constexpr int kept_back = 1024;  // of each block; a multiprocessor has that much more than one can ask for
   const double points = static_cast<double>(plan.all_points) / bins;
   const int fixed = static_cast<int>(sizeof(FeatureBinShared)) + static_cast<int>(rows * 32 * 4);
   const int all_bytes = machine.shared_bytes + kept_back;
-  const double staged = fixed + kept_back + points * static_cast<double>(bin_point_bytes - 4 + plan.channels * 4);
-  const double chained = fixed + kept_back + (points + 6 * std::sqrt(points) + 8) * bin_point_bytes;
-  const auto residents = static_cast<int>(
-      std::min({all_bytes / chained, std::max<double>(all_bytes / staged, tuning::feature_bin_least_blocks),
-                double{tuning::feature_bin_blocks}}));
+  const double staged = points / tuning::feature_bin_staged * static_cast<double>(plan.channels * 4 - 4);
+  const double spread = 6 * std::sqrt(points) + 8;
+  const double needed = fixed + kept_back + points * bin_point_bytes + std::max(staged, spread * bin_point_bytes);
+  const auto residents = static_cast<int>(std::min<double>(all_bytes / needed, tuning::feature_bin_blocks));
   if (residents < 2) return;
   tiles = static_cast<int>(divide_up(plan.all_points, feature_tile));
   cells = static_cast<int>(rows * 32);
