@@ -577,12 +577,12 @@ TEST(Voxelize, CudaCountsManyPoints) {
   }
 }
 
-// Features of so many points of four, eight or sixteen float channels that the kernels of bins may take them. A bin is one
-// of 1024 that lines of 32 cells are dealt out to.
+// Features of so many points of four, eight or sixteen float channels that the kernels of bins take them: lines of 32 cells
+// are dealt out to those.
 TEST(Voxelize, CudaReducesManyPoints) {
   if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
   constexpr std::int64_t n = 150'001;
-  constexpr std::int64_t cells_in_bins = 1024 * 32;
+  constexpr std::int64_t bins = 1024;
   struct Cloud {
     const char* name;
     std::vector<std::int64_t> shape;
@@ -592,8 +592,8 @@ TEST(Voxelize, CudaReducesManyPoints) {
   const auto in_one_bin = [&](int percent) {
     return [=](Random& random, std::int64_t cells) {
       if (!random.chance(percent)) return any(random, cells);
-      const std::int64_t line = random.uniform(0, cells / cells_in_bins - 1);
-      return line * cells_in_bins + (1024 * 397 - line * 397) % 1024 * 32 + random.uniform(0, 31);
+      const std::int64_t row = random.uniform(0, cells / (bins * 32) - 1);
+      return (row * bins + (bins - row) * 397 % bins) * 32 + random.uniform(0, 31);
     };
   };
   const auto at_one_place = [&](int percent) {

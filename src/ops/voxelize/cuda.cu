@@ -600,10 +600,10 @@ void take_scratch(Call& call, Room& room) {
   if (plan.bits != nullptr) room.take(call.occupied, call.all_cells);
   if (!plan.reduces_features()) return;
   if (FeatureBins& bins_of = call.feature_bins; bins_of.tiles > 0) {
-    room.take(bins_of.heavy, bins);
+    room.take(bins_of.heavy, feature_bin_count);
     room.take(bins_of.dropped, bins_of.tiles);
     room.take(bins_of.entries, std::int64_t{bins_of.tiles} * feature_tile);
-    room.take(bins_of.extents, std::int64_t{bins_of.tiles} * bins);
+    room.take(bins_of.extents, std::int64_t{bins_of.tiles} * feature_bin_count);
     room.take(bins_of.largest, bins_of.tiles * plan.channels);
   }
   room.take(call.heads, call.all_cells);
@@ -795,8 +795,8 @@ class Runner {
     };
     ask(cudaFuncAttributeMaxDynamicSharedMemorySize, cuda_machine(device_).shared_bytes);
     ask(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    cuda_launch(kernel, bins, tuning::threads, static_cast<std::size_t>(by.shared_bytes), &call_, device_, stream_,
-                name_of(plan.operation));
+    cuda_launch(kernel, feature_bin_count, tuning::threads, static_cast<std::size_t>(by.shared_bytes), &call_, device_,
+                stream_, name_of(plan.operation));
     run_heavy<float>();
   }
 

@@ -40,6 +40,7 @@ struct Bins {
 };
 
 // For features of a plain cloud (cuda_feature_bins.h).
+inline constexpr int feature_bin_count = tuning::feature_bins;
 struct FeatureBins {
   int tiles = 0;                     // of points; 0: not used
   int cells = 0;                     // of a bin

@@ -21,8 +21,6 @@ constexpr bool sums_are_small =
     62 - std::bit_width(unsigned{tuning::feature_bin_least_points}) + std::bit_width(unsigned{tuning::longest_cell}) <=
     51;
 
-constexpr int most_bin_cells = 4096;
-
 // 16 bytes.
 __device__ inline void begin_copy(void* to, const void* from) {
   asm volatile(
@@ -70,13 +68,15 @@ struct BinReducer {
   // Lines of cells come in their order, so only the last may lack some.
   __device__ static int cells_of(const Call& call, std::uint32_t bin) {
     const auto last = static_cast<std::uint32_t>(call.feature_bins.cells - warp_size);
-    const auto behind = static_cast<int>(call.all_cells) - static_cast<int>(cell_in_bin(bin, last));
+    const auto behind = static_cast<int>(call.all_cells) - static_cast<int>(DealtFeatures::cell_in_bin(bin, last));
     return static_cast<int>(last) + max(min(behind, warp_size), 0);
   }
   __device__ BinReducer(const Call& of, uint4* memory)
       : call(of), shared(*reinterpret_cast<FeatureBinShared*>(memory)), heads(reinterpret_cast<int*>(&shared + 1)) {}
 
-  __device__ std::uint32_t key_of(int cell) const { return cell_in_bin(bin, static_cast<std::uint32_t>(cell)); }
+  __device__ std::uint32_t key_of(int cell) const {
+    return DealtFeatures::cell_in_bin(bin, static_cast<std::uint32_t>(cell));
+  }
   __device__ const float* features(std::uint32_t number) const { return features_of(plan, number) + vector * V; }
   __device__ Row row_of(int point) const {
     if (point < staged) return rows[(point << from.log_vectors) + vector];
@@ -104,7 +104,7 @@ struct BinReducer {
   // A warp has every tile that is a multiple of the warps from its first, so that each has some of points that come in an
   // order; a lane has every 32nd of those.
   __device__ std::uint32_t extent_of(int tile) const {
-    return tile < from.tiles ? from.extents[tile * bins + static_cast<int>(bin)] : 0u;
+    return tile < from.tiles ? from.extents[tile * feature_bin_count + static_cast<int>(bin)] : 0u;
   }
   __device__ static int length_of(std::uint32_t extent) { return static_cast<int>((extent >> 16) - extent % 0x10000u); }
 
@@ -421,7 +421,8 @@ __global__ void __launch_bounds__(tuning::threads, tuning::feature_bin_blocks)
   reducer.prepare();
   after_earlier_work();
   let_next_begin();
-  if (const Plan& plan = call.plan; plan.dropped != nullptr && blockIdx.x == bins - 1 && threadIdx.x < warp_size) {
+  if (const Plan& plan = call.plan;
+      plan.dropped != nullptr && blockIdx.x == feature_bin_count - 1 && threadIdx.x < warp_size) {
     int not_finite = 0, outside = 0;
 #pragma unroll 2
     for (auto tile = static_cast<int>(threadIdx.x); tile < call.feature_bins.tiles; tile += warp_size) {
@@ -443,19 +444,19 @@ __global__ void __launch_bounds__(tuning::threads, tuning::feature_bin_blocks)
 }
 
 FeatureBins::FeatureBins(const Plan& plan, const CudaMachine& machine) {
-  const std::int64_t rows = divide_up(divide_up(plan.cells, 32), bins);
+  const std::int64_t rows = divide_up(divide_up(plan.cells, 32), feature_bin_count);
   const bool takes = plan.reduces_features() && plan.feature_dtype == DType::f32 &&
                      (plan.channels == 4 || plan.channels == 8 || plan.channels == 16) && is_wide<float, 4>(plan) &&
                      plan.flat_feature_stride > 0;
   if (!is_plain(plan) || plan.grids != 1 || plan.dtype != DType::f32 || !takes || plan.occupancy != nullptr ||
       plan.bits != nullptr || plan.accumulate || plan.all_points < tuning::feature_bin_least_points ||
-      plan.all_points > plan.cells * tuning::feature_bin_cell_points || rows * 32 > most_bin_cells) {
+      plan.all_points > plan.cells * tuning::feature_bin_cell_points || plan.cells > tuning::feature_bin_most_cells) {
     return;
   }
   // As many blocks to a multiprocessor as have room for the features of a share of their points, and for chains of all of them,
   // but for one block in a billion, where they lie anywhere.
   constexpr int kept_back = 1024;  // of each block; a multiprocessor has that much more than one can ask for
-  const double points = static_cast<double>(plan.all_points) / bins;
+  const double points = static_cast<double>(plan.all_points) / feature_bin_count;
   const int fixed = static_cast<int>(sizeof(FeatureBinShared)) + static_cast<int>(rows * 32 * 4);
   const int all_bytes = machine.shared_bytes + kept_back;
   const double staged = points / tuning::feature_bin_staged * static_cast<double>(plan.channels * 4 - 4);

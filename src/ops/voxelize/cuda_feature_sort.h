@@ -61,10 +61,10 @@ struct FeatureTile {
 };
 
 __device__ void FeatureTile::sort() const {
-  constexpr int each = bins / threads;  // bins of a thread
+  constexpr int each = feature_bin_count / threads;  // bins of a thread
   __shared__ struct {
     alignas(16) std::uint32_t sorted[feature_tile];
-    int starts[bins];  // where each bin begins; before, how many points it has
+    int starts[feature_bin_count];  // where each bin begins; before, how many points it has
     int totals[feature_sort_warps];
     int not_finite, outside;
   } shared;
@@ -86,7 +86,7 @@ __device__ void FeatureTile::sort() const {
     const int at = thread + k * threads;
     bool inside = at < here;
     const auto cell = static_cast<std::uint32_t>(call.axes.cell(p[k], inside));
-    where[k] = bin_of(cell) << 16 | place_in_bin(cell) % 0x10000u;
+    where[k] = DealtFeatures::bin_of(cell) << 16 | DealtFeatures::place_in_bin(cell) % 0x10000u;
     ranks[k] = inside ? atomicAdd(shared.starts + (where[k] >> 16), 1) : -1;
     if (at < here) {
       static_cast<std::int32_t*>(call.keys)[first + at] = inside ? static_cast<std::int32_t>(cell) : -1;
@@ -123,7 +123,7 @@ __device__ void FeatureTile::sort() const {
   for (int k = 0; k < each; ++k) {
     const int bin = thread * each + k;
     shared.starts[bin] = before;
-    to.extents[tile * bins + bin] = static_cast<std::uint32_t>(before | (before + counts[k]) << 16);
+    to.extents[tile * feature_bin_count + bin] = static_cast<std::uint32_t>(before | (before + counts[k]) << 16);
     before += counts[k];
   }
   __syncthreads();

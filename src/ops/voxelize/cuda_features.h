@@ -11,6 +11,8 @@
 namespace robocache::voxelize_op {
 namespace {
 
+using DealtFeatures = Dealt<feature_bin_count>;  // cuda_feature_bins.h
+
 // Channels of which a block keeps the magnitudes, or the scales, in shared memory.
 inline constexpr int most_shared_channels = 64;
 
@@ -364,7 +366,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_points_kernel(
   std::int32_t* const numbers = numbers_of[warp];
   const bool by_bins = call.feature_bins.tiles > 0;
   const auto has_head = [&](Index key) {
-    return key >= 0 && (!by_bins || call.feature_bins.heavy[bin_of(static_cast<std::uint32_t>(key))]);
+    return key >= 0 && (!by_bins || call.feature_bins.heavy[DealtFeatures::bin_of(static_cast<std::uint32_t>(key))]);
   };
   const int lanes = lanes_of(plan.channels);
   const int each = span / (warp_size / lanes);
