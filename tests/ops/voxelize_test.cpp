@@ -577,6 +577,93 @@ TEST(Voxelize, CudaCountsManyPoints) {
   }
 }
 
+// Features of so many points of four, eight or sixteen float channels that the kernels of bins take them: lines of 32 cells
+// are dealt out to those.
+TEST(Voxelize, CudaReducesManyPoints) {
+  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  constexpr std::int64_t n = 150'001;
+  constexpr std::int64_t bins = 1024;
+  struct Cloud {
+    const char* name;
+    std::vector<std::int64_t> shape;
+    std::function<std::int64_t(Random&, std::int64_t)> cell;  // of a point; -1: outside
+  };
+  const auto any = [](Random& random, std::int64_t cells) { return random.uniform(0, cells - 1); };
+  const auto in_one_bin = [&](int percent) {
+    return [=](Random& random, std::int64_t cells) {
+      if (!random.chance(percent)) return any(random, cells);
+      const std::int64_t row = random.uniform(0, cells / (bins * 32) - 1);
+      return (row * bins + (bins - row) * 397 % bins) * 32 + random.uniform(0, 31);
+    };
+  };
+  const auto at_one_place = [&](int percent) {
+    return [=](Random& random, std::int64_t cells) { return random.chance(percent) ? cells / 3 : any(random, cells); };
+  };
+  const std::vector<Cloud> clouds{
+      {"anywhere", {128, 128, 128}, any},
+      {"anywhere, outside too",
+       {61, 67, 71},  // no multiple of anything
+       [](Random& random, std::int64_t cells) { return random.chance(10) ? -1 : random.uniform(0, cells - 1); }},
+      {"at the ends of lines",
+       {64, 64, 32},
+       [](Random& random, std::int64_t cells) {
+         return random.uniform(0, cells / 32 - 1) * 32 + (random.chance(50) ? 0 : 31);
+       }},
+      {"as many cells as bins can have", {256, 128, 128}, any},
+      {"dense", {33, 32, 32}, any},
+      {"all outside", {64, 64, 64}, [](Random&, std::int64_t) { return std::int64_t{-1}; }},
+      {"in a row",
+       {64, 64, 64},
+       [k = std::int64_t{0}](Random&, std::int64_t cells) mutable { return k++ / 3 % cells; }},
+      {"some more in one bin", {128, 128, 128}, in_one_bin(1)},
+      {"more in one bin", {128, 128, 128}, in_one_bin(2)},
+      {"many more in one bin", {128, 128, 128}, in_one_bin(8)},
+      {"a hundredth at one place", {64, 64, 64}, at_one_place(1)},
+      {"a tenth at one place", {128, 128, 128}, at_one_place(9)},
+      {"a fifth at one place", {64, 64, 64}, at_one_place(20)},
+      {"half in one bin", {128, 128, 128}, in_one_bin(50)},
+  };
+  for (const Cloud& cloud : clouds) {
+    Random random(21);
+    const auto& shape = cloud.shape;
+    const std::int64_t cells = product(shape);
+    Layout layout;
+    layout.grid = {{0, 0, 0}, {1, 1, 1}, {shape[0], shape[1], shape[2]}};
+    std::int64_t k = 0;
+    std::int64_t cell = 0;
+    layout.points = numbers(DType::f32, {n, 3}, [&]() -> double {
+      const std::int64_t axis = k++ % 3;
+      if (axis == 0) cell = cloud.cell(random, cells);
+      if (cell < 0) return random.pick_of({not_a_number, infinity, -0.5, 1e30});
+      const std::int64_t index = axis == 0   ? cell / (shape[1] * shape[2])
+                                 : axis == 1 ? cell / shape[2] % shape[1]
+                                             : cell % shape[2];
+      return static_cast<double>(index) + random.pick_of({0.0, 0.5});
+    });
+    for (const std::int64_t channels : {4, 8, 16}) {
+      if (channels != 8 && cells > 1 << 20) continue;  // the arrays are large
+      layout.features = numbers(DType::f32, {n, channels}, [&]() -> double {
+        if (random.chance(1)) return random.pick_of({-0.0, 0.0, 1e-40, 1.0, 1.0, infinity, -infinity, not_a_number});
+        return random.real(-3, 5) * std::exp2(random.real(-30, 0));
+      });
+      std::vector<std::int64_t> wide = shape;
+      wide.push_back(channels);
+      for (const std::string wanted : {"mean", "max", "all"}) {
+        layout.options.empty = wanted == "all" ? 7 : 0;
+        layout.outputs.clear();
+        if (wanted == "all") {
+          layout.want(random, Reduction::count, DType::i32, shape);
+          layout.want(random, Reduction::sum, DType::f32, wide);
+          layout.want(random, Reduction::min, DType::f32, wide);
+        }
+        if (wanted != "max") layout.want(random, Reduction::mean, DType::f32, wide);
+        if (wanted != "mean") layout.want(random, Reduction::max, DType::f32, wide);
+        EXPECT_EQ(layout.difference_of_cuda(), "") << cloud.name << ", " << channels << " channels, " << wanted;
+      }
+    }
+  }
+}
+
 // ---- where points fall ---------------------------------------------------------------------------------------------
 
 // A call for one cloud on the host, by every backend there is, compared; its answers.

@@ -2,10 +2,12 @@
 //
 // One kernel fills, the next puts the points in; neighbours that share a cell are counted in the warp first. That is all
 // for counts and occupancy, but for counts of many points that come in no order, which cuda_bins.h sorts. Where features are
-// reduced the points form chains, which cuda_features.h makes cells of.
+// reduced the points form chains, which cuda_features.h makes cells of; those of plain clouds form bins
+// (cuda_feature_bins.h).
 #include <algorithm>
 
 #include "ops/voxelize/cuda_bins.h"
+#include "ops/voxelize/cuda_feature_bins.h"
 #include "ops/voxelize/cuda_features.h"
 #include "ops/voxelize/room.h"
 
@@ -578,8 +580,14 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_marks_kernel(const _
 
 // ---- planning ------------------------------------------------------------------------------------------------------
 
-// Cells with long chains: more points than steps are too many.
-std::int64_t most_heavy(const Plan& plan) { return plan.all_points / (tuning::longest_chain + 1); }
+// Cells with long chains: more points than steps are too many; and all cells of bins, or of lines of 32, that have too many
+// points.
+std::int64_t most_heavy(const Call& call) {
+  const std::int64_t points = call.plan.all_points;
+  const FeatureBins& by = call.feature_bins;
+  return points / (tuning::longest_chain + 1) + points / (tuning::longest_bin + 1) * by.cells +
+         points / (by.capacity + 1) * (by.tiles > 0 ? warp_size : 0);
+}
 
 void take_scratch(Call& call, Room& room) {
   const Plan& plan = call.plan;
@@ -591,16 +599,23 @@ void take_scratch(Call& call, Room& room) {
   }
   if (plan.bits != nullptr) room.take(call.occupied, call.all_cells);
   if (!plan.reduces_features()) return;
+  if (FeatureBins& bins_of = call.feature_bins; bins_of.tiles > 0) {
+    room.take(bins_of.heavy, feature_bin_count);
+    room.take(bins_of.dropped, bins_of.tiles);
+    room.take(bins_of.entries, std::int64_t{bins_of.tiles} * feature_tile);
+    room.take(bins_of.extents, std::int64_t{bins_of.tiles} * feature_bin_count);
+    room.take(bins_of.largest, bins_of.tiles * plan.channels);
+  }
   room.take(call.heads, call.all_cells);
-  room.take(call.nodes, plan.all_points);
+  if (call.feature_bins.tiles == 0) room.take(call.nodes, plan.all_points);
   auto* keys = static_cast<char*>(call.keys);
   room.take(keys, plan.all_points * (plan.is_small() ? 4 : 8));
   call.keys = keys;
   room.take(call.magnitudes.largest, plan.grids * plan.channels);
   room.take(call.magnitudes.given, plan.grids);
   room.take(call.heavy_count, 1);
-  room.take(call.heavy_cells, most_heavy(plan));
-  room.take(call.heavy, most_heavy(plan) * plan.channels);
+  room.take(call.heavy_cells, most_heavy(call));
+  room.take(call.heavy, most_heavy(call) * plan.channels);
 }
 
 std::uint32_t four_times(double empty) { return static_cast<std::uint32_t>(whole(empty)) * 0x01010101u; }
@@ -639,6 +654,7 @@ class Runner {
     const Plan& plan = call_.plan;
     const bool features = plan.reduces_features();
     const std::int64_t cells = call_.all_cells;
+    if (call_.feature_bins.tiles > 0) return run_feature_bins();
     if (features) {
       fill(call_.heads, cells * 4, 0xffffffffu);
       fill(call_.magnitudes.largest, plan.grids * plan.channels * 4, 0);
@@ -741,21 +757,54 @@ class Runner {
     }
   }
 
-  template <class F>
-  void run_features() {
+  template <class F, int V>
+  void set_features() {
     const Plan& plan = call_.plan;
-    constexpr int wide = 4;
-    call_.wide = is_wide<F, wide>(plan);
+    call_.wide = is_wide<F, V>(plan);
     call_.sums = plan.sums();
     call_.empty_float = pattern_of(DType::f32, plan.empty);
     call_.empty_feature = pattern_of(plan.feature_dtype, plan.empty);
+  }
+
+  template <class F>
+  void run_features() {
+    constexpr int wide = 4;
+    set_features<F, wide>();
     run_points<true>();
     if (call_.wide) {
       run_cells<F, wide>();
     } else {
       run_cells<F, 1>();
     }
-    if (most_heavy(plan) == 0) return;
+    run_heavy<F>();
+  }
+
+  void run_feature_bins() {
+    const Plan& plan = call_.plan;
+    const FeatureBins& by = call_.feature_bins;
+    set_features<float, 4>();
+    cuda_launch(reinterpret_cast<const void*>(&voxelize_feature_sort_kernel), call_.sums ? 2 * by.tiles : by.tiles,
+                tuning::feature_sort_threads, 0, &call_, device_, stream_, name_of(plan.operation));
+    const auto* const kernel =
+        plan.max == nullptr && plan.min == nullptr
+            ? reinterpret_cast<const void*>(&voxelize_feature_bins_kernel<true, false>)
+            : (call_.sums ? reinterpret_cast<const void*>(&voxelize_feature_bins_kernel<true, true>)
+                          : reinterpret_cast<const void*>(&voxelize_feature_bins_kernel<false, true>));
+    const auto ask = [&](cudaFuncAttribute attribute, int value) {  // the same for the calls of all threads
+      cuda_check(cudaFuncSetAttribute(kernel, attribute, value), "asking for shared memory");
+    };
+    ask(cudaFuncAttributeMaxDynamicSharedMemorySize, cuda_machine(device_).shared_bytes);
+    ask(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    cuda_launch(kernel, feature_bin_count, tuning::threads, static_cast<std::size_t>(by.shared_bytes), &call_, device_,
+                stream_, name_of(plan.operation));
+    run_heavy<float>();
+  }
+
+  // Cells of too many points for one thread.
+  template <class F>
+  void run_heavy() const {
+    const Plan& plan = call_.plan;
+    if (most_heavy(call_) == 0) return;
     const std::int64_t spans = divide_up(plan.all_points, std::int64_t{tuning::heavy_span} * warps);
     const std::int64_t blocks = std::min<std::int64_t>(spans, tuning::most_heavy_blocks);
     if (plan.is_small()) {
@@ -764,7 +813,7 @@ class Runner {
       launch(&voxelize_heavy_points_kernel<F, std::int64_t>, blocks);
     }
     launch(&voxelize_heavy_cells_kernel<F>,
-           std::min<std::int64_t>(divide_up(most_heavy(plan) * plan.channels, tuning::threads),
+           std::min<std::int64_t>(divide_up(most_heavy(call_) * plan.channels, tuning::threads),
                                   tuning::most_heavy_blocks));
   }
 
@@ -783,7 +832,10 @@ void run_cuda(const Plan& plan, const Context& context, int device) {
   call.all_cells = plan.grids * plan.cells;
   call.tiling = tiling_of(plan, !is_plain(plan) || !plan.reduces_features());
   call.axes = Axes(plan);
-  if (call.axes.quick) call.bins = Bins(plan, cuda_machine(device));
+  if (call.axes.quick) {
+    call.bins = Bins(plan, cuda_machine(device));
+    call.feature_bins = FeatureBins(plan, cuda_machine(device));
+  }
   if (is_image(plan)) {
     call.width = Division(static_cast<std::uint32_t>(plan.width));
     call.readings = Readings(plan);

@@ -16,14 +16,18 @@ constexpr int bin_tile = bin_threads * tuning::bin_points;  // points
 constexpr int bin_places = bin_tile + bins;                 // with room for every bin to begin at an even place
 
 // Cells in lines of 32, which are dealt out to the bins one by one, so that the walls of a room fall into all of them.
-__device__ std::uint32_t bin_of(std::uint32_t cell) {
-  return (cell / 32 + cell / (32 * bins) * tuning::bin_mix) % bins;
-}
-__device__ std::uint32_t place_in_bin(std::uint32_t cell) { return cell / (32 * bins) * 32 + cell % 32; }
-__device__ std::uint32_t cell_in_bin(std::uint32_t bin, std::uint32_t place) {
-  const std::uint32_t row = place / 32;
-  return (row * bins + (bin - row * tuning::bin_mix) % bins) * 32 + place % 32;
-}
+template <std::uint32_t bins>
+struct Dealt {
+  __device__ static std::uint32_t bin_of(std::uint32_t cell) {
+    return (cell / 32 + cell / (32 * bins) * tuning::bin_mix) % bins;
+  }
+  __device__ static std::uint32_t place_in_bin(std::uint32_t cell) { return cell / (32 * bins) * 32 + cell % 32; }
+  __device__ static std::uint32_t cell_in_bin(std::uint32_t bin, std::uint32_t place) {
+    const std::uint32_t row = place / 32;
+    return (row * bins + (bin - row * tuning::bin_mix) % bins) * 32 + place % 32;
+  }
+};
+using CountBins = Dealt<bins>;
 
 // Whether neighbours in memory mostly lie in different cells, as a few warps of them tell. By all threads of a block.
 __device__ bool is_scattered(const Call& call) {
@@ -92,8 +96,8 @@ __global__ void __launch_bounds__(bin_threads, tuning::sort_blocks)
       for (int j = 0; j < flight; ++j) {
         bool inside = true;
         const auto cell = static_cast<std::uint32_t>(call.axes.cell(p[j], inside));
-        const std::uint32_t bin = inside ? bin_of(cell) : bins;
-        shared.where[k + j * bin_threads] = bin << 16 | place_in_bin(cell) % 0x10000u;
+        const std::uint32_t bin = inside ? CountBins::bin_of(cell) : bins;
+        shared.where[k + j * bin_threads] = bin << 16 | CountBins::place_in_bin(cell) % 0x10000u;
         atomicAdd(shared.starts + bin, 1);
         if (__any_sync(whole_warp, !inside) && !all_finite(p[j])) ++not_finite;
       }
@@ -206,7 +210,7 @@ __global__ void __launch_bounds__(bin_threads, tuning::bins_blocks)
     }
     __syncthreads();
     for (int k = thread * 4; k < call.bins.cells; k += bin_threads * 4) {
-      const std::uint32_t cell = cell_in_bin(bin, static_cast<std::uint32_t>(k));
+      const std::uint32_t cell = CountBins::cell_in_bin(bin, static_cast<std::uint32_t>(k));
       if (call.bins.wide && cell + 4 <= cells) {
         *reinterpret_cast<uint4*>(plan.count + cell) = memory[k / 4];
       } else {

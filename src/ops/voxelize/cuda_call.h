@@ -39,6 +39,25 @@ struct Bins {
   Bins(const Plan& plan, const CudaMachine& machine);
 };
 
+// For features of a plain cloud (cuda_feature_bins.h).
+inline constexpr int feature_bin_count = tuning::feature_bins;
+struct FeatureBins {
+  int tiles = 0;                     // of points; 0: not used
+  int cells = 0;                     // of a bin
+  int vectors = 0, log_vectors = 0;  // of four channels
+  int shared_bytes = 0;              // of a block that reduces a bin
+  int room_bytes = 0;                // of those: for points and their features
+  int capacity = 0;                  // points that have room without features
+  bool* heavy = nullptr;             // of each bin: whether it has cells of too many points, and heads say which
+  int2* dropped = nullptr;           // of each tile: points that are not finite, and outside
+  std::uint32_t* entries = nullptr;  // of each tile: its points by bin, their places there and, below, their numbers
+  std::uint32_t* extents = nullptr;  // of each tile and bin: the first of its entries and, in the upper half, the end
+  std::uint32_t* largest = nullptr;  // of each tile and channel: magnitudes
+
+  FeatureBins() = default;
+  FeatureBins(const Plan& plan, const CudaMachine& machine);
+};
+
 struct Call {
   Plan plan;
   FaultBox* box = nullptr;
@@ -54,6 +73,7 @@ struct Call {
   std::uint8_t* occupied = nullptr;  // scratch: what bits are packed from
   std::int64_t word_cells = 0;       // that lie in words of plan.occupancy all of which hold 0 or 1
   Bins bins;
+  FeatureBins feature_bins;
 
   // With features only: what empty cells hold, four bytes of it,
   std::uint32_t empty_float = 0, empty_feature = 0;

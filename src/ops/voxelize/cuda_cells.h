@@ -64,8 +64,9 @@ struct Partial {
   }
 };
 
-// V channels of one cell, for sum and mean, for max and min, or for all. Exponents are those of exponent_in().
-template <class F, int V, bool Sums, bool Extremes>
+// V channels of one cell, for sum and mean, for max and min, or for all. Exponents are those of exponent_in(). Small: no sum of
+// integers reaches 2^51.
+template <class F, int V, bool Sums, bool Extremes, bool Small = false>
 struct Cell {
   Sum sums[Sums ? V : 1];
   Extreme most[Extremes ? V : 1], least[Extremes ? V : 1];
@@ -84,22 +85,38 @@ struct Cell {
   __device__ void add_sums(const F (&x)[V], const int (&exponents)[V]) {
     bool finite = true;
 #pragma unroll
+    for (int v = 0; v < V; ++v) finite &= is_finite(feature_value(x[v]));
+    const auto add = [&](int v, auto value) {
+      const double scaled = static_cast<double>(value) * power_of_two(exponents[v]);
+      sums[v].fixed += Small ? nearest_small_integer(scaled) : nearest_integer(scaled);
+    };
+    if (finite) {
+#pragma unroll
+      for (int v = 0; v < V; ++v) add(v, feature_value(x[v]));
+      return;
+    }
+#pragma unroll
     for (int v = 0; v < V; ++v) {
       const auto value = feature_value(x[v]);
-      const bool counts = is_finite(value);
-      finite = finite && counts;
-      sums[v].fixed += nearest_integer(static_cast<double>(counts ? value : 0) * power_of_two(exponents[v]));
+      if (is_finite(value)) add(v, value);
+      sums[v].flags |= Sum::flag_of(value);
     }
-    if (finite) return;
-#pragma unroll
-    for (int v = 0; v < V; ++v) sums[v].flags |= Sum::flag_of(feature_value(x[v]));
   }
   __device__ void write(const Plan& plan, std::int64_t out, const int (&exponents)[V], std::int64_t points) {
     using R = feature_t<F>;
-    const auto write_sums = [&](float* values, const Divisor& divisor) {
+    const auto write_sums = [&](float* values, const auto& divisor) {
       Pack<R, V> pack;
+      int flags = Sum::none;
 #pragma unroll
-      for (int v = 0; v < V; ++v) pack.x[v] = sums[v].template value<R>(power_of_two(-exponents[v]), divisor);
+      for (int v = 0; v < V; ++v) flags |= sums[v].flags;
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        pack.x[v] = Sum{sums[v].fixed}.template value<R, Small>(power_of_two(-exponents[v]), divisor);
+      }
+      if (flags != Sum::none) {  // as rare as they are
+#pragma unroll
+        for (int v = 0; v < V; ++v) pack.x[v] = sums[v].template value<R, Small>(power_of_two(-exponents[v]), divisor);
+      }
       *reinterpret_cast<Pack<R, V>*>(reinterpret_cast<R*>(values) + out) = pack;
     };
     const auto write_extremes = [&](void* values, bool greatest, auto& extremes) {
@@ -115,7 +132,7 @@ struct Cell {
       *to = pack;
     };
     if constexpr (Sums) {
-      if (plan.sum != nullptr) write_sums(plan.sum, {});
+      if (plan.sum != nullptr) write_sums(plan.sum, Undivided());
       if (plan.mean != nullptr) write_sums(plan.mean, Divisor(points));
     }
     if constexpr (Extremes) {

@@ -6,10 +6,12 @@
 // added up by all warps, from the points in their order, as integers in L2. Integers make the order irrelevant.
 #pragma once
 
-#include "ops/voxelize/cuda_call.h"
+#include "ops/voxelize/cuda_bins.h"
 
 namespace robocache::voxelize_op {
 namespace {
+
+using DealtFeatures = Dealt<feature_bin_count>;  // cuda_feature_bins.h
 
 // Channels of which a block keeps the magnitudes, or the scales, in shared memory.
 inline constexpr int most_shared_channels = 64;
@@ -362,6 +364,10 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_points_kernel(
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
   const auto warp = static_cast<int>(threadIdx.x / warp_size);
   std::int32_t* const numbers = numbers_of[warp];
+  const bool by_bins = call.feature_bins.tiles > 0;
+  const auto has_head = [&](Index key) {
+    return key >= 0 && (!by_bins || call.feature_bins.heavy[DealtFeatures::bin_of(static_cast<std::uint32_t>(key))]);
+  };
   const int lanes = lanes_of(plan.channels);
   const int each = span / (warp_size / lanes);
   const int begin = lane / lanes * each;
@@ -376,7 +382,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_points_kernel(
       keys[k] = point < plan.all_points ? static_cast<const Index*>(call.keys)[point] : Index(-1);
     }
 #pragma unroll
-    for (int k = 0; k < span / warp_size; ++k) heads[k] = keys[k] >= 0 ? call.heads[keys[k]] : -1;
+    for (int k = 0; k < span / warp_size; ++k) heads[k] = has_head(keys[k]) ? call.heads[keys[k]] : -1;
 #pragma unroll
     for (int k = 0; k < span / warp_size; ++k) {
       numbers[k * warp_size + lane] = heads[k] < -1 ? -2 - heads[k] : -1;
@@ -430,6 +436,7 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_heavy_cells_kernel(c
        k += std::int64_t{gridDim.x} * tuning::threads) {
     const HeavyCell& from = call.heavy_cells[k / plan.channels];
     const std::int64_t channel = k % plan.channels;
+    if (from.points == 0) continue;  // of a bin all of whose cells are listed; it is written
     const Partial& heavy = call.heavy[k];
     Cell<F, 1, true, true> cell;
     cell.set(heavy);

@@ -114,7 +114,7 @@ inline void write_sums(const Plan& plan, const Voxels& voxels, std::int64_t voxe
     ++count;
   });
   const std::int64_t out = voxels.place_of(voxel) * plan.channels + first;
-  const auto write = [&](float* values, const Divisor& divisor) {
+  const auto write = [&](float* values, const auto& divisor) {
     if (values == nullptr) return;
     R* const to = reinterpret_cast<R*>(values) + out;
     for (int c = 0; c < width; ++c) {
@@ -125,7 +125,7 @@ inline void write_sums(const Plan& plan, const Voxels& voxels, std::int64_t voxe
       to[c] = sum.template value<R>(power_of_two(-exponents[first + c]), divisor);
     }
   };
-  write(plan.sum, {});
+  write(plan.sum, Undivided());
   write(plan.mean, Divisor(count));
 }
 

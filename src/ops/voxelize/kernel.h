@@ -359,12 +359,22 @@ ROBOCACHE_HD std::int64_t nearest_integer(double x) {
 #endif
 }
 
-// What sums are divided by: 1, or for means the number of points.
+// The same, and back, for what is below 2^51: next to 1.5 * 2^52 doubles are the integers, whose bits differ as they do. On a GPU
+// that costs less than to convert.
+inline constexpr double among_integers = 0x1.8p52;
+inline constexpr std::int64_t among_integers_bits = 0x4338000000000000;
+ROBOCACHE_HD std::int64_t nearest_small_integer(double x) {
+  return bit_copy<std::int64_t>(x + among_integers) - among_integers_bits;
+}
+ROBOCACHE_HD double small_integer_as_double(std::int64_t x) {
+  return bit_copy<double>(x + among_integers_bits) - among_integers;
+}
+
+// What sums are divided by for means: the number of points.
 struct Divisor {
   double count = 1;
   double inverse = 1;  // rounded; on a GPU
 
-  Divisor() = default;
   ROBOCACHE_HD explicit Divisor(std::int64_t points) : count(static_cast<double>(points)) {
 #if defined(__CUDA_ARCH__)
     inverse = __drcp_rn(count);
@@ -384,6 +394,14 @@ struct Divisor {
     }
 #endif
     return a / count;
+  }
+};
+
+// For sums, and for means of one point.
+struct Undivided {
+  template <class R>
+  ROBOCACHE_HD double divide(double a) const {
+    return a;
   }
 };
 
@@ -407,14 +425,15 @@ struct Sum {
     if (is_finite(x)) return none;
     return is_nan(x) ? nan : (x > 0 ? up : down);
   }
-  // `scale` is 2^-exponent.
-  template <class R = float>
-  ROBOCACHE_HD R value(double scale, const Divisor& divisor) const {
+  // `scale` is 2^-exponent; Small: the sum is below 2^51.
+  template <class R = float, bool Small = false, class By>
+  ROBOCACHE_HD R value(double scale, const By& divisor) const {
     if (flags != none) {
       if (flags == up || flags == down) return static_cast<R>(bit_copy<float>(flags == up ? 0x7f800000u : 0xff800000u));
       return quiet_nan<R>();
     }
-    return narrow<R>(divisor.divide<R>(static_cast<double>(fixed) * scale));
+    return narrow<R>(
+        divisor.template divide<R>((Small ? small_integer_as_double(fixed) : static_cast<double>(fixed)) * scale));
   }
 };
 

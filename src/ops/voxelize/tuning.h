@@ -55,6 +55,22 @@ inline constexpr int sort_blocks = 2;
 inline constexpr int bins_blocks = 3;
 inline constexpr int bin_least_points = 2'000'000;
 
+// Features of points in no order, by the same bins: threads that sort a tile and points of each, those of them that a
+// multiprocessor holds, blocks that reduce a bin which it holds, points of a cell that one thread adds at most and points of a bin
+// that one block does, the fewest points for which it is done and the most for each cell, and whether points that come in an order
+// are left to chains. Not measured yet.
+inline constexpr int feature_bins = 1024;
+inline constexpr int feature_sort_threads = 512;
+inline constexpr int feature_sort_points = 8;
+inline constexpr int feature_sort_blocks = 2;
+inline constexpr int feature_bin_blocks = 8;
+inline constexpr int feature_bin_staged = 3;
+inline constexpr int longest_cell = 63;
+inline constexpr int longest_bin = 16384;
+inline constexpr int feature_bin_least_points = 100'000;
+inline constexpr int feature_bin_cell_points = 32;
+inline constexpr int feature_bin_most_cells = 4'194'304;
+
 // Bytes that a thread fills and cells that it marks, the blocks that do either at most, and those for cells of many points:
 // a few to each multiprocessor, which loop. Not swept.
 inline constexpr int fill_bytes = 64;
