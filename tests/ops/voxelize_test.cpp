@@ -581,7 +581,7 @@ TEST(Voxelize, CudaCountsManyPoints) {
 // are dealt out to those.
 TEST(Voxelize, CudaReducesManyPoints) {
   if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
-  constexpr std::int64_t n = 150'001;
+  constexpr std::int64_t n = 100'001;
   constexpr std::int64_t bins = 1024;
   struct Cloud {
     const char* name;
@@ -615,13 +615,13 @@ TEST(Voxelize, CudaReducesManyPoints) {
       {"in a row",
        {64, 64, 64},
        [k = std::int64_t{0}](Random&, std::int64_t cells) mutable { return k++ / 3 % cells; }},
-      {"some more in one bin", {128, 128, 128}, in_one_bin(1)},
-      {"more in one bin", {128, 128, 128}, in_one_bin(2)},
-      {"many more in one bin", {128, 128, 128}, in_one_bin(8)},
+      {"some more in one bin", {64, 64, 64}, in_one_bin(1)},
+      {"more in one bin", {64, 64, 64}, in_one_bin(4)},
+      {"many more in one bin", {64, 64, 64}, in_one_bin(8)},
       {"a hundredth at one place", {64, 64, 64}, at_one_place(1)},
-      {"a tenth at one place", {128, 128, 128}, at_one_place(9)},
+      {"a tenth at one place", {64, 64, 64}, at_one_place(9)},
       {"a fifth at one place", {64, 64, 64}, at_one_place(20)},
-      {"half in one bin", {128, 128, 128}, in_one_bin(50)},
+      {"half in one bin", {64, 64, 64}, in_one_bin(50)},
   };
   for (const Cloud& cloud : clouds) {
     Random random(21);
