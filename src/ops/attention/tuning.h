@@ -58,12 +58,12 @@ constexpr int registers(int head_dim, bool wide) {
 // Of the backward pass.
 inline constexpr int backward_rows = 64;  // of a block: queries, or keys
 // Each 16 of them and half of a chunk's columns: four warps waited for each other's latencies, and in one launch the blocks of all
-// three gradients fill a GPU that each alone does not (ACT's encoder, forward and backward: 384 us before, 103 now).
+// three gradients fill a GPU that each alone does not (ACT's encoder, forward and backward: 384 us before, 99 now).
 inline constexpr int backward_warps = 8;
 constexpr int backward_chunk(int head_dim) { return head_dim > 128 ? 32 : 64; }
 // d_keys and d_values in one pass over the rows, where a thread has registers for the sums of both.
 constexpr bool backward_together(int head_dim) { return head_dim <= 128; }
-// Blocks for each processor that the rows of few keys are cut into (pi0's prefix, one key head: 2,135 us before, 277 now).
+// Blocks for each processor that the rows of few keys are cut into (pi0's prefix, one key head: 2,135 us before, 254 now).
 inline constexpr int backward_blocks = 3;
 
 }  // namespace robocache::attention_op::tuning
