@@ -112,6 +112,18 @@ __device__ inline void after_earlier_work() {
 #endif
 }
 
+// What the lanes of a warp up to this one have, added up. All of them call it.
+__device__ inline int sum_up_to_lane(int x) {
+  constexpr int lanes = 32;
+  const auto lane = static_cast<int>(threadIdx.x % lanes);
+#pragma unroll
+  for (int step = 1; step < lanes; step *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, x, step);
+    if (lane >= step) x += other;
+  }
+  return x;
+}
+
 __device__ inline void report(FaultBox* box, const Fault& fault) {
   if (atomicCAS(&box->taken, 0, 1) != 0) return;
   box->fault = fault;

@@ -393,12 +393,7 @@ __device__ __noinline__ Unit find_packed(const Plan& plan, Unit found, int tile_
     if (base + lane < plan.batch) {
       mine = static_cast<int>(divide_up(per_sequence(sequence_of(plan, base + lane)), tile_size));
     }
-    int sum = mine;
-#pragma unroll
-    for (int step = 1; step < warp_size; step *= 2) {
-      const int other = __shfl_up_sync(whole_warp, sum, step);
-      if (lane >= step) sum += other;
-    }
+    const int sum = sum_up_to_lane(mine);
     const unsigned past = __ballot_sync(whole_warp, before + sum > found.tile);
     if (past != 0) {
       const int owner = __ffs(static_cast<int>(past)) - 1;

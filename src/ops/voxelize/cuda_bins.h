@@ -111,12 +111,7 @@ __global__ void __launch_bounds__(bin_threads, tuning::sort_blocks)
       inside_all += counts[k];
       own += (counts[k] + 1) / 2 * 2;
     }
-    int before = own;
-#pragma unroll
-    for (int step = 1; step < warp_size; step *= 2) {
-      const int other = __shfl_up_sync(whole_warp, before, step);
-      if (lane >= step) before += other;
-    }
+    int before = sum_up_to_lane(own);
     if (lane == warp_size - 1) shared.totals[warp] = before;
     __syncthreads();
     before -= own;

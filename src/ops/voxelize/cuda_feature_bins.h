@@ -115,12 +115,7 @@ struct BinReducer {
 #pragma unroll 1
     for (int first = warp; first < from.tiles; first += tuning::threads) {
       const std::uint32_t extent = extent_of(first + lane * warps);
-      int end = length_of(extent);
-#pragma unroll
-      for (int step = 1; step < warp_size; step *= 2) {
-        const int other = __shfl_up_sync(whole_warp, end, step);
-        if (lane >= step) end += other;
-      }
+      const int end = sum_up_to_lane(length_of(extent));
       const int all = __shfl_sync(whole_warp, end, warp_size - 1);
       const int shift = (first + lane * warps) * feature_tile + static_cast<int>(extent >> 16) - end;
 #pragma unroll 1

@@ -104,12 +104,7 @@ __device__ void FeatureTile::sort() const {
     counts[k] = shared.starts[thread * each + k];
     own += counts[k];
   }
-  int before = own;
-#pragma unroll
-  for (int step = 1; step < warp_size; step *= 2) {
-    const int other = __shfl_up_sync(whole_warp, before, step);
-    if (lane >= step) before += other;
-  }
+  int before = sum_up_to_lane(own);
   if (lane == warp_size - 1) shared.totals[warp] = before;
   __syncthreads();
   before -= own;

@@ -181,12 +181,7 @@ struct CellTile {
       heads[thread * n + k] = mine[k];
       own += mine[k] >= 0 ? 1 : 0;
     }
-    int place = own;
-#pragma unroll
-    for (int step = 1; step < warp_size; step *= 2) {
-      const int other = __shfl_up_sync(whole_warp, place, step);
-      if (lane >= step) place += other;
-    }
+    int place = sum_up_to_lane(own);
     int base = 0;
     if (lane == warp_size - 1 && place > 0) base = atomicAdd(&occupied_count, place);
     place += __shfl_sync(whole_warp, base, warp_size - 1) - own;
