@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 #include "core/text.h"
@@ -101,7 +102,8 @@ struct Shape {
   std::int64_t most_keys = 0;       // and at most
   std::int64_t sequences = 0;       // times key heads
   int head_dim = 0;
-  bool wide = false;  // may be
+  bool wide = false;    // may be,
+  bool narrow = false;  // and so may narrow rows beside
 
   friend bool operator==(const Shape&, const Shape&) = default;
 };
@@ -117,12 +119,12 @@ std::optional<double> cost_of(const Shape& shape, Cut& cut) {
     return std::max<std::int64_t>(divide_up(divide_up(divide_up(count, cut.split), least) * least, keys_of_stage), 1);
   };
   const auto bytes_with = [&](int stages) {
-    return Memory(shape.head_dim, cut.wide, cut.row_warps, cut.key_warps, stages, cut.split, keys).bytes();
+    return Memory(shape.head_dim, cut.wide, cut.row_warps, cut.key_warps, stages, cut.split, keys, cut.narrow).bytes();
   };
   // Blocks that there are registers for on a processor; a ring leaves as much room.
   constexpr int all_registers = 65536;
-  int room =
-      std::clamp(all_registers / (tuning::registers(shape.head_dim, cut.wide) * warps * warp_size), 1, 32 / warps);
+  int room = std::clamp(all_registers / (tuning::registers(shape.head_dim, cut.wide, cut.narrow) * warps * warp_size),
+                        1, 32 / warps);
   if (cut.wide) {
     constexpr int of_each_block = 1024;  // that the machine keeps
     const int limit = (machine.shared_bytes + of_each_block) / room - of_each_block;
@@ -132,8 +134,9 @@ std::optional<double> cost_of(const Shape& shape, Cut& cut) {
     // Stages that are used again must come back to the same warps: others may look at them a turn too early, when a
     // barrier's parity is that of the turn before. And a tile of several segments wants one more than all shares hold.
     if (stages_for(shape.most_keys, keys) > cut.stages) {
-      cut.stages -= cut.stages % cut.key_warps;
-      if (cut.stages == cut.key_warps) return {};
+      const int turn = std::lcm(cut.key_warps, cut.narrow ? narrow_warps : 1);
+      cut.stages -= cut.stages % turn;
+      if (cut.stages <= cut.key_warps) return {};
     }
   } else {
     cut.stages = static_cast<int>(
@@ -142,16 +145,16 @@ std::optional<double> cost_of(const Shape& shape, Cut& cut) {
   const int bytes = bytes_with(cut.stages);
   if (bytes > machine.shared_bytes) return {};
   room = std::min(room, machine.shared_bytes / bytes);
-  const std::int64_t units = divide_up(shape.rows, cut.row_warps * warp_rows) * shape.sequences;
+  const std::int64_t units = divide_up(shape.rows, cut.rows()) * shape.sequences;
   const std::int64_t at_once =
       cut.split == 1 ? machine.processors : static_cast<std::int64_t>(most_clusters(shape.device, cut.split));
   if (at_once == 0) return {};
   const std::int64_t waves = divide_up(units, at_once * room);
   const auto shared_by = static_cast<double>(std::min<std::int64_t>(divide_up(units, at_once), room));
   const double stage = tuning::stage_us(shape.head_dim, cut.wide, summing * shared_by, keys);
-  return static_cast<double>(waves) * (tuning::block_us(shape.head_dim, cut.wide, keys) +
+  return static_cast<double>(waves) * (tuning::block_us(shape.head_dim, cut.wide, keys, cut.narrow) +
                                        static_cast<double>(stages_for(shape.keys, cut.key_warps * keys)) * stage) +
-         tuning::merge_us(shape.head_dim, cut.key_warps, cut.split) +
+         tuning::merge_us(shape.head_dim, cut.wide, cut.key_warps, cut.split) +
          static_cast<double>(units * cut.split * warps) * tuning::start_us;
 }
 
@@ -161,20 +164,25 @@ Cut best_cut(const Shape& shape) {
   const bool clusters = cuda_machine(shape.device).major >= 9;
   const std::int64_t row_warps = std::max<std::int64_t>(divide_up(shape.rows, warp_rows), 1);
   struct Kind {
-    bool wide, long_tiles;
+    bool wide, long_tiles, narrow;
   };
-  for (const auto& [wide, long_tiles] : {Kind{true, false}, Kind{true, true}, Kind{false, false}}) {
-    if ((wide && !shape.wide) || (long_tiles && !tuning::has_long_tiles(shape.head_dim))) continue;
+  for (const auto& [wide, long_tiles, narrow] :
+       {Kind{true, false, false}, Kind{true, true, false}, Kind{true, false, true}, Kind{false, false, false}}) {
+    if ((wide && !shape.wide) || (long_tiles && !tuning::has_long_tiles(shape.head_dim)) || (narrow && !shape.narrow)) {
+      continue;
+    }
     Cut cut;
     cut.wide = wide;
     cut.long_tiles = long_tiles;
+    cut.narrow = narrow;
     const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.keys, cut.keys(shape.head_dim)), 1);
     const int step = wide ? 4 : 1;
-    const int warps = wide ? 4 * tuning::warpgroups(shape.head_dim) : tuning::max_warps(shape.head_dim);
+    const int warps = wide ? 4 * tuning::warpgroups(shape.head_dim, narrow) : tuning::max_warps(shape.head_dim);
     for (int rows = step; rows <= warps && rows - step < row_warps; rows += step) {
       for (int keys = 1; rows * keys <= warps && keys <= 4 && keys <= chunks; ++keys) {
         for (const int split : {1, 2, 3, 4, 5, 6, 8, 16}) {
           if (split > 1 && (!clusters || split > chunks)) continue;
+          if (split == 1 && narrow) continue;
           if (keys > 1 && Memory::exchanges(shape.head_dim, wide, split)) continue;  // each warp sends for itself
           cut.row_warps = rows;
           cut.key_warps = keys;
@@ -205,6 +213,10 @@ Cut cut_of(const Plan& plan, int device, bool wide) {
 #if defined(ROBOCACHE_WITH_WARPGROUPS)
   shape.wide = wide && cuda_machine(device).major == 9 && masking_of(plan) != Masking::general && is_aligned(plan);
 #endif
+  // Of queries that the engine copies whole, and keys behind which it leaves zeros.
+  shape.narrow = shape.wide && tuning::has_narrow(shape.head_dim) &&
+                 narrow_rows % std::max<std::int64_t>(plan.group(), 1) == 0 && plan.segment_count == 1 &&
+                 !plan.is_packed() && plan.lengths.data == nullptr && plan.scale >= 0;
   // A policy calls with a few shapes, again and again.
   struct Known {
     Shape shape;
@@ -219,7 +231,7 @@ Cut cut_of(const Plan& plan, int device, bool wide) {
     oldest = (oldest + 1) % known.size();
   }
   Cut cut = found->cut;
-  cut.tiles = row_tiles(plan, cut.row_warps * warp_rows);
+  cut.tiles = row_tiles(plan, cut.rows());
   return cut;
 }
 
@@ -282,9 +294,10 @@ std::string describe_cuda(const Plan& plan, int device) {
   cuda_fault_box(device);
   if (plan.dtype == DType::f32) return "cuda: float32 units, exactly: no tensor core computes float32";
   const Cut cut = cut_of(plan, device);
-  std::string text = concat("cuda: ", cut.wide ? "warpgroups" : "tensor cores", ", blocks of ",
-                            cut.row_warps * warp_rows, " rows (queries times the ", plan.group(),
-                            " heads of a key head) by ", cut.key_warps, " warps along the keys");
+  std::string text = concat("cuda: ", cut.wide ? "warpgroups" : "tensor cores", ", blocks of ", cut.rows(),
+                            " rows (queries times the ", plan.group(), " heads of a key head) by ", cut.key_warps,
+                            " warps along the keys");
+  if (cut.narrow) text += concat(" (", narrow_warps, " for the last ", narrow_rows, " rows)");
   if (cut.split > 1) {
     text += concat(", keys split over clusters of ", cut.split, " blocks because rows alone give ",
                    units_of(plan, cut.tiles), " blocks for ", cuda_machine(device).processors, " processors");

@@ -14,6 +14,10 @@ namespace robocache::attention_op {
 inline constexpr int warp_rows = 16;  // what the tensor cores take at a time
 inline constexpr int warp_size = 32;
 
+// Rows of a block beyond those of its warpgroups, and the warps that share their keys (cuda_narrow.h).
+inline constexpr int narrow_rows = 8;
+inline constexpr int narrow_warps = 3;
+
 // Tiles of `count` things of a sequence; packed: of all of them, at most, and one more, which clears what no sequence has.
 inline std::int64_t tiles_of(const Plan& plan, std::int64_t count, int size) {
   return plan.is_packed() ? count / size + plan.batch + 1 : divide_up(count, size);
@@ -40,8 +44,10 @@ struct Cut {
   int stages = 1;
   bool wide = false;        // warpgroups multiply, of 64 rows each: Hopper
   bool long_tiles = false;  // of tuning::long_keys
+  bool narrow = false;      // narrow_rows more
   std::int64_t tiles = 1;   // row_tiles
 
+  int rows() const { return row_warps * warp_rows + (narrow ? narrow_rows : 0); }
   // Of a warp and stage.
   int keys(int head_dim) const { return long_tiles ? tuning::long_keys : tuning::keys(head_dim, wide); }
 };
@@ -62,14 +68,22 @@ constexpr int sum_pitch(int head_dim) { return head_dim + 8; }
 // then the maximum and the total of each row, and what counts arrivals.
 struct Memory {
   int stages, queries, sums, sum_rows;
+  int narrow_sums_bytes = 0, narrow_bytes = 0;
 
   constexpr Memory(int head_dim, bool wide, int row_warps, int key_warps, int stage_count, int split)
       : Memory(head_dim, wide, row_warps, key_warps, stage_count, split, tuning::keys(head_dim, wide)) {}
-  constexpr Memory(int head_dim, bool wide, int row_warps, int key_warps, int stage_count, int split, int keys)
+  constexpr Memory(int head_dim, bool wide, int row_warps, int key_warps, int stage_count, int split, int keys,
+                   bool narrow = false)
       : stages(2 * stage_count * (wide ? 1 : key_warps) * keys * column_blocks(head_dim) * 128),
         queries(row_warps * warp_rows * (wide ? column_blocks(head_dim) * 128 : row_bytes(head_dim))),
         sums(key_warps * row_warps * warp_rows * sum_pitch(head_dim) * 4),
         sum_rows(key_warps * row_warps * warp_rows) {
+    if (narrow) {
+      queries += narrow_rows * column_blocks(head_dim) * 128;
+      narrow_sums_bytes =
+          narrow_rows * sum_pitch(head_dim) * 4 + (narrow_warps - 1) * (head_dim / 16 + 1) * warp_size * 16;
+      narrow_bytes = narrow_sums_bytes + narrow_rows * 8;
+    }
     if (!exchanges(head_dim, wide, split)) return;
     // Where the stages were a block leaves what it summed, and where its queries were it gets what others did.
     const int strip = row_warps * warp_rows * 8 * 4;  // bytes of eight columns
@@ -85,11 +99,16 @@ struct Memory {
     return wide && split > 1 && tuning::exchanges(head_dim);
   }
 
-  // Where the statistics of those sums lie, and the arrivals.
+  // Where the statistics of those sums lie, then the sums of narrow rows and their statistics, and the arrivals.
   constexpr int statistics() const { return stages + queries > sums ? stages + queries : sums; }
-  constexpr int arrivals() const { return statistics() + sum_rows * 8; }
+  constexpr int narrow_sums() const { return statistics() + sum_rows * 8; }
+  constexpr int narrow_statistics() const { return narrow_sums() + narrow_sums_bytes; }
+  constexpr int arrivals() const { return narrow_sums() + narrow_bytes; }
   constexpr int bytes() const { return arrivals() + arrival_bytes; }
 
+  // Of what a warp hands over to that with the same rows and the first keys, for each 16 rows; or, where blocks exchange sums
+  // and so none has shares of keys, of those.
+  constexpr int handed() const { return exchange_arrivals(); }
   constexpr int exchange_arrivals() const { return arrivals() + (4 * tuning::most_stages + 1) * 8; }
 
   static constexpr int most_parcels = 15;  // that come to a block

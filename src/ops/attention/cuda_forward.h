@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
   wait_for_groups<0>();
   const auto threads = static_cast<int>(blockDim.x);
   if (plan.append && rows.first == 0) append<T>(plan, rows, rows.rank, call.units.split, threads);
-  finish_rows<T>(call, rows, shared, layout, sums, block_rows, warp_row, key_warp, threads);
+  finish_rows<T, false, false>(call, rows, shared, layout, sums, block_rows, warp_row, key_warp, threads);
 }
 
 template <class T>
@@ -245,8 +245,8 @@ void run_half(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) 
   call.aligned = is_aligned(plan) && is_aligned(plan.out, plan.batch);
   call.engine = call.aligned && cuda_machine(device).major >= 9 && (cut.wide || cut.stages > 1) &&
                 set_maps(plan, cut.wide, cut.keys(padded_head_dim(plan.head_dim)), call.maps);
-  call.engine_queries = cut.wide && call.engine && set_query_map(plan, cut.row_warps * warp_rows, call.query_map);
-  if (cut.wide && !call.engine) cut = cut_of(plan, device, false);
+  call.engine_queries = cut.wide && call.engine && set_query_map(plan, cut.rows(), call.query_map);
+  if (cut.wide && !(cut.narrow ? call.engine_queries : call.engine)) cut = cut_of(plan, device, false);
   call.plan = plan;
   if (DataCheck{&plan}.count() > 0) call.box = box;
   call.units = Units(plan, cut.tiles, cut.split);
@@ -259,7 +259,8 @@ void run_half(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) 
   with_head_dim(plan.head_dim, [&](auto padded) {
     constexpr int D = decltype(padded)::value;
     const auto start = [&]<auto kernel>() {
-      const int bytes = Memory(D, cut.wide, cut.row_warps, cut.key_warps, cut.stages, cut.split, cut.keys(D)).bytes();
+      const int bytes =
+          Memory(D, cut.wide, cut.row_warps, cut.key_warps, cut.stages, cut.split, cut.keys(D), cut.narrow).bytes();
       launch<kernel>(blocks, threads, bytes, call, device, stream, cut.split);
     };
     if constexpr (tuning::has_long_tiles(D)) {
@@ -267,6 +268,13 @@ void run_half(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) 
         return masking_of(plan) == Masking::none
                    ? start.template operator()<&attention_wide_kernel<T, D, false, tuning::long_keys>>()
                    : start.template operator()<&attention_wide_kernel<T, D, true, tuning::long_keys>>();
+      }
+    }
+    if constexpr (tuning::has_narrow(D)) {
+      if (cut.narrow) {
+        return masking_of(plan) == Masking::none
+                   ? start.template operator()<&attention_wide_kernel<T, D, false, tuning::keys(D, true), true>>()
+                   : start.template operator()<&attention_wide_kernel<T, D, true, tuning::keys(D, true), true>>();
       }
     }
     switch (masking_of(plan)) {

@@ -128,21 +128,62 @@ __device__ void store_own(const Plan& plan, const Rows& rows, int warp_row, cons
   }
 }
 
-// Sums that a block leaves in its shared memory: of each share of its keys, all rows. They lie where the stages were.
+// What a warp leaves for another one with the same rows and other keys: each of its lanes for the same lane there, the greatest
+// score and the total last. Both have 16 bytes for each of the `count` places and for those.
+template <int count>
+__device__ void leave_for_lane(std::uint32_t to, const float (&out)[count][4], const float (&most)[2],
+                               const float (&total)[2]) {
+  to += threadIdx.x % warp_size * 16;
+#pragma unroll
+  for (int n = 0; n < count; ++n) write_shared(to + n * warp_size * 16, out[n]);
+  const float statistics[4] = {most[0], most[1], total[0], total[1]};
+  write_shared(to + count * warp_size * 16, statistics);
+}
+// What was left, added to what this warp has. by_column: of four places the second and the fourth are the second row's, else
+// the last two.
+template <bool by_column, int count>
+__device__ void add_for_lane(std::uint32_t from, float (&out)[count][4], float (&most)[2], float (&total)[2]) {
+  from += threadIdx.x % warp_size * 16;
+  const float4 statistics = read_shared_quad(from + count * warp_size * 16);
+  const float their_most[2] = {statistics.x, statistics.y};
+  const float their_total[2] = {statistics.z, statistics.w};
+  float mine_by[2], theirs_by[2];
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const float before = most[k];
+    most[k] = fmaxf(before, their_most[k]);
+    const float base = most[k] == minus_infinity() ? 0.0f : most[k];
+    mine_by[k] = power_of_two(before - base);
+    theirs_by[k] = power_of_two(their_most[k] - base);
+    total[k] = fmaf(their_total[k], theirs_by[k], total[k] * mine_by[k]);
+  }
+#pragma unroll
+  for (int n = 0; n < count; ++n) {
+    const float4 quad = read_shared_quad(from + n * warp_size * 16);
+    const float theirs[4] = {quad.x, quad.y, quad.z, quad.w};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int row = by_column ? k % 2 : k / 2;
+      out[n][k] = fmaf(theirs[k], theirs_by[row], out[n][k] * mine_by[row]);
+    }
+  }
+}
+
+// Sums of some of its rows that a block leaves in its shared memory for its cluster.
 template <int D>
 struct LeftSums {
   static constexpr int pitch = sum_pitch(D) * 4;
   std::uint32_t sums, statistics;  // the greatest score and the total of each row
-  int rows;                        // of the block
+  int first, rows;                 // of the block
 
-  __device__ LeftSums(std::uint32_t memory, const Memory& layout, int block_rows)
-      : sums(memory), statistics(memory + layout.statistics()), rows(block_rows) {}
+  __device__ LeftSums(std::uint32_t at, std::uint32_t statistics_at, int first_row, int row_count)
+      : sums(at), statistics(statistics_at), first(first_row), rows(row_count) {}
 
-  __device__ void leave(const Sums<D>& from, int share, int warp_row) const {
+  __device__ void leave(const Sums<D>& from, int warp_row) const {
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = share * rows + warp_row + lane / 4 + 8 * half;
+      const int row = warp_row + lane / 4 + 8 * half;
       if (lane % 4 == 0) write_shared(statistics + row * 8, from.most[half], from.total[half]);
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
@@ -156,14 +197,14 @@ struct LeftSums {
 // and a block answers one at a time: so several rows are asked for at once, and each block begins with itself. Of a row the
 // order is always the same.
 template <class T, int D>
-__device__ void merge(const Call& call, const Rows& rows, const LeftSums<D>& left, int threads) {
+__device__ void merge(const Call& call, const Rows& rows, const LeftSums<D>& left, int thread, int threads) {
   constexpr int quads = D / 4;
   constexpr int together = D > 128 ? 4 : 2;
   const Plan& plan = call.plan;
   const int split = call.units.split;
-  const int here = min(left.rows, rows.count - rows.first);
+  const int here = min(left.rows, rows.count - rows.first - left.first);
   const auto mine = static_cast<int>(call.units.by_split.divide(max(here - rows.rank + split - 1, 0)));
-  for (int begin = static_cast<int>(threadIdx.x); begin < mine * quads; begin += together * threads) {
+  for (int begin = thread; begin < mine * quads; begin += together * threads) {
     int row[together], column[together];
     float most[together], total[together];
     float4 sum[together];
@@ -177,18 +218,16 @@ __device__ void merge(const Call& call, const Rows& rows, const LeftSums<D>& lef
       sum[t] = float4{0, 0, 0, 0};
     }
     int block = rows.rank;
-    int share = 0;
 #pragma unroll 1
-    for (int part = 0; part < split * call.key_warps; ++part) {
+    for (int part = 0; part < split; ++part) {
       const std::uint32_t from = of_block(left.sums, block, rows.rank);
       const std::uint32_t statistics = from + (left.statistics - left.sums);
       float2 theirs[together];
       float4 addend[together];
 #pragma unroll
       for (int t = 0; t < together; ++t) {
-        const int place = share * left.rows + row[t];
-        theirs[t] = read_cluster_pair(statistics + place * 8);
-        addend[t] = read_cluster_quad(from + place * LeftSums<D>::pitch + column[t] * 4);
+        theirs[t] = read_cluster_pair(statistics + row[t] * 8);
+        addend[t] = read_cluster_quad(from + row[t] * LeftSums<D>::pitch + column[t] * 4);
       }
 #pragma unroll
       for (int t = 0; t < together; ++t) {
@@ -203,42 +242,61 @@ __device__ void merge(const Call& call, const Rows& rows, const LeftSums<D>& lef
         sum[t].z = fmaf(addend[t].z, theirs_by, sum[t].z * mine_by);
         sum[t].w = fmaf(addend[t].w, theirs_by, sum[t].w * mine_by);
       }
-      if (++share == call.key_warps) {
-        share = 0;
-        block = block + 1 == split ? 0 : block + 1;
-      }
+      block = block + 1 == split ? 0 : block + 1;
     }
 #pragma unroll
     for (int t = 0; t < together; ++t) {
       if (t > 0 && begin + t * threads >= mine * quads) break;
       const float factor = total[t] == 0 ? 0.0f : __fdividef(1.0f, total[t]);
-      T* const to = static_cast<T*>(plan.out.data) + rows.offset(plan.out, row[t]) + column[t];
+      T* const to = static_cast<T*>(plan.out.data) + rows.offset(plan.out, left.first + row[t]) + column[t];
       const float out[4] = {sum[t].x * factor, sum[t].y * factor, sum[t].z * factor, sum[t].w * factor};
       if (column[t] < plan.head_dim) store_quad(to, call.aligned, out);
       if (plan.lse != nullptr && column[t] == 0) {
-        plan.lse[rows.lse_offset(plan, row[t])] = logarithm(most[t], total[t]);
+        plan.lse[rows.lse_offset(plan, left.first + row[t])] = logarithm(most[t], total[t]);
       }
     }
   }
 }
 
-// The end of a block: what its first so many threads summed, merged where several have the same rows, and stored.
-template <class T, int D>
+// The end of a block: what its first so many threads summed, merged where several have the same rows, and stored. wide: they are
+// not all of its threads; narrow: others use the stages, too.
+template <class T, bool wide, bool narrow, int D>
 __device__ void finish_rows(const Call& call, const Rows& rows, std::uint32_t memory, const Memory& layout,
                             Sums<D>& sums, int block_rows, int warp_row, int share, int threads) {
   const bool alone = call.units.split == 1;
+  const int warps = threads / warp_size;
   finish(sums);
-  if (call.key_warps == 1 && alone) return store_own<T>(call.plan, rows, warp_row, sums, call.aligned);
-  const LeftSums<D> left(memory, layout, block_rows);
-  wait_for_warps(0, threads / warp_size);  // the stages have been used
-  left.leave(sums, share, warp_row);
-  if (alone) {
-    wait_for_warps(0, threads / warp_size);
-  } else {
-    wait_for_cluster();
+  if (call.key_warps > 1 || !alone) {  // the stages have been used
+    wait_for_warps(narrow ? used_barrier : 0, warps + (narrow ? narrow_warps : 0));
   }
-  merge<T>(call, rows, left, threads);
-  if (!alone) leave_cluster();  // nobody leaves whose sums are still read
+  if (call.key_warps > 1) {
+    const std::uint32_t here = memory + warp_row * LeftSums<D>::pitch;
+    const int step = block_rows * LeftSums<D>::pitch;
+    if (share > 0) leave_for_lane(here + share * step, sums.out, sums.most, sums.total);
+    if constexpr (wide) {
+      const Arrivals handed{memory + layout.handed() + warp_row / warp_rows * 8};
+      if (share > 0) {
+        handed.arrive();
+      } else {
+        handed.wait(0);
+      }
+    } else {
+      wait_for_warps(0, warps);
+    }
+#pragma unroll 1
+    for (int other = 1; other < call.key_warps && share == 0; ++other) {
+      add_for_lane<false>(here + other * step, sums.out, sums.most, sums.total);
+    }
+  }
+  if (alone) {
+    if (share == 0) store_own<T>(call.plan, rows, warp_row, sums, call.aligned);
+    return;
+  }
+  const LeftSums<D> left(memory, memory + layout.statistics(), 0, block_rows);
+  if (share == 0) left.leave(sums, warp_row);
+  wait_for_cluster();
+  merge<T>(call, rows, left, static_cast<int>(threadIdx.x), threads);
+  leave_cluster();  // nobody leaves whose sums are still read
 }
 
 }  // namespace

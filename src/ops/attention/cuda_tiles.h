@@ -267,6 +267,9 @@ __device__ void before_engine() {
 __device__ void write_zeros(std::uint32_t to) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(to), "r"(0) : "memory");
 }
+__device__ void write_shared(std::uint32_t to, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
 __device__ void write_shared(std::uint32_t to, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(to), "f"(x), "f"(y) : "memory");
 }
@@ -682,6 +685,12 @@ __device__ void clear_rows(const StageTile<D, keys>& values, int first, int rows
     copy_slowly<bf16>(values.place(first + k / (D / 8), k % (D / 8) * 8), nullptr);
   }
 }
+// Barriers of a block are numbered: 0 is that of all its warps that sum, 1 and on are those of the warps with the same keys;
+// where some have narrow rows, they wait at those of stages for others to have cleared values, and
+constexpr int stage_barrier = 4;
+constexpr int used_barrier = 14;    // the stages have been used
+constexpr int narrow_barrier = 15;  // is theirs alone
+
 // The warps with the same keys share that, and wait for each other before they read.
 __device__ void wait_for_warps(int barrier, int warps) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(warps * warp_size) : "memory");

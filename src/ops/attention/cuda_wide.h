@@ -7,51 +7,13 @@
 #pragma once
 
 #include "ops/attention/cuda_exchange.h"
+#include "ops/attention/cuda_narrow.h"
+#include "ops/attention/cuda_ring.h"
 #include "ops/attention/cuda_sums.h"
 #include "ops/attention/cuda_warpgroup.h"
 
 namespace robocache::attention_op {
 namespace {
-
-// Tiles of keys and of values in shared memory, and who waits for which of them.
-template <int D, int keys>
-struct Ring {
-  using Stage = StageTile<D, keys>;
-  static constexpr int tile_bytes = Stage::warp_bytes / 2;
-  std::uint32_t tiles, arrivals;
-  int stages;
-
-  __device__ Stage tile(int stage, bool values) const { return {tiles + (2 * stage + values) * tile_bytes}; }
-  __device__ Arrivals full(int stage, bool values) const { return {arrivals + (2 * stage + values) * 8}; }
-  __device__ Arrivals empty(int stage, bool values) const {
-    return {arrivals + (2 * (tuning::most_stages + stage) + values) * 8};
-  }
-  __device__ Arrivals queries() const { return {arrivals + 4 * tuning::most_stages * 8}; }
-  __device__ void set_up(int writers, int readers) const {
-    queries().set_up();
-    for (int stage = 0; stage < stages; ++stage) {
-#pragma unroll
-      for (const bool values : {false, true}) {
-        full(stage, values).set_up(writers);
-        empty(stage, values).set_up(readers);
-      }
-    }
-    before_engine();
-  }
-};
-// A place in it, and how often it has been used.
-struct Turn {
-  int stage = 0;
-  unsigned parity = 0;
-
-  __device__ void forward(int steps, int stages) {
-    stage += steps;
-    if (stage >= stages) {
-      stage -= stages;
-      parity ^= 1u;
-    }
-  }
-};
 
 // Queries, then keys and values as there is room for them: by one thread. Where keys lie in several segments the engine cannot
 // copy all of them: by four warps, of which every thread says when they are there.
@@ -359,7 +321,7 @@ __device__ void done_with_queries(const Call& call) {
 }
 
 // The sums of a warp that is a fourth of a warpgroup. meanwhile(): before the last products are waited for.
-template <class T, int D, bool masked, int keys, class Meanwhile>
+template <class T, int D, bool masked, int keys, bool narrow, class Meanwhile>
 __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D, keys>& ring, const WideTile<D>& queries,
                          Sight<keys>& sight, int row_warp, int share, int begin, int end, Sums<D>& sums,
                          const Meanwhile& meanwhile) {
@@ -407,6 +369,7 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D, keys>
     clear_values(ring.tile(of.stage, true), unseen, row_warp, call.row_warps);
     before_engine();
     wait_for_warps(1 + share, call.row_warps);  // the warps with the same keys share that
+    if constexpr (narrow) let_warps_pass(stage_barrier + of.stage, call.row_warps + 1);
   };
   const auto forward = [&] {
     first += step;
@@ -514,8 +477,8 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D, keys>
 }
 #endif
 
-template <class T, int D, bool masked, int keys = tuning::keys(D, true)>
-__global__ void __launch_bounds__(4 * (tuning::warpgroups(D) + 1) * warp_size, 1)
+template <class T, int D, bool masked, int keys = tuning::keys(D, true), bool narrow = false>
+__global__ void __launch_bounds__(4 * (tuning::warpgroups(D, narrow) + 1) * warp_size, 1)
     attention_wide_kernel(const __grid_constant__ Call call) {
 #if ROBOCACHE_WARPGROUPS  // it is launched nowhere else
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -525,13 +488,19 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D) + 1) * warp_size, 1
   int share = 0;
   int row_warp = warp;
   for (; row_warp >= call.row_warps && warp < warps; row_warp -= call.row_warps) ++share;
-  const int block_rows = call.row_warps * warp_rows;
-  const Memory layout(D, true, call.row_warps, call.key_warps, call.stages, call.units.split, keys);
+  const int group_rows = call.row_warps * warp_rows;  // of the warpgroups
+  const int block_rows = group_rows + (narrow ? narrow_rows : 0);
+  const Memory layout(D, true, call.row_warps, call.key_warps, call.stages, call.units.split, keys, narrow);
   const std::uint32_t shared = uniform(static_cast<std::uint32_t>(__cvta_generic_to_shared(memory)));
   const Ring<D, keys> ring{shared, shared + layout.arrivals(), call.stages};
   const WideTile<D> queries{shared + layout.stages, block_rows};
   const int fetching = fetching_threads(plan);
-  if (threadIdx.x == 0) ring.set_up(fetching, call.row_warps);
+  if (threadIdx.x == 0) {
+    for (int k = 0; k < call.row_warps && call.key_warps > 1; ++k) {
+      Arrivals{shared + layout.handed() + k * 8}.set_up((call.key_warps - 1) * warp_size);
+    }
+    ring.set_up(fetching, call.row_warps + (narrow ? warp_size : 0));
+  }
   if (plan.is_packed() || plan.lengths.data != nullptr) after_earlier_work();
   Rows rows;
   const bool has_rows = set_rows<T>(plan, call.units, plan.out, plan.lse, block_rows, rows);
@@ -552,15 +521,17 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D) + 1) * warp_size, 1
   if (exchanges && threadIdx.x == 0) exchange.set_up();
   __syncthreads();
   if (warp >= warps) {
-    give_up_registers<tuning::fetching_registers(D)>();
+    give_up_registers<tuning::fetching_registers(D, narrow)>();
     const int thread = static_cast<int>(threadIdx.x) - warps * warp_size;
     if (fetching > 1) {
       fetch_segments<T>(call, rows, ring, queries, thread, begin, end);
-    } else if (warp == warps && is_chosen()) {
-      fetch(call, rows, ring, queries, begin, end);
+    } else if (warp == warps) {
+      if (is_chosen()) fetch(call, rows, ring, queries, begin, end);
+    } else if constexpr (narrow) {
+      attend_narrow<T, D, masked>(call, rows, ring, queries, shared, layout, warp - warps - 1, begin, end);
     }
   } else {
-    take_registers<tuning::warpgroup_registers(D)>();
+    take_registers<tuning::warpgroup_registers(D, narrow)>();
     const int threads = warps * warp_size;
     if (exchanges) arrive_in_cluster();
     Sight<keys> sight;
@@ -572,14 +543,14 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D) + 1) * warp_size, 1
       end_group();
     }
     Sums<D> sums;
-    sum_keys<T, D, masked, keys>(call, rows, ring, queries, sight, row_warp, share, begin, end, sums, [&] {
+    sum_keys<T, D, masked, keys, narrow>(call, rows, ring, queries, sight, row_warp, share, begin, end, sums, [&] {
       if (!exchanges) return;
       finish(sums);
       exchange.send_statistics(sums, row_warp);
     });
     if (plan.append && rows.first == 0) append<T>(plan, rows, rows.rank, call.units.split, threads);
     if (exchanges) return exchange_rows<T>(call, rows, exchange, sums, row_warp);
-    finish_rows<T>(call, rows, shared, layout, sums, block_rows, row_warp * warp_rows, share, threads);
+    finish_rows<T, true, narrow>(call, rows, shared, layout, sums, group_rows, row_warp * warp_rows, share, threads);
   }
 #endif
 }
