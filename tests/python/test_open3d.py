@@ -14,7 +14,9 @@ from test_voxelize_data import path_of
 
 import robocache as rc
 
-o3d = pytest.importorskip("open3d", reason="Open3D is not installed (pip install 'robocache[open3d]')")
+o3d = pytest.importorskip(
+    "open3d", reason="Open3D is not installed (pip install 'robocache[open3d]'), or lacks libusb", exc_type=ImportError
+)
 
 NAMES = ["lidar_source.ply", "lidar_target.ply", "lidar_ascii.pcd", "cturtle.pcd", "table_scene_mug.pcd"]
 PARTS = [30, 200]  # voxels along the longest side
