@@ -87,8 +87,9 @@ def sdpa(s: oracle.Sequence, dtype: np.dtype) -> Any:
     reached = torch.from_numpy(oracle.reached(s))[None, :, :, None]
     k, v = (torch.where(reached, tensor(part), 0) for part in (s.keys, s.values))
     seen = torch.from_numpy(s.seen)[None]
+    grouped = len(s.q) != len(s.keys)  # torch 2.11 divides by the number of heads, which may be 0
     made = torch.nn.functional.scaled_dot_product_attention(
-        tensor(s.q), k, v, attn_mask=seen, scale=s.scale, enable_gqa=True
+        tensor(s.q), k, v, attn_mask=seen, scale=s.scale, enable_gqa=grouped
     )
     return torch.where(seen.any(-1, keepdim=True), made, 0)[0]
 

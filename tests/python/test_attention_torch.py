@@ -160,7 +160,10 @@ def test_what_a_query_does_see_reaches_every_gradient(dtype, backend):
     for tensor in leaves:
         reached = tensor.grad[0].isnan().any(-1).tolist()
         first = 7 if tensor is q else 0  # every key is seen by a query that sees the seventh
-        assert reached == [[place >= first for place in range(40)], [False] * 40]
+        assert reached[0][first:] == [True] * (40 - first)
+        assert reached[1] == [False] * 40
+        if backend[0] != "cuda" or dtype == torch.float32:  # else queries in the same tile may be reached, too
+            assert reached[0][:first] == [False] * first
 
 
 @pytest.mark.parametrize("name", [name for name in cases.BY_NAME if "left out" in name])

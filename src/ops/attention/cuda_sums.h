@@ -266,9 +266,8 @@ __device__ void finish_rows(const Call& call, const Rows& rows, std::uint32_t me
   const bool alone = call.units.split == 1;
   const int warps = threads / warp_size;
   finish(sums);
-  if (call.key_warps > 1 || !alone) {  // the stages have been used
-    wait_for_warps(narrow ? used_barrier : 0, warps + (narrow ? narrow_warps : 0));
-  }
+  if (call.key_warps == 1 && alone) return store_own<T>(call.plan, rows, warp_row, sums, call.aligned);
+  wait_for_warps(narrow ? used_barrier : 0, warps + (narrow ? narrow_warps : 0));  // the stages have been used
   if (call.key_warps > 1) {
     const std::uint32_t here = memory + warp_row * LeftSums<D>::pitch;
     const int step = block_rows * LeftSums<D>::pitch;
