@@ -54,6 +54,7 @@ inline constexpr int bin_most_rows = 512;
 inline constexpr int sort_blocks = 2;
 inline constexpr int bins_blocks = 3;
 inline constexpr int bin_least_points = 2'000'000;
+inline constexpr unsigned first_wave = 2112;
 
 // Features of plain clouds, by bins of their own, of which there are so many; threads that sort a tile and points of each (8 take
 // 47.8, a maximum 44.1; 4 take 50.9 and 46.3), and blocks of those that a multiprocessor holds. Blocks that reduce a bin and that it
