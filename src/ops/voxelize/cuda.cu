@@ -3,7 +3,7 @@
 // One kernel fills, the next puts the points in; neighbours that share a cell are counted in the warp first. That is all
 // for counts and occupancy, but for counts of many points that come in no order, which cuda_bins.h sorts. Where features are
 // reduced the points form chains, which cuda_features.h makes cells of; those of plain clouds form bins
-// (cuda_feature_bins.h).
+// (cuda_feature_bins.h). Depth images have kernels of their own (cuda_images.h).
 #include <algorithm>
 
 #include "ops/voxelize/cuda_bins.h"
@@ -110,8 +110,8 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_cloud_kernel(const _
   const auto points = static_cast<int>(min(call.tiling.points, plan.points_per_cloud - first));
   auto at = static_cast<int>(threadIdx.x / warp_size) * warp_points + lane;
   const T* from = static_cast<const T*>(plan.points) + (first + at) * plan.point_stride;
-  // Where the points are sorted only the blocks of a first wave, which wait anyway, have read some in vain.
-  if (call.bins.tiles > 0 && blockIdx.x >= tuning::first_wave) {
+  // Where the points are sorted, only blocks that wait for that anyway read some in vain.
+  if (call.bins.tiles > 0 && blockIdx.x >= tuning::early_blocks) {
     after_earlier_work();
     if (*call.bins.scattered) return;
   }

@@ -100,8 +100,8 @@ __device__ float reading_of(T raw) {
 template <class T>
 __device__ float scaled(T raw, float scale) {
   if constexpr (std::is_integral_v<T>) {
-    return fused(__uint_as_float(0x4b000000u | static_cast<std::uint32_t>(raw)), scale,
-                 -0x1p23f * scale);  // 2^23 and the reading, less 2^23
+    const float above = __uint_as_float(0x4b000000u | static_cast<std::uint32_t>(raw));  // by 2^23
+    return fused(above, scale, -0x1p23f * scale);
   } else {
     return widen(raw) * scale;
   }
@@ -110,6 +110,25 @@ __device__ float scaled(T raw, float scale) {
 // Whether both occupancy and what bits are packed from are marked.
 __host__ __device__ bool marks_twice(const Call& call) {
   return call.plan.occupancy != nullptr && call.occupied != nullptr;
+}
+
+// Counts pixels of a thread that lie below one another; those beside them are a warp's. A key below 0 is none.
+template <int n>
+__device__ void count_pixels(std::int32_t* counts, const std::int32_t (&keys)[n]) {
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+    const Runs runs(keys[k]);
+    if (runs.leads) atomicAdd(counts + keys[k], runs.length);
+  }
+}
+// Marks their cells, but for those of the pixel above, which are marked; what a warp writes to one cell is written once. Where
+// Some, a key below 0 is none; else a pixel without a cell has the key of the one above.
+template <bool Some, int n>
+__device__ void mark_pixels(std::uint8_t* cells, const std::int32_t (&keys)[n], std::int32_t above) {
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+    if (keys[k] != (k == 0 ? above : keys[k - 1]) && (!Some || keys[k] >= 0)) cells[keys[k]] = 1;
+  }
 }
 
 template <class T, bool Counts>
@@ -178,27 +197,13 @@ __global__ void __launch_bounds__(tuning::threads, tuning::image_residents)
         if constexpr (!is_ordinary || is_posed) {
           if (valid && !inside && !all_finite(p)) ++not_finite;
         }
-        // Where there is none, a pixel has marked what it did before.
         keys[k] = inside ? first_key + cell : Counts ? -1 : k == 0 ? last : keys[k - 1];
       }
       after_earlier_work();  // the grids are filled
-      if constexpr (Counts) {
-#pragma unroll
-        for (int k = 0; k < n; ++k) {
-          const Runs runs(keys[k]);
-          if (runs.leads) atomicAdd(plan.count + keys[k], runs.length);
-        }
-      }
-      // What the pixel above has marked is marked, and what a warp writes to one cell is written once.
-      const auto mark_all = [&](std::uint8_t* cells) {
-#pragma unroll
-        for (int k = 0; k < n; ++k) {
-          if (keys[k] != (k == 0 ? last : keys[k - 1]) && (!Counts || keys[k] >= 0)) cells[keys[k]] = 1;
-        }
-      };
-      if (marks != nullptr) mark_all(marks);
+      if constexpr (Counts) count_pixels(plan.count, keys);
+      if (marks != nullptr) mark_pixels<Counts>(marks, keys, last);
       if constexpr (!is_ordinary) {
-        if (more_marks != nullptr) mark_all(more_marks);
+        if (more_marks != nullptr) mark_pixels<Counts>(more_marks, keys, last);
       }
       last = keys[n - 1];
     }
@@ -215,7 +220,7 @@ __global__ void __launch_bounds__(tuning::threads, tuning::image_residents)
   tile.add_dropped(call, no_reading, not_finite, static_cast<int>(tiling.rows) - no_reading - kept - not_finite);
 }
 
-// The same without a pose, of ordinary readings, and with one grid of marks at most.
+// The same without a pose, of ordinary readings, and with one grid of marks at most: all arguments fit uniform registers.
 template <class T, bool Counts>
 __global__ void __launch_bounds__(tuning::threads, tuning::image_residents)
     voxelize_plain_images_kernel(const __grid_constant__ Call call) {
@@ -300,7 +305,7 @@ __global__ void __launch_bounds__(tuning::threads, tuning::image_residents)
       keys[k] = inside ? first_key + static_cast<std::int32_t>(cell - fixed.base) : -1;
     }
     if (!__all_sync(whole_warp, sure)) {
-      __syncwarp();  // so that a compiler reads from shared memory here, and holds no registers for this
+      __syncwarp();  // from here on a compiler reads from shared memory, so that it holds no registers for this
 #pragma unroll
       for (int k = 0; k < n; ++k) {
         const float below_centre = (row + static_cast<float>(k)) - cy;
@@ -319,23 +324,12 @@ __global__ void __launch_bounds__(tuning::threads, tuning::image_residents)
         if (keys[k] >= 0) continue;
         ++without_cell;
         if (z[k] != z[k]) ++no_reading;
-        if (!Counts) keys[k] = k == 0 ? last : keys[k - 1];  // which is marked
+        if (!Counts) keys[k] = k == 0 ? last : keys[k - 1];
       }
     }
     after_earlier_work();  // the grids are filled
-    if constexpr (Counts) {
-#pragma unroll
-      for (int k = 0; k < n; ++k) {
-        const Runs runs(keys[k]);
-        if (runs.leads) atomicAdd(plan.count + keys[k], runs.length);
-      }
-    }
-    if (!Counts || marks != nullptr) {
-#pragma unroll
-      for (int k = 0; k < n; ++k) {
-        if (keys[k] != (k == 0 ? last : keys[k - 1]) && (!Counts || keys[k] >= 0)) marks[keys[k]] = 1;
-      }
-    }
+    if constexpr (Counts) count_pixels(plan.count, keys);
+    if (!Counts || marks != nullptr) mark_pixels<Counts>(marks, keys, last);
     last = keys[n - 1];
   }
   let_next_begin();

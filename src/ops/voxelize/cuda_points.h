@@ -269,9 +269,10 @@ struct Readings {
   __device__ static bool is_ordinary(float z) { return z >= least && z <= most; }
 };
 
-// Cells along x and y of an ordinary camera's pixels, without a pose. One fused step from z gives a number of fixed point: where
-// the pixel is, in cells, and added to it a power of two that leaves the fraction in the lowest bits. It is off by less than
-// a margin, and tells the cell where it is not that near to a face. (Along z, depth in whole millimetres often is.)
+// Cells along x and y of an ordinary camera's pixels, without a pose, as numbers of fixed point: `first`, a power of two that
+// leaves the fraction in the lowest bits, and where a pixel is, in cells, which one fused step from z gives. Such a number is
+// off by less than a margin, so that it tells the cell where it is not that near to a face. Along z, pixels often are: depth
+// comes in whole millimetres.
 struct FixedAxes {
   float first = 1;             // where the first cell begins
   float end[2] = {};           // and where the last one ends
@@ -289,9 +290,9 @@ struct FixedAxes {
       base = base * by.axes[n].cells + bit_copy<std::uint32_t>(Axes::shift + first);
     }
     base = base * by.axes[2].cells + bit_copy<std::uint32_t>(Axes::shift);
-    // Errors in units of the last place, where coordinates are up to `reach` times `first` cells. What is right is rounded for x
-    // as a product and as a quotient, which makes one reach, and for the difference and the quotient after it, which makes one
-    // unit. The fixed number is off by half a reach for each of two inverses and a product, by what the offset lacks, and by one.
+    // Errors, in units of a number's last place, where coordinates are up to `reach` times `first` cells. To round x as a
+    // product and as a quotient makes one reach, to round the difference and the quotient after it one unit: that is what the
+    // cell is defined by. To round two inverses and a product makes half a reach each, the fused step up to one unit.
     const double unit = static_cast<double>(first) * 0x1p-23;
     for (double margin = 4; margin * unit <= 0x1p-10; margin *= 2) {  // near a face is less than one pixel in 250
       double error = 0;
