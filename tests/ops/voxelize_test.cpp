@@ -736,6 +736,58 @@ TEST(Voxelize, CellsAtTheirFacesAreTheSameEverywhere) {
   }
 }
 
+TEST(Voxelize, PixelsAtFacesAreTheSameEverywhere) {
+  constexpr std::int64_t height = 52, width = 72;
+  const float cameras[][4] = {{60, 60, 32, 24},          {61.7F, 59.3F, 31.4F, 24}, {-60, 60, 32, 23.5F},
+                              {1e-7F, 60, 32, 24},       {60, 1e30F, 32, 24},       {60, 60, 1e-30F, 24},
+                              {1e-38F, 1e-38F, 0, 1e38F}};
+  const std::array<std::int64_t, 3> shapes[] = {{64, 64, 64}, {61, 67, 5}, {3000, 3, 50}, {1, 1, 1}};
+  Random random(3);
+  for (const auto& camera : cameras) {
+    for (const auto& shape : shapes) {
+      for (const double size : {0.125, 0.1, 0.03}) {
+        for (const bool centred : {true, false}) {
+          const Grid grid{
+              {centred ? -size * static_cast<double>(shape[0] / 2) : 0.07, centred ? -32 * size : -0.5, 0.5},
+              {size, size, size},
+              shape};
+          // Millimetres, so that faces along z and at x = 0 or y = 0 are met exactly.
+          Array depth = numbers(DType::u16, {height, width}, [&]() -> double {
+            if (random.chance(10)) return random.pick_of({0.0, 65535.0});
+            return static_cast<double>(random.uniform(1, 4000));
+          });
+          std::size_t k = 0;
+          Array intrinsics = numbers(DType::f32, {4}, [&] { return static_cast<double>(camera[k++]); });
+          const auto run = [&](Backend backend, DeviceKind where, bool counts) {
+            DepthImages images;
+            images.depth = depth.view(where);
+            images.intrinsics = intrinsics.view(where);
+            std::vector<Array> arrays;
+            const auto add = [&](DType dtype, std::vector<std::int64_t> of) -> Array& {
+              return arrays.emplace_back(numbers(dtype, std::move(of), [] { return 3.0; }));
+            };
+            arrays.reserve(3);
+            const std::vector<std::int64_t> cells{shape[0], shape[1], shape[2]};
+            std::vector<VoxelOutput> outputs{{Reduction::occupancy, add(DType::u8, cells).view(where)}};
+            if (counts) outputs.push_back({Reduction::count, add(DType::i32, cells).view(where)});
+            const TensorView dropped = add(DType::i64, {1, drop_reasons}).view(where);
+            voxelize_depth({.backend = backend}, images, grid, {}, outputs, dropped);
+            return fetched(arrays);
+          };
+          for (const bool counts : {false, true}) {
+            const Bytes expected = run(Backend::reference, DeviceKind::cpu, counts);
+            const std::string at = ::testing::PrintToString(camera) + ::testing::PrintToString(shape) +
+                                   ::testing::PrintToString(size) + (centred ? ", centred" : "");
+            EXPECT_EQ(difference(run(Backend::cpu, DeviceKind::cpu, counts), expected), "") << at;
+            if (!has_cuda()) continue;
+            EXPECT_EQ(difference(run(Backend::cuda, DeviceKind::cuda, counts), expected), "") << at;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Voxelize, ZeroHasNoSide) {
   const Grid grid{{0, 0, 0}, {1, 1, 1}, {1, 1, 1}};
   EXPECT_EQ(count<float>(DType::f32, {-0.0F, -0.0F, -0.0F}, grid).count[0], 1);

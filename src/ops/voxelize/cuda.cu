@@ -3,12 +3,13 @@
 // One kernel fills, the next puts the points in; neighbours that share a cell are counted in the warp first. That is all
 // for counts and occupancy, but for counts of many points that come in no order, which cuda_bins.h sorts. Where features are
 // reduced the points form chains, which cuda_features.h makes cells of; those of plain clouds form bins
-// (cuda_feature_bins.h).
+// (cuda_feature_bins.h). Depth images have kernels of their own (cuda_images.h).
 #include <algorithm>
 
 #include "ops/voxelize/cuda_bins.h"
 #include "ops/voxelize/cuda_feature_bins.h"
 #include "ops/voxelize/cuda_features.h"
+#include "ops/voxelize/cuda_images.h"
 #include "ops/voxelize/room.h"
 
 namespace robocache::voxelize_op {
@@ -96,177 +97,6 @@ __device__ Place locate_pixel(const Call& call, const Cloud<C>& cloud, const T* 
   return place_of<std::int32_t>(plan, call.axes, cloud, p);
 }
 
-// What all pixels of a block need, in shared memory: a compiler would fetch an argument of the kernel anew for every pixel.
-struct Camera {
-  Cloud<float> cloud;
-  Inverse fx, fy;
-  float scale = 1, lowest = 0, highest = 0;  // as of Readings
-  Axes axes;
-
-  // By all threads of a block.
-  __device__ void set(const Call& call, std::int64_t number) {
-    const Plan& plan = call.plan;
-    const auto thread = static_cast<int>(threadIdx.x);
-    if (const int i = thread / 4, j = thread % 4; i < 3 && plan.poses.data != nullptr) {
-      (j < 3 ? cloud.rotation[i][j] : cloud.shift[i]) = static_cast<float>(entry(plan.poses, number, i, j));
-    }
-    if (const int n = thread - warp_size; n >= 0 && n < 4) {
-      const auto x = static_cast<float>(intrinsic(plan, number, n));
-      if (n < 2) {
-        (n == 0 ? fx : fy) = Inverse(x);
-      } else {
-        (n == 2 ? cloud.cx : cloud.cy) = x;
-      }
-    }
-    if (thread == 2 * warp_size) set_extent(plan, number, cloud);
-    if (thread == 3 * warp_size) {
-      scale = call.readings.scale;
-      lowest = call.readings.lowest;
-      highest = call.readings.highest;
-      axes = call.axes;
-    }
-  }
-  // With an ordinary z, x and y are what Inverse gets right.
-  __device__ bool is_ordinary() const {
-    const auto focal = [](float x) { return fabsf(x) >= 0x1p-20f && fabsf(x) <= 0x1p20f; };
-    const auto centre = [](float x) { return x == 0 || (fabsf(x) >= 0x1p-20f && fabsf(x) <= 0x1p40f); };
-    return focal(fx.divisor) && focal(fy.divisor) && centre(cloud.cx) && centre(cloud.cy);
-  }
-};
-
-template <class T>
-__device__ float reading_of(T raw) {
-  if constexpr (std::is_integral_v<T>) {
-    return __uint_as_float(0x4b000000u | raw) - 0x1p23f;  // costs less than a conversion
-  } else {
-    return widen(raw);
-  }
-}
-
-// Counts or occupancy of dense images that pinhole cameras took. A warp takes 32 columns, row by row; a thread has one of
-// them, so that it knows of what is above.
-template <class T, bool Counts>
-__global__ void __launch_bounds__(tuning::threads, tuning::image_residents)
-    voxelize_images_kernel(const __grid_constant__ Call call) {
-  constexpr int n = tuning::image_flight;
-  const Plan& plan = call.plan;
-  const ImageTiling& tiling = call.image_tiling;
-  __shared__ Camera shared;
-  __shared__ int dropped[drop_reasons];
-  const std::uint32_t number = tiling.by_blocks.divide(blockIdx.x);
-  if (threadIdx.x < drop_reasons) dropped[threadIdx.x] = 0;
-  shared.set(call, number);
-  const auto lane = threadIdx.x % warp_size;
-  const std::uint32_t tile = (blockIdx.x - number * tiling.blocks) * warps + threadIdx.x / warp_size;
-  const std::uint32_t above = tiling.by_columns.divide(tile);
-  const std::uint32_t u = (tile - above * tiling.columns) * warp_size + lane;
-  const std::uint32_t top = above * tiling.rows;
-  const std::uint32_t bottom = u < tiling.width ? min(top + tiling.rows, tiling.height) : 0;
-  const T* const column = static_cast<const T*>(plan.points) + std::int64_t{number} * plan.points_per_cloud + u;
-  __syncthreads();
-  const Camera camera = shared;
-  const float from_centre = static_cast<float>(u) - camera.cloud.cx;
-  const auto first_key = static_cast<std::int32_t>(camera.cloud.grid * plan.cells);
-  std::uint8_t* const marks = plan.occupancy != nullptr ? plan.occupancy : call.occupied;
-  std::uint8_t* const more_marks = plan.occupancy != nullptr ? call.occupied : nullptr;
-  int no_reading = 0, not_finite = 0, kept = 0;
-  const bool camera_is_ordinary = camera.is_ordinary();
-  const auto run = [&](auto is_ordinary, auto is_posed) {
-    std::int32_t last = -1;
-    const T* at = column + std::int64_t{top} * tiling.width;
-    std::conditional_t<std::is_integral_v<T>, std::uint32_t, T> next[n];  // readings that are on their way
-    const auto read = [&](std::uint32_t v) {
-#pragma unroll
-      for (int k = 0; k < n; ++k) {
-        next[k] = {};  // no reading
-        if (v + k < bottom) next[k] = at[k * tiling.width];
-      }
-    };
-    read(top);
-    auto row = static_cast<float>(top);
-#pragma unroll 1
-    for (std::uint32_t v = top; v < top + tiling.rows; v += n, row += n) {
-      float readings[n];
-      std::int32_t keys[n];
-#pragma unroll
-      for (int k = 0; k < n; ++k) readings[k] = reading_of(next[k]);
-      at += n * tiling.width;
-      read(v + n);
-#pragma unroll
-      for (int k = 0; k < n; ++k) {
-        const float reading = readings[k];
-        float p[3];
-        p[2] = reading * camera.scale;
-        bool valid = p[2] >= camera.lowest && p[2] <= camera.highest;
-        if constexpr (!is_ordinary) {
-#pragma unroll 1
-          for (int i = 0; i < call.readings.invalid_count; ++i) valid = valid && reading != call.readings.invalid[i];
-        }
-        const float x = from_centre * p[2];
-        const float y = ((row + k) - camera.cloud.cy) * p[2];
-        if (is_ordinary || (camera_is_ordinary && Readings::is_ordinary(p[2]))) {
-          p[0] = camera.fx.divide(x);
-          p[1] = camera.fy.divide(y);
-        } else {
-          p[0] = x / camera.fx.divisor;
-          p[1] = y / camera.fy.divisor;
-        }
-        if (is_posed) transform(camera.cloud, p);  // no sum of something that is not finite is
-        bool inside = valid;
-        const std::int32_t cell = camera.axes.cell(p, inside);
-        if (!valid) ++no_reading;
-        if (inside) ++kept;
-        if constexpr (!is_ordinary || is_posed) {
-          if (valid && !inside && !all_finite(p)) ++not_finite;
-        }
-        // Where there is none, a pixel has marked what it did before.
-        keys[k] = inside ? first_key + cell : Counts ? -1 : k == 0 ? last : keys[k - 1];
-      }
-      after_earlier_work();  // the grids are filled
-      if constexpr (Counts) {
-#pragma unroll
-        for (int k = 0; k < n; ++k) {
-          const Runs runs(keys[k]);
-          if (runs.leads) atomicAdd(plan.count + keys[k], runs.length);
-        }
-      }
-      // What the pixel above has marked is marked, and what a warp writes to one cell is written once.
-      const auto mark_all = [&](std::uint8_t* cells) {
-#pragma unroll
-        for (int k = 0; k < n; ++k) {
-          if (keys[k] != (k == 0 ? last : keys[k - 1]) && (!Counts || keys[k] >= 0)) cells[keys[k]] = 1;
-        }
-      };
-      if (marks != nullptr) mark_all(marks);
-      if constexpr (!is_ordinary) {
-        if (more_marks != nullptr) mark_all(more_marks);
-      }
-      last = keys[n - 1];
-    }
-  };
-  const bool ordinary = camera_is_ordinary && call.readings.ordinary && more_marks == nullptr;
-  if (plan.poses.data != nullptr) {
-    ordinary ? run(std::true_type{}, std::true_type{}) : run(std::false_type{}, std::true_type{});
-  } else {
-    ordinary ? run(std::true_type{}, std::false_type{}) : run(std::false_type{}, std::false_type{});
-  }
-  let_next_begin();
-  if (plan.dropped == nullptr) return;
-  const auto pixels_here = static_cast<int>(max(bottom, top) - top);
-  no_reading -= static_cast<int>(tiling.rows) - pixels_here;  // those that are no pixels
-  const auto count = [&](Drop reason, int pixels) {
-    if (pixels > 0) atomicAdd(dropped + static_cast<int>(reason), pixels);
-  };
-  count(Drop::no_reading, no_reading);
-  count(Drop::not_finite, not_finite);
-  count(Drop::outside, pixels_here - no_reading - kept - not_finite);
-  __syncthreads();
-  if (threadIdx.x < drop_reasons && dropped[threadIdx.x] > 0) {
-    atomicAdd(reinterpret_cast<unsigned long long*>(plan.dropped) + number * drop_reasons + threadIdx.x,
-              static_cast<unsigned long long>(dropped[threadIdx.x]));
-  }
-}
-
 // Counts, occupancy or both of a plain cloud whose cells are quick to find.
 template <class T, bool Counts, bool Marks>
 __global__ void __launch_bounds__(tuning::threads) voxelize_cloud_kernel(const __grid_constant__ Call call) {
@@ -280,6 +110,11 @@ __global__ void __launch_bounds__(tuning::threads) voxelize_cloud_kernel(const _
   const auto points = static_cast<int>(min(call.tiling.points, plan.points_per_cloud - first));
   auto at = static_cast<int>(threadIdx.x / warp_size) * warp_points + lane;
   const T* from = static_cast<const T*>(plan.points) + (first + at) * plan.point_stride;
+  // Where the points are sorted, only blocks that wait for that anyway read some in vain.
+  if (call.bins.tiles > 0 && blockIdx.x >= tuning::early_blocks) {
+    after_earlier_work();
+    if (*call.bins.scattered) return;
+  }
   T next[n][3] = {};  // points of the next round, on their way
   const auto read = [&](int number) {
 #pragma unroll
@@ -715,6 +550,10 @@ class Runner {
       if constexpr (!Features && sizeof(compute_t<T>) == 4) {
         if (is_image(plan) && call_.axes.quick && call_.readings.quick && call_.image_tiling.quick) {
           const std::int64_t blocks = plan.clouds * call_.image_tiling.blocks;
+          if (plan.poses.data == nullptr && call_.readings.ordinary && !marks_twice(call_)) {
+            return plan.count != nullptr ? launch(&voxelize_plain_images_kernel<T, true>, blocks)
+                                         : launch(&voxelize_plain_images_kernel<T, false>, blocks);
+          }
           return plan.count != nullptr ? launch(&voxelize_images_kernel<T, true>, blocks)
                                        : launch(&voxelize_images_kernel<T, false>, blocks);
         }
@@ -839,6 +678,7 @@ void run_cuda(const Plan& plan, const Context& context, int device) {
   if (is_image(plan)) {
     call.width = Division(static_cast<std::uint32_t>(plan.width));
     call.readings = Readings(plan);
+    if (call.axes.quick) call.fixed = FixedAxes(call.axes);
     call.image_tiling = ImageTiling(plan);
   }
   Room needed(nullptr);

@@ -22,6 +22,8 @@ struct Dealt {
     return (cell / 32 + cell / (32 * bins) * tuning::bin_mix) % bins;
   }
   __device__ static std::uint32_t place_in_bin(std::uint32_t cell) { return cell / (32 * bins) * 32 + cell % 32; }
+  // The bin and, in the lower half, the place there.
+  __device__ static std::uint32_t where(std::uint32_t cell) { return bin_of(cell) << 16 | place_in_bin(cell); }
   __device__ static std::uint32_t cell_in_bin(std::uint32_t bin, std::uint32_t place) {
     const std::uint32_t row = place / 32;
     return (row * bins + (bin - row * tuning::bin_mix) % bins) * 32 + place % 32;
@@ -50,7 +52,7 @@ struct SortShared {
   std::uint32_t where[bin_tile];                 // of each point: its bin, and in the lower half its place there
   alignas(16) std::uint16_t sorted[bin_places];  // the places, by bin
   int starts[bins + 1];  // where each bin begins, and what is in none; before, how many there are
-  int totals[bin_warps];
+  alignas(16) int totals[bin_warps];
   int dropped[drop_reasons];
 };
 
@@ -73,33 +75,52 @@ __global__ void __launch_bounds__(bin_threads, tuning::sort_blocks)
   if (thread < drop_reasons) shared.dropped[thread] = 0;
   __syncthreads();
   int given = 0, inside_all = 0, not_finite = 0;  // points
+  float next[flight][3];                          // on their way; as far out as can be where there is none
+  const auto read = [&](std::int64_t tile, int k) {
+    const std::int64_t first = tile * bin_tile + k;
+    const float* at = static_cast<const float*>(plan.points) + first * plan.point_stride;
+#pragma unroll
+    for (int j = 0; j < flight; ++j, at += bin_threads * plan.point_stride) {
+#pragma unroll
+      for (int axis = 0; axis < 3; ++axis) {
+        next[j][axis] =
+            first + j * bin_threads < plan.points_per_cloud ? __ldcs(at + axis) : std::numeric_limits<float>::max();
+      }
+    }
+  };
+  read(blockIdx.x, thread);
   for (std::int64_t tile = blockIdx.x; tile < call.bins.tiles; tile += gridDim.x) {
 #pragma unroll
     for (int k = 0; k < each; ++k) shared.starts[thread + k * bin_threads] = 0;
-    if (thread == 0) shared.starts[bins] = 0;
+    if (thread == 0) {
+      shared.starts[bins] = 0;
+      given += static_cast<int>(min(plan.points_per_cloud - tile * bin_tile, std::int64_t{bin_tile}));
+    }
     __syncthreads();
-    const std::int64_t first = tile * bin_tile;
-    const auto here = static_cast<int>(min(plan.points_per_cloud - first, std::int64_t{bin_tile}));
-    if (thread == 0) given += here;
-    const float* at = static_cast<const float*>(plan.points) + (first + thread) * plan.point_stride;
 #pragma unroll 1
     for (int k = thread; k < bin_tile; k += flight * bin_threads) {
       float p[flight][3];
 #pragma unroll
-      for (int j = 0; j < flight; ++j, at += bin_threads * plan.point_stride) {
+      for (int j = 0; j < flight; ++j) {
 #pragma unroll
-        for (int axis = 0; axis < 3; ++axis) {
-          p[j][axis] = k + j * bin_threads < here ? __ldcs(at + axis) : std::numeric_limits<float>::max();
-        }
+        for (int axis = 0; axis < 3; ++axis) p[j][axis] = next[j][axis];
       }
+      const bool is_last = k + flight * bin_threads >= bin_tile;
+      read(is_last ? tile + gridDim.x : tile, is_last ? thread : k + flight * bin_threads);
+      bool all_inside = true;
 #pragma unroll
       for (int j = 0; j < flight; ++j) {
         bool inside = true;
         const auto cell = static_cast<std::uint32_t>(call.axes.cell(p[j], inside));
-        const std::uint32_t bin = inside ? CountBins::bin_of(cell) : bins;
-        shared.where[k + j * bin_threads] = bin << 16 | CountBins::place_in_bin(cell) % 0x10000u;
-        atomicAdd(shared.starts + bin, 1);
-        if (__any_sync(whole_warp, !inside) && !all_finite(p[j])) ++not_finite;
+        const std::uint32_t where = inside ? CountBins::where(cell) : bins << 16;
+        shared.where[k + j * bin_threads] = where;
+        atomicAdd(shared.starts + (where >> 16), 1);
+        all_inside &= inside;
+      }
+      if (all_inside) continue;
+#pragma unroll
+      for (int j = 0; j < flight; ++j) {
+        if (!all_finite(p[j])) ++not_finite;
       }
     }
     __syncthreads();
@@ -123,11 +144,11 @@ __global__ void __launch_bounds__(bin_threads, tuning::sort_blocks)
       call.bins.extents[tile * bins + bin] = static_cast<std::uint32_t>(before | (before + counts[k]) << 16);
       before += (counts[k] + 1) / 2 * 2;
     }
+    if (thread == bin_threads - 1) shared.starts[bins] = before;
     __syncthreads();
 #pragma unroll 4
     for (int k = thread; k < bin_tile; k += bin_threads) {
       const std::uint32_t where = shared.where[k];
-      if (where >> 16 == bins) continue;
       shared.sorted[atomicAdd(shared.starts + (where >> 16), 1)] = static_cast<std::uint16_t>(where);
     }
     __syncthreads();

@@ -67,6 +67,7 @@ struct Call {
   Axes axes;
   Division width;     // by that of an image
   Readings readings;  // of images
+  FixedAxes fixed;
   ImageTiling image_tiling;
   std::int64_t all_cells = 0;  // of all grids
 

@@ -105,18 +105,21 @@ struct Axes {
   __device__ std::int32_t cell(const float (&p)[3], bool& inside) const {
     std::uint32_t cell = 0;
 #pragma unroll
-    for (int n = 0; n < 3; ++n) {
-      const Axis& axis = axes[n];
-      const float d = p[n] - axis.origin;
-      inside = inside && d >= axis.lowest && d <= axis.highest;
-      cell = cell * axis.cells + __float_as_uint(__fadd_rz(axis.size.divide_flushed(d), shift));
-    }
+    for (int n = 0; n < 3; ++n) cell = cell * axes[n].cells + along(n, p[n], inside);
     return static_cast<std::int32_t>(cell - base);
   }
+  // The cell along one axis, with the bits of `shift`.
+  __device__ std::uint32_t along(int n, float p, bool& inside) const {
+    const Axis& axis = axes[n];
+    const float d = p - axis.origin;
+    inside = inside && d >= axis.lowest && d <= axis.highest;
+    return __float_as_uint(__fadd_rz(axis.size.divide_flushed(d), shift));
+  }
 
- private:
   // Added to a quotient it leaves the whole part in the lowest bits, and costs less than a conversion.
   static constexpr float shift = 0x1p23f;
+
+ private:
   static constexpr std::int64_t most_cells = std::int64_t{1} << 22;
 };
 
@@ -264,6 +267,52 @@ struct Readings {
   // A camera that is ordinary too has quotients that Inverse gets right.
   static constexpr float least = 0x1p-40f, most = 0x1p40f;
   __device__ static bool is_ordinary(float z) { return z >= least && z <= most; }
+};
+
+// Cells along x and y of an ordinary camera's pixels, without a pose, as numbers of fixed point: `first`, a power of two that
+// leaves the fraction in the lowest bits, and where a pixel is, in cells, which one fused step from z gives. Such a number is
+// off by less than a margin, so that it tells the cell where it is not that near to a face. Along z, pixels often are: depth
+// comes in whole millimetres.
+struct FixedAxes {
+  float first = 1;             // where the first cell begins
+  float end[2] = {};           // and where the last one ends
+  float offset[2] = {};        // of x = 0 and y = 0
+  std::uint32_t fraction = 0;  // bits that are all 0 near a face; 0: anywhere may be
+  std::uint32_t base = 0;      // what cells are counted from
+
+  FixedAxes() = default;
+  explicit FixedAxes(const Axes& by) {
+    for (const int n : {0, 1}) {
+      while (first < static_cast<float>(by.axes[n].cells)) first *= 2;
+    }
+    for (const int n : {0, 1}) {
+      end[n] = first + static_cast<float>(by.axes[n].cells);
+      base = base * by.axes[n].cells + bit_copy<std::uint32_t>(Axes::shift + first);
+    }
+    base = base * by.axes[2].cells + bit_copy<std::uint32_t>(Axes::shift);
+    // Errors, in units of a number's last place, where coordinates are up to `reach` times `first` cells. To round x as a
+    // product and as a quotient makes one reach, to round the difference and the quotient after it one unit: that is what the
+    // cell is defined by. To round two inverses and a product makes half a reach each, the fused step up to one unit.
+    const double unit = static_cast<double>(first) * 0x1p-23;
+    for (double margin = 4; margin * unit <= 0x1p-10; margin *= 2) {  // near a face is less than one pixel in 250
+      double error = 0;
+      for (const int n : {0, 1}) {
+        const double origin = static_cast<double>(by.axes[n].origin) / static_cast<double>(by.axes[n].size.divisor);
+        const double reach =
+            std::max(std::abs(origin), std::abs(origin + by.axes[n].cells)) / static_cast<double>(first);
+        const double exact = static_cast<double>(first) - origin + margin * unit;
+        offset[n] = static_cast<float>(exact);
+        error = std::max(error, 2.5 * reach + 2.05 + std::abs(exact - static_cast<double>(offset[n])) / unit);
+      }
+      if (error > margin) continue;
+      fraction = static_cast<std::uint32_t>(1 / unit - 2 * margin);
+      return;
+    }
+  }
+  __device__ bool is_inside(int n, float at) const { return (at >= first) & (at < end[n]); }
+  __device__ bool is_sure(float at) const { return (__float_as_uint(at) & fraction) != 0; }
+  // The cell, with the bits of Axes::shift + first.
+  __device__ static std::uint32_t along(float at) { return __float_as_uint(__fadd_rz(at, Axes::shift)); }
 };
 
 // How images are cut into tiles, one for each warp: 32 columns of some rows.

@@ -19,9 +19,11 @@ inline constexpr int enough_tiles = 4224;
 inline constexpr int recent_slots = 256;
 
 // Images: rows that a thread reads at once and in all, blocks that there are to be before a tile has more rows, and blocks
-// that a multiprocessor holds at least, which leaves 64 registers. With a branch for readings that are invalid in every
-// pixel, and one for a second grid of marks, a pixel takes 86 instructions, without 66. Occupancy of 20 frames of 640 x 480
-// takes 24.2 with 16 rows, 23.5 with 24, 23.2 with 32, 23.0 with 48, where all blocks are resident, and 26.5 with 60.
+// that a multiprocessor holds at least, which leaves 64 registers. Occupancy of 20 frames of 640 x 480 took 24.2 with 16 rows,
+// 23.5 with 24, 23.2 with 32, 23.0 with 48, where all blocks are resident, and 26.5 with 60. With 54 instructions a pixel for 72,
+// by FixedAxes, it takes 17.3 for 22.3, of real frames into 256^3 cells 21.0 for 25.6; where a column or depth in millimetres met
+// faces and those warps were the last, it took 34. In a kernel without the plain ones, posed ones take 26.9 for 42.1: no register
+// is spilled.
 inline constexpr int image_flight = 4;
 inline constexpr int most_image_rows = 48;
 inline constexpr int image_blocks = 1056;
@@ -43,9 +45,14 @@ inline constexpr int heavy_span = 256;
 
 // Counts of points in no order: bins, how lines of cells are dealt out to them, threads of a block, points of a thread
 // that sorts, lines of a bin at most (64 KiB of counts), and blocks that a multiprocessor holds, as their shared memory
-// lets it. 8,000,000 points on surfaces take 89.4 for 145.6 by atomics. To ask whether points come in an order takes time:
-// those of a camera take 56.5 for 54.1, of depth images 47.1 for 45.5, of a lidar 45.1 for 42.5. So it is not asked for
-// occupancy (of a camera 41.6 for 39.8). The fewest points for which it is asked are not swept; 1,000,000 take 15 by atomics.
+// lets it; and blocks that put in points in an order and read some before they know whether they are: more than are resident at
+// once had read an eighth of all in vain. 8,000,000 points on surfaces took 89.4 for 145.6 by atomics. In a later sweep they take
+// 81.8 for 86.6, 10,000,000 uniform ones 91.0 for 99.5: 83.2 and 91.6 without points read ahead while others are sorted,
+// 81.4 and 90.5 where half as many blocks read early, but then points of a camera 55.1 for 54.5. Then, too: 2,048 bins 91 for 87, 1,184
+// 90.6 for 86.9; all shared memory asked for 86.9 for 84.7; the L2 told to fetch the next tile 86.9 for 86.3. To ask whether points come
+// in an order takes time: those of a camera took 56.5 for 54.1, of depth images 47.1 for 45.5, of a lidar 45.1 for 42.5. So it is
+// not asked for occupancy (of a camera 41.6 for 39.8). The fewest points for which it is asked are not swept; 1,000,000 take 15
+// by atomics.
 inline constexpr int bins = 1024;
 inline constexpr unsigned bin_mix = 397;
 inline constexpr int bin_threads = 512;
@@ -54,6 +61,7 @@ inline constexpr int bin_most_rows = 512;
 inline constexpr int sort_blocks = 2;
 inline constexpr int bins_blocks = 3;
 inline constexpr int bin_least_points = 2'000'000;
+inline constexpr unsigned early_blocks = 2112;
 
 // Features of plain clouds, by bins of their own, of which there are so many; threads that sort a tile and points of each (8 take
 // 47.8, a maximum 44.1; 4 take 50.9 and 46.3), and blocks of those that a multiprocessor holds. Blocks that reduce a bin and that it
