@@ -92,7 +92,9 @@ def math_gradients(problem: cases.Problem, d_out: np.ndarray) -> list[np.ndarray
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         scale = problem.options.get("scale")
         k, v = (torch.cat(parts, 2) for parts in turned[1:])
-        out = F.scaled_dot_product_attention(q if not first else turned[0][0], k, v, seen, scale=scale, enable_gqa=True)
+        queries = turned[0][0]
+        grouped = queries.shape[1] != k.shape[1]  # torch 2.11 divides by the number of heads, which may be 0
+        out = F.scaled_dot_product_attention(queries, k, v, seen, scale=scale, enable_gqa=grouped)
     given = calling.to_torch(d_out.astype(problem.q.dtype))
     made = torch.autograd.grad(out.transpose(1, 2) if first else out, leaves, given)
     return [calling.to_numpy(part) for part in made]

@@ -60,8 +60,7 @@ bool set_map(CUtensorMap& map, void* data, const std::int64_t (&sizes)[dimension
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-}  // namespace
-
+// Keys and values of each segment, so many at a time.
 bool set_maps(const Plan& plan, bool wide, int keys, CUtensorMap (&maps)[max_attention_segments][2]) {
   const std::int64_t blocks = wide && Memory::tile_copies(plan.head_dim) == 1 ? divide_up(plan.head_dim, 64) : 1;
   for (int k = 0; k < plan.segment_count; ++k) {
@@ -78,6 +77,7 @@ bool set_maps(const Plan& plan, bool wide, int keys, CUtensorMap (&maps)[max_att
   return true;
 }
 
+// A block's rows of queries, where all heads of a query are in the same one.
 bool set_query_map(const Plan& plan, int rows, CUtensorMap& map) {
   const std::int64_t group = plan.group();
   if (group == 0 || rows % group != 0 || plan.queries == 0) return false;
@@ -85,6 +85,8 @@ bool set_query_map(const Plan& plan, int rows, CUtensorMap& map) {
                     {plan.q.head, plan.q.row, plan.q.head * group, plan.q.batch},
                     {64, static_cast<cuuint32_t>(group), static_cast<cuuint32_t>(rows / group), 1, 1});
 }
+
+}  // namespace
 
 Masking masking_of(const Plan& plan) {
   const bool window = plan.left < unbounded || plan.right < unbounded;
@@ -199,9 +201,8 @@ Cut best_cut(const Shape& shape) {
   return best;
 }
 
-}  // namespace
-
-Cut cut_of(const Plan& plan, int device, bool wide) {
+// wide, narrow: where that may be.
+Cut cut_of(const Plan& plan, int device, bool wide, bool narrow) {
   const std::int64_t packed = plan.is_packed() ? std::max<std::int64_t>(plan.batch, 1) : 1;
   Shape shape;
   shape.device = device;
@@ -214,7 +215,7 @@ Cut cut_of(const Plan& plan, int device, bool wide) {
   shape.wide = wide && cuda_machine(device).major == 9 && masking_of(plan) != Masking::general && is_aligned(plan);
 #endif
   // Of queries that the engine copies whole, and keys behind which it leaves zeros.
-  shape.narrow = shape.wide && tuning::has_narrow(shape.head_dim) &&
+  shape.narrow = narrow && shape.wide && tuning::has_narrow(shape.head_dim) &&
                  narrow_rows % std::max<std::int64_t>(plan.group(), 1) == 0 && plan.segment_count == 1 &&
                  !plan.is_packed() && plan.lengths.data == nullptr && plan.scale >= 0;
   // A policy calls with a few shapes, again and again.
@@ -232,6 +233,25 @@ Cut cut_of(const Plan& plan, int device, bool wide) {
   }
   Cut cut = found->cut;
   cut.tiles = row_tiles(plan, cut.rows());
+  return cut;
+}
+
+}  // namespace
+
+// What the engine cannot copy as a cut wants it takes another one.
+Cut cut_of(const Plan& plan, int device, EngineMaps& maps) {
+  const bool aligned = is_aligned(plan) && is_aligned(plan.out, plan.batch) && cuda_machine(device).major >= 9;
+  struct Kinds {
+    bool wide, narrow;
+  };
+  Cut cut;
+  for (const auto& [wide, narrow] : {Kinds{true, true}, Kinds{true, false}, Kinds{false, false}}) {
+    cut = cut_of(plan, device, wide, narrow);
+    maps.engine = aligned && (cut.wide || cut.stages > 1) &&
+                  set_maps(plan, cut.wide, cut.keys(padded_head_dim(plan.head_dim)), maps.maps);
+    maps.engine_queries = cut.wide && maps.engine && set_query_map(plan, cut.rows(), maps.query_map);
+    if (!cut.wide || (cut.narrow ? maps.engine_queries : maps.engine)) break;
+  }
   return cut;
 }
 
@@ -293,7 +313,8 @@ void run_cuda_backward(const BackwardPlan& plan, const Context& context, int dev
 std::string describe_cuda(const Plan& plan, int device) {
   cuda_fault_box(device);
   if (plan.dtype == DType::f32) return "cuda: float32 units, exactly: no tensor core computes float32";
-  const Cut cut = cut_of(plan, device);
+  EngineMaps maps;
+  const Cut cut = cut_of(plan, device, maps);
   std::string text = concat("cuda: ", cut.wide ? "warpgroups" : "tensor cores", ", blocks of ", cut.rows(),
                             " rows (queries times the ", plan.group(), " heads of a key head) by ", cut.key_warps,
                             " warps along the keys");

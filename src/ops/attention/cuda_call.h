@@ -51,8 +51,14 @@ struct Cut {
   // Of a warp and stage.
   int keys(int head_dim) const { return long_tiles ? tuning::long_keys : tuning::keys(head_dim, wide); }
 };
-// wide: where that may be.
-Cut cut_of(const Plan& plan, int device, bool wide = true);
+// How the copy engine finds what a call reads.
+struct EngineMaps {
+  CUtensorMap maps[max_attention_segments][2];  // keys and values of each segment
+  CUtensorMap query_map;
+  bool engine = false;          // it copies keys and values,
+  bool engine_queries = false;  // and queries
+};
+Cut cut_of(const Plan& plan, int device, EngineMaps& maps);
 
 // How many clusters of so many blocks run at once where a processor has room for one block: processors come in groups, and a
 // cluster must find room in one.
@@ -77,7 +83,7 @@ struct Memory {
       : stages(2 * stage_count * (wide ? 1 : key_warps) * keys * column_blocks(head_dim) * 128),
         queries(row_warps * warp_rows * (wide ? column_blocks(head_dim) * 128 : row_bytes(head_dim))),
         sums(key_warps * row_warps * warp_rows * sum_pitch(head_dim) * 4),
-        sum_rows(key_warps * row_warps * warp_rows) {
+        sum_rows(row_warps * warp_rows) {
     if (narrow) {
       queries += narrow_rows * column_blocks(head_dim) * 128;
       narrow_sums_bytes =
@@ -106,8 +112,7 @@ struct Memory {
   constexpr int arrivals() const { return narrow_sums() + narrow_bytes; }
   constexpr int bytes() const { return arrivals() + arrival_bytes; }
 
-  // Of what a warp hands over to that with the same rows and the first keys, for each 16 rows; or, where blocks exchange sums
-  // and so none has shares of keys, of those.
+  // One for each 16 rows: shares of keys are handed over there. Where the arrivals of an exchange would be: no block has both.
   constexpr int handed() const { return exchange_arrivals(); }
   constexpr int exchange_arrivals() const { return arrivals() + (4 * tuning::most_stages + 1) * 8; }
 
@@ -145,12 +150,6 @@ void with_head_dim(std::int64_t head_dim, const F& f) {
       return f(std::integral_constant<int, 256>{});
   }
 }
-
-// How the copy engine finds keys and values of each segment, so many at a time. False: their strides are none that it knows.
-bool set_maps(const Plan& plan, bool wide, int keys, CUtensorMap (&maps)[max_attention_segments][2]);
-
-// And a block's rows of queries, where all heads of a query are in the same one.
-bool set_query_map(const Plan& plan, int rows, CUtensorMap& map);
 
 void run_bf16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);
 void run_f16(const Plan& plan, FaultBox* box, int device, cudaStream_t stream);

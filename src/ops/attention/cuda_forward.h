@@ -97,13 +97,7 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
       views[half] = query_view(plan, rows, warp_row + lane / 4 + 8 * half);
       views[half].end = min(views[half].end, end);
     }
-    if (masking == Masking::simple && plan.query_ranks.data != nullptr) {
-      most_rank_here = least_rank;
-      for (int row = lane; row < block_rows; row += warp_size) {
-        if (rows.exists(row)) most_rank_here = max(most_rank_here, query_view(plan, rows, row).rank);
-      }
-      most_rank_here = __reduce_max_sync(whole_warp, most_rank_here);
-    }
+    if constexpr (masking == Masking::simple) most_rank_here = most_rank_of(plan, rows, block_rows);
   }
 
   // The greatest score is sought before they are scaled, for which the scale must not be negative.
@@ -240,13 +234,9 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
 
 template <class T>
 void run_half(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) {
-  Cut cut = cut_of(plan, device);
   Call call;
+  const Cut cut = cut_of(plan, device, call);
   call.aligned = is_aligned(plan) && is_aligned(plan.out, plan.batch);
-  call.engine = call.aligned && cuda_machine(device).major >= 9 && (cut.wide || cut.stages > 1) &&
-                set_maps(plan, cut.wide, cut.keys(padded_head_dim(plan.head_dim)), call.maps);
-  call.engine_queries = cut.wide && call.engine && set_query_map(plan, cut.rows(), call.query_map);
-  if (cut.wide && !(cut.narrow ? call.engine_queries : call.engine)) cut = cut_of(plan, device, false);
   call.plan = plan;
   if (DataCheck{&plan}.count() > 0) call.box = box;
   call.units = Units(plan, cut.tiles, cut.split);

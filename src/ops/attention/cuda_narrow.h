@@ -30,20 +30,14 @@ template <int keys>
 struct NarrowSight {
   static constexpr int words = keys / warp_size;
   QueryView views[2];              // of this thread's rows
-  int all_from = 0, all_to;        // keys that all rows see by their position,
+  int all_from = 0, all_to = 0;    // keys that all rows see by their position,
   std::int32_t least = most_rank;  // and by their rank
   std::int32_t most = most_rank;   // the most that any row of the block has
   KeyView next[words];             // of keys lane, lane + 32
 
-  __device__ NarrowSight(const Plan& plan, const Rows& rows, int first_row, int end) : all_to(end) {
-    if (plan.query_ranks.data != nullptr) {
-      most = least_rank;
-#pragma unroll 1
-      for (int row = static_cast<int>(threadIdx.x % warp_size); row < first_row + narrow_rows; row += warp_size) {
-        if (rows.exists(row)) most = max(most, query_view(plan, rows, row).rank);
-      }
-      most = __reduce_max_sync(whole_warp, most);
-    }
+  __device__ void set(const Plan& plan, const Rows& rows, int first_row, int end) {
+    all_to = end;
+    most = most_rank_of(plan, rows, first_row + narrow_rows);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const int row = first_row + static_cast<int>(threadIdx.x % 4) * 2 + k;
@@ -64,28 +58,27 @@ struct NarrowSight {
       next[k] = KeyView(plan, s, first + static_cast<int>(threadIdx.x % warp_size) + k * warp_size, end);
     }
   }
-  // Of those that were asked for last; and whether no row of the block sees some, before `end`, whose values others clear.
+  // Of those that were asked for last. True: no row of the block sees some of them that are before `end`, and so others clear
+  // their values, as Sight::find_unseen() tells them by the same rule: whoever waits for that waits for ever where they differ.
   __device__ bool hide(float (&scores)[keys / 16][4], int first, int end) const {
     std::int32_t here[words];
     bool all = first >= all_from && first + keys <= all_to;
+    bool unseen = false;
 #pragma unroll
     for (int k = 0; k < words; ++k) {
       here[k] = next[k].view();
       all = all && here[k] <= least;
-    }
-    if (__all_sync(whole_warp, all)) return false;
-    bool unseen = false;
-#pragma unroll
-    for (int k = 0; k < words; ++k) {
       unseen = unseen || (here[k] > most && first + static_cast<int>(threadIdx.x % warp_size) + k * warp_size < end);
     }
+    if (!__all_sync(whole_warp, all)) {
 #pragma unroll
-    for (int n = 0; n < keys / 8; ++n) {
-      const int column = n * 8 + static_cast<int>(threadIdx.x % warp_size) / 4;
-      const std::int32_t key = __shfl_sync(whole_warp, here[n / 4], column % warp_size);
+      for (int n = 0; n < keys / 8; ++n) {
+        const int column = n * 8 + static_cast<int>(threadIdx.x % warp_size) / 4;
+        const std::int32_t key = __shfl_sync(whole_warp, here[n / 4], column % warp_size);
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        if (!sees(views[k], key, first + column)) scores[n / 2][n % 2 * 2 + k] = minus_infinity();
+        for (int k = 0; k < 2; ++k) {
+          if (!sees(views[k], key, first + column)) scores[n / 2][n % 2 * 2 + k] = minus_infinity();
+        }
       }
     }
     return __any_sync(whole_warp, unseen);
@@ -134,8 +127,11 @@ __device__ void sum_keys_narrow(const Call& call, const Rows& rows, const Ring<D
   const int step = narrow_warps * keys;
   const float scale = static_cast<float>(plan.scale) * log2_e;
   int first = begin + share * keys;
-  NarrowSight<keys> sight(plan, rows, first_row, end);
-  if constexpr (masked) sight.look_at(plan, rows.s, first, end);
+  NarrowSight<keys> sight;
+  if constexpr (masked) {
+    sight.look_at(plan, rows.s, first, end);
+    sight.set(plan, rows, first_row, end);
+  }
   // Of 32 columns each.
   std::uint32_t left[(D + 31) / 32][4];
   ring.queries().wait(0);
@@ -214,7 +210,7 @@ __device__ void attend_narrow(const Call& call, const Rows& rows, const Ring<D, 
   const std::uint32_t here = left.sums + narrow_rows * left.pitch;
   const int step = (D / 16 + 1) * warp_size * 16;
   if (share > 0) leave_for_lane(here + (share - 1) * step, sums.out, sums.most, sums.total);
-  let_warps_pass(used_barrier, call.row_warps * call.key_warps + narrow_warps);
+  let_warps_pass(used_barrier, summing + narrow_warps);
   wait_for_warps(narrow_barrier, narrow_warps);
   if (share == 0) {
 #pragma unroll 1

@@ -8,18 +8,14 @@
 namespace robocache::attention_op {
 namespace {
 
-struct Call {
+struct Call : EngineMaps {
   Plan plan;
   FaultBox* box = nullptr;
   Units units;
   int row_warps = 1, key_warps = 1;
   int stages = 1;                 // that there is shared memory for
   std::uint32_t shares[16] = {};  // of each warp along rows: of 32 things, those that it does
-  CUtensorMap maps[max_attention_segments][2];
-  CUtensorMap query_map;
-  bool engine = false;          // keys and values come through the copy engine, by these maps of each segment's
-  bool engine_queries = false;  // and so do queries
-  bool aligned = false;         // every row of queries, keys, values and the output begins at a multiple of 16 bytes
+  bool aligned = false;           // every row of queries, keys, values and the output begins at a multiple of 16 bytes
 };
 
 // Apart, for calls without anything to check.
@@ -128,6 +124,17 @@ __device__ void store_own(const Plan& plan, const Rows& rows, int warp_row, cons
   }
 }
 
+// The greater of two greatest scores, and what the sums that go with either are multiplied by.
+struct Rescaling {
+  float most, mine_by, theirs_by;
+
+  __device__ Rescaling(float mine, float theirs) : most(fmaxf(mine, theirs)) {
+    const float base = most == minus_infinity() ? 0.0f : most;
+    mine_by = power_of_two(mine - base);
+    theirs_by = power_of_two(theirs - base);
+  }
+};
+
 // What a warp leaves for another one with the same rows and other keys: each of its lanes for the same lane there, the greatest
 // score and the total last. Both have 16 bytes for each of the `count` places and for those.
 template <int count>
@@ -150,12 +157,11 @@ __device__ void add_for_lane(std::uint32_t from, float (&out)[count][4], float (
   float mine_by[2], theirs_by[2];
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
-    const float before = most[k];
-    most[k] = fmaxf(before, their_most[k]);
-    const float base = most[k] == minus_infinity() ? 0.0f : most[k];
-    mine_by[k] = power_of_two(before - base);
-    theirs_by[k] = power_of_two(their_most[k] - base);
-    total[k] = fmaf(their_total[k], theirs_by[k], total[k] * mine_by[k]);
+    const Rescaling to(most[k], their_most[k]);
+    most[k] = to.most;
+    mine_by[k] = to.mine_by;
+    theirs_by[k] = to.theirs_by;
+    total[k] = fmaf(their_total[k], to.theirs_by, total[k] * to.mine_by);
   }
 #pragma unroll
   for (int n = 0; n < count; ++n) {
@@ -231,16 +237,13 @@ __device__ void merge(const Call& call, const Rows& rows, const LeftSums<D>& lef
       }
 #pragma unroll
       for (int t = 0; t < together; ++t) {
-        const float before = most[t];
-        most[t] = fmaxf(before, theirs[t].x);
-        const float base = most[t] == minus_infinity() ? 0.0f : most[t];
-        const float mine_by = power_of_two(before - base);
-        const float theirs_by = power_of_two(theirs[t].x - base);
-        total[t] = fmaf(theirs[t].y, theirs_by, total[t] * mine_by);
-        sum[t].x = fmaf(addend[t].x, theirs_by, sum[t].x * mine_by);
-        sum[t].y = fmaf(addend[t].y, theirs_by, sum[t].y * mine_by);
-        sum[t].z = fmaf(addend[t].z, theirs_by, sum[t].z * mine_by);
-        sum[t].w = fmaf(addend[t].w, theirs_by, sum[t].w * mine_by);
+        const Rescaling to(most[t], theirs[t].x);
+        most[t] = to.most;
+        total[t] = fmaf(theirs[t].y, to.theirs_by, total[t] * to.mine_by);
+        sum[t].x = fmaf(addend[t].x, to.theirs_by, sum[t].x * to.mine_by);
+        sum[t].y = fmaf(addend[t].y, to.theirs_by, sum[t].y * to.mine_by);
+        sum[t].z = fmaf(addend[t].z, to.theirs_by, sum[t].z * to.mine_by);
+        sum[t].w = fmaf(addend[t].w, to.theirs_by, sum[t].w * to.mine_by);
       }
       block = block + 1 == split ? 0 : block + 1;
     }
@@ -258,19 +261,22 @@ __device__ void merge(const Call& call, const Rows& rows, const LeftSums<D>& lef
   }
 }
 
-// The end of a block: what its first so many threads summed, merged where several have the same rows, and stored. wide: they are
-// not all of its threads; narrow: others use the stages, too.
+// The end of a block: what its first so many threads summed, merged where several have the same rows, and stored. wide: its other
+// threads do something else, else there are none; narrow: some of those use the stages, too. summed_rows: of all those warps.
 template <class T, bool wide, bool narrow, int D>
 __device__ void finish_rows(const Call& call, const Rows& rows, std::uint32_t memory, const Memory& layout,
-                            Sums<D>& sums, int block_rows, int warp_row, int share, int threads) {
+                            Sums<D>& sums, int summed_rows, int warp_row, int share, int threads) {
   const bool alone = call.units.split == 1;
-  const int warps = threads / warp_size;
   finish(sums);
   if (call.key_warps == 1 && alone) return store_own<T>(call.plan, rows, warp_row, sums, call.aligned);
-  wait_for_warps(narrow ? used_barrier : 0, warps + (narrow ? narrow_warps : 0));  // the stages have been used
+  if constexpr (wide) {  // the stages have been used
+    wait_for_warps(narrow ? used_barrier : 0, threads / warp_size + (narrow ? narrow_warps : 0));
+  } else {
+    __syncthreads();
+  }
   if (call.key_warps > 1) {
     const std::uint32_t here = memory + warp_row * LeftSums<D>::pitch;
-    const int step = block_rows * LeftSums<D>::pitch;
+    const int step = summed_rows * LeftSums<D>::pitch;
     if (share > 0) leave_for_lane(here + share * step, sums.out, sums.most, sums.total);
     if constexpr (wide) {
       const Arrivals handed{memory + layout.handed() + warp_row / warp_rows * 8};
@@ -280,7 +286,7 @@ __device__ void finish_rows(const Call& call, const Rows& rows, std::uint32_t me
         handed.wait(0);
       }
     } else {
-      wait_for_warps(0, warps);
+      __syncthreads();
     }
 #pragma unroll 1
     for (int other = 1; other < call.key_warps && share == 0; ++other) {
@@ -291,7 +297,7 @@ __device__ void finish_rows(const Call& call, const Rows& rows, std::uint32_t me
     if (share == 0) store_own<T>(call.plan, rows, warp_row, sums, call.aligned);
     return;
   }
-  const LeftSums<D> left(memory, memory + layout.statistics(), 0, block_rows);
+  const LeftSums<D> left(memory, memory + layout.statistics(), 0, summed_rows);
   if (share == 0) left.leave(sums, warp_row);
   wait_for_cluster();
   merge<T>(call, rows, left, static_cast<int>(threadIdx.x), threads);

@@ -625,6 +625,16 @@ __device__ QueryView query_view(const Plan& plan, const Rows& rows, int row) {
   if (plan.query_ranks.data != nullptr) view.rank = rank_at(plan.query_ranks, rows.s.number, rows.s.first_query + i);
   return view;
 }
+// The most that any row of a block has, by all lanes.
+__device__ std::int32_t most_rank_of(const Plan& plan, const Rows& rows, int block_rows) {
+  if (plan.query_ranks.data == nullptr) return most_rank;
+  std::int32_t most = least_rank;
+#pragma unroll 1
+  for (int row = static_cast<int>(threadIdx.x % warp_size); row < block_rows; row += warp_size) {
+    if (rows.exists(row)) most = max(most, query_view(plan, rows, row).rank);
+  }
+  return __reduce_max_sync(whole_warp, most);
+}
 // And a key: a query sees it whose rank is not below view(). most_rank + 1: none does.
 struct KeyView {
   std::int32_t rank = least_rank;
@@ -685,11 +695,13 @@ __device__ void clear_rows(const StageTile<D, keys>& values, int first, int rows
     copy_slowly<bf16>(values.place(first + k / (D / 8), k % (D / 8) * 8), nullptr);
   }
 }
-// Barriers of a block are numbered: 0 is that of all its warps that sum, 1 and on are those of the warps with the same keys;
-// where some have narrow rows, they wait at those of stages for others to have cleared values, and
-constexpr int stage_barrier = 4;
-constexpr int used_barrier = 14;    // the stages have been used
-constexpr int narrow_barrier = 15;  // is theirs alone
+// Barriers of a block have numbers. 0: of all its warps that sum. From 1 on: of the warps with the same keys, which share the
+// clearing of values; or from 2 on, of warpgroups that begin their products in turn. Where some warps have narrow rows there are
+// at most two shares of keys, and these:
+constexpr int stage_barrier = 4;    // and on: values of a stage have been cleared
+constexpr int used_barrier = 14;    // all stages have been used
+constexpr int narrow_barrier = 15;  // of the warps with narrow rows
+static_assert(tuning::warpgroups(64, true) < stage_barrier && stage_barrier + tuning::most_stages <= used_barrier);
 
 // The warps with the same keys share that, and wait for each other before they read.
 __device__ void wait_for_warps(int barrier, int warps) {

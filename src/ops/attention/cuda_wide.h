@@ -138,8 +138,8 @@ struct Sight {
       std::int32_t first_ranks[2];
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        views[k].rank = own_ranks[k] == nullptr ? most_rank : *own_ranks[k];
-        first_ranks[k] = ranks_here[k] == nullptr ? least_rank : *ranks_here[k];
+        views[k].rank = own_ranks[k] == nullptr ? most_rank : min(*own_ranks[k], most_rank);
+        first_ranks[k] = ranks_here[k] == nullptr ? least_rank : min(*ranks_here[k], most_rank);
       }
       most = least_rank;
 #pragma unroll 1

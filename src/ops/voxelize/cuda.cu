@@ -550,7 +550,8 @@ class Runner {
       if constexpr (!Features && sizeof(compute_t<T>) == 4) {
         if (is_image(plan) && call_.axes.quick && call_.readings.quick && call_.image_tiling.quick) {
           const std::int64_t blocks = plan.clouds * call_.image_tiling.blocks;
-          if (plan.poses.data == nullptr && call_.readings.ordinary && !marks_twice(call_)) {
+          const bool writes = plan.count != nullptr || plan.occupancy != nullptr || call_.occupied != nullptr;
+          if (plan.poses.data == nullptr && call_.readings.ordinary && !marks_twice(call_) && writes) {
             return plan.count != nullptr ? launch(&voxelize_plain_images_kernel<T, true>, blocks)
                                          : launch(&voxelize_plain_images_kernel<T, false>, blocks);
           }

@@ -194,9 +194,7 @@ __global__ void __launch_bounds__(tuning::threads, tuning::image_residents)
         const std::int32_t cell = camera.axes.cell(p, inside);
         if (!valid) ++no_reading;
         if (inside) ++kept;
-        if constexpr (!is_ordinary || is_posed) {
-          if (valid && !inside && !all_finite(p)) ++not_finite;
-        }
+        if (valid && !inside && !all_finite(p)) ++not_finite;
         keys[k] = inside ? first_key + cell : Counts ? -1 : k == 0 ? last : keys[k - 1];
       }
       after_earlier_work();  // the grids are filled

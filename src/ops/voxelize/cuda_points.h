@@ -271,13 +271,14 @@ struct Readings {
 
 // Cells along x and y of an ordinary camera's pixels, without a pose, as numbers of fixed point: `first`, a power of two that
 // leaves the fraction in the lowest bits, and where a pixel is, in cells, which one fused step from z gives. Such a number is
-// off by less than a margin, so that it tells the cell where it is not that near to a face. Along z, pixels often are: depth
-// comes in whole millimetres.
+// off by less than a margin, which is added to it: it is never below where the pixel is, and above by less than two margins. So
+// it tells the cell, but where its fraction is below two margins. Along z, pixels often are at a face: depth comes in whole
+// millimetres.
 struct FixedAxes {
   float first = 1;             // where the first cell begins
   float end[2] = {};           // and where the last one ends
-  float offset[2] = {};        // of x = 0 and y = 0
-  std::uint32_t fraction = 0;  // bits that are all 0 near a face; 0: anywhere may be
+  float offset[2] = {};        // where x = 0 and y = 0 are, and the margin
+  std::uint32_t fraction = 0;  // bits that are all 0 near a face; 0: no cell is told so
   std::uint32_t base = 0;      // what cells are counted from
 
   FixedAxes() = default;

@@ -45,14 +45,13 @@ inline constexpr int heavy_span = 256;
 
 // Counts of points in no order: bins, how lines of cells are dealt out to them, threads of a block, points of a thread
 // that sorts, lines of a bin at most (64 KiB of counts), and blocks that a multiprocessor holds, as their shared memory
-// lets it; and blocks that put in points in an order and read some before they know whether they are: more than are resident at
-// once had read an eighth of all in vain. 8,000,000 points on surfaces took 89.4 for 145.6 by atomics. In a later sweep they take
-// 81.8 for 86.6, 10,000,000 uniform ones 91.0 for 99.5: 83.2 and 91.6 without points read ahead while others are sorted,
-// 81.4 and 90.5 where half as many blocks read early, but then points of a camera 55.1 for 54.5. Then, too: 2,048 bins 91 for 87, 1,184
-// 90.6 for 86.9; all shared memory asked for 86.9 for 84.7; the L2 told to fetch the next tile 86.9 for 86.3. To ask whether points come
-// in an order takes time: those of a camera took 56.5 for 54.1, of depth images 47.1 for 45.5, of a lidar 45.1 for 42.5. So it is
-// not asked for occupancy (of a camera 41.6 for 39.8). The fewest points for which it is asked are not swept; 1,000,000 take 15
-// by atomics.
+// lets it; and blocks that put in points in an order and read some before they know whether they are. 8,000,000 points on
+// surfaces take 81.8, by atomics 145.6, and 10,000,000 uniform ones 91.0. Without points that are read ahead while others are
+// sorted, 83.2 and 91.6; where all blocks read early, an eighth of the points in vain, 86.6 and 99.5; where half as many do, 81.4
+// and 90.5, but then points of a camera 55.1 for 54.5. 2,048 bins or 1,184, all shared memory asked for, and the L2 told to fetch
+// the next tile were no faster. To ask whether points come in an order takes time: those of a camera took 56.5 for 54.1, of depth
+// images 47.1 for 45.5, of a lidar 45.1 for 42.5. So it is not asked for occupancy (of a camera 41.6 for 39.8). The fewest points
+// for which it is asked are not swept; 1,000,000 take 15 by atomics.
 inline constexpr int bins = 1024;
 inline constexpr unsigned bin_mix = 397;
 inline constexpr int bin_threads = 512;
