@@ -24,7 +24,7 @@ from torch import Tensor
 from . import _core, _torch_run
 from ._align import Aligned, Fused, Stream, Timeline
 from ._torch_call import OPTIONAL, channel_count, pack, place, tensor
-from ._torch_ops import Alignment, TransformedAlignment, is_plain, is_wrapped
+from ._torch_ops import Alignment, TransformedAlignment, is_plain, is_wrapped, refuse_tangents
 
 
 def resample(stream: Stream[Any], targets: Any, options: Mapping[str, Any], out: Tensor | None) -> Tensor:
@@ -74,8 +74,10 @@ def run(
     tensors, call = pack(operation, names, streams, targets, options, dtype)
     if torch.compiler.is_compiling() or not all(is_plain(tensor) or is_wrapped(tensor) for tensor in tensors):
         return list(torch.ops.robocache.align(tensors, *call))
-    wants_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    if wants_gradient and not _torch_run.uses_portable(call, tensors[0].device):
+    portable = _torch_run.uses_portable(call, tensors[0].device)
+    if not portable:
+        refuse_tangents(operation, tensors)
+    if not portable and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         wrapped = any(is_wrapped(tensor) for tensor in tensors)
         return list((TransformedAlignment if wrapped else Alignment).apply(call, *tensors))
     return _torch_run.run(tensors, call)

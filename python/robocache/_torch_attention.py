@@ -24,7 +24,7 @@ from torch import Tensor
 
 from . import _core, _torch_attention_backend
 from ._attention import Mask
-from ._torch_ops import is_plain, is_wrapped
+from ._torch_ops import is_plain, is_wrapped, refuse_tangents
 from ._torch_run import uses_portable
 
 engine: Any = _core
@@ -81,11 +81,13 @@ def run(
             )
         if is_traced(tensors):
             made = torch.ops.robocache.attention(tensors, *call)
-        elif wants_gradient and not uses_portable(call, q.device):  # type: ignore[arg-type]
-            wrapped = any(is_wrapped(tensor) for tensor in tensors)
-            made = (TransformedAttention if wrapped else Attention).apply(call, *tensors)
-        else:
+        elif uses_portable(call, q.device):  # type: ignore[arg-type]
             made = run_now(tensors, call)
+        else:
+            refuse_tangents("attention", tensors)
+            wrapped = any(is_wrapped(tensor) for tensor in tensors)
+            differentiable = TransformedAttention if wrapped else Attention
+            made = differentiable.apply(call, *tensors) if wants_gradient else run_now(tensors, call)
     result, lse = made
     if out is not None:
         if out.shape != result.shape or out.dtype != result.dtype:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import _torch_run
 from ._torch_call import SCHEMA, Call, channel_count, output_shape, unpack, value_positions
@@ -18,6 +19,12 @@ from ._torch_call import SCHEMA, Call, channel_count, output_shape, unpack, valu
 PLAIN = (Tensor, torch.nn.Parameter)
 # By torch.func, which unwraps for an autograd.Function and not for an operator with a gradient.
 is_wrapped = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", lambda tensor: False)
+
+
+def refuse_tangents(operation: str, tensors: Sequence[Tensor]) -> None:
+    """They would be lost: outside torch.func the engine refuses them by itself."""
+    if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
+        raise ValueError(f"{operation}: it has gradients backward (torch.func.grad, vjp), and none forward (jvp)")
 
 
 def is_plain(tensor: Tensor) -> bool:

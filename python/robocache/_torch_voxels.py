@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from . import _core, _torch_voxels_backend
-from ._torch_ops import is_plain, is_wrapped
+from ._torch_ops import is_plain, is_wrapped, refuse_tangents
 from ._torch_run import uses_portable
 from ._voxelize import Grid
 
@@ -133,8 +132,8 @@ def refuse_transforms(operation: str, tensors: Sequence[Tensor], features: Any) 
     """Those of torch.func that would lose what they carry."""
     if any(is_batched_by_vmap(tensor) for tensor in tensors):
         raise ValueError(f"{operation}: torch.vmap cannot go through it; give the clouds as a batch")
-    if isinstance(features, Tensor) and forward_ad.unpack_dual(features).tangent is not None:
-        raise ValueError(f"{operation}: it has gradients backward (torch.func.grad, vjp), and none forward (jvp)")
+    if isinstance(features, Tensor):
+        refuse_tangents(operation, [features])
 
 
 def is_traced(tensors: Sequence[Tensor]) -> bool:

@@ -14,6 +14,8 @@ struct Torch {
   PyCFunction is_neg = nullptr;  // what torch.Tensor.is_neg calls; nullptr where that is no plain C function
   PyObject* is_grad_enabled = nullptr;
   PyObject* increment_version = nullptr;
+  PyObject* forward_ad = nullptr;  // what torch.autograd.forward_ad defines
+  PyObject* level_name = nullptr;
 
   Torch() {
     const nb::module_ torch = nb::module_::import_("torch");
@@ -26,6 +28,8 @@ struct Torch {
     }
     is_grad_enabled = torch.attr("is_grad_enabled").inc_ref().ptr();
     increment_version = torch.attr("autograd").attr("graph").attr("increment_version").inc_ref().ptr();
+    forward_ad = torch.attr("autograd").attr("forward_ad").attr("__dict__").inc_ref().ptr();
+    level_name = PyUnicode_InternFromString("_current_level");
   }
 };
 Once<Torch> torch;
@@ -53,6 +57,14 @@ bool requires_grad(PyObject* tensor) {
 }
 
 bool grad_enabled() { return truth(PyObject_CallNoArgs(torch().is_grad_enabled)); }
+
+bool has_tangent(PyObject* tensor) {
+  const Torch& t = torch();
+  PyObject* const level = PyDict_GetItemWithError(t.forward_ad, t.level_name);
+  if (level == nullptr || PyLong_AsLong(level) < 0) return false;  // nobody differentiates forward
+  const nb::object unpack = nb::borrow(t.forward_ad)["unpack_dual"];
+  return !unpack(nb::handle(tensor)).attr("tangent").is_none();
+}
 
 bool is_negative(PyObject* tensor) {
   const PyCFunction is_neg = torch().is_neg;

@@ -9,6 +9,7 @@ namespace robocache::python::torch_tensor {
 
 bool requires_grad(PyObject* tensor);
 bool grad_enabled();
+bool has_tangent(PyObject* tensor);  // of torch.autograd.forward_ad
 bool is_negative(PyObject* tensor);  // values that are read with their sign turned, such as z.conj().imag
 
 // DLPack could not describe the tensor, and its Python exception is set. Throws the sentence for a sparse, quantised or

@@ -672,3 +672,28 @@ def test_without_kernels_the_portable_backend_serves_cuda_and_says_so_once(monke
         warnings.simplefilter("error")
         rc.resample(values, times, targets).sum().backward()
     torch.testing.assert_close(made.cpu(), rc.resample(values.detach().cpu(), times.cpu(), targets.cpu()))
+
+
+def forward_calls():
+    times = torch.arange(20)
+    points = torch.rand(30, 3)
+    grid = rc.Grid.from_bounds((0, 0, 0), (1, 1, 1), 0.5)
+    return {
+        "resample": (lambda x: rc.resample(x, times, times[::2]).values, torch.randn(20, 4)),
+        "fuse": (lambda x: rc.fuse({"a": rc.Stream(x, times)}, times[::2]).values, torch.randn(20, 4)),
+        "attention": (lambda x: rc.attention(x, x, x), torch.randn(1, 2, 5, 32)),
+        "voxelize": (lambda x: rc.voxelize(points, grid, features=x, reduce="mean").values, torch.randn(30, 4)),
+    }
+
+
+@pytest.mark.parametrize("name", forward_calls())
+def test_a_tangent_is_refused_and_not_lost(name):
+    call, x = forward_calls()[name]
+    with pytest.raises(ValueError, match=r"gradients backward .* and none forward"):
+        torch.func.jvp(call, (x,), (x,))
+    forward_ad = torch.autograd.forward_ad
+    with forward_ad.dual_level():
+        with pytest.raises(ValueError, match=r"gradients backward .* and none forward"):
+            call(forward_ad.make_dual(x, x))
+        call(x)
+    call(x)
