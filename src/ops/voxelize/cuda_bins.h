@@ -51,7 +51,7 @@ __device__ bool is_scattered(const Call& call) {
 struct SortShared {
   std::uint32_t where[bin_tile];                 // of each point: its bin, and in the lower half its place there
   alignas(16) std::uint16_t sorted[bin_places];  // the places, by bin
-  int starts[bins + 1];  // where each bin begins, and what is in none; before, how many there are
+  int starts[bins + 1];               // where each bin begins, and what is in none; before, how many there are
   alignas(16) int totals[bin_warps];  // four are read at once
   int dropped[drop_reasons];
 };
