@@ -77,15 +77,15 @@ def cpu_table(record: records.Row) -> str:
         "Microseconds per call, wall, with the same threads. Of memcpy: the time of a memcpy that moves the floor's "
         "bytes, over ours.",
         "",
-        "| case | threads | RoboCache | torch | torch.compile | faster than torch | of memcpy |",
+        "| case | threads | RoboCache | torch | torch.compile | faster than torch / torch.compile | of memcpy |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for op, case, threads, group in groups(record["rows"]):
         walls = ["-" if row is None else number(row["wall_us"]) for row in group]
-        ours, eager, _ = group
-        factor = f"{eager['wall_us'] / ours['wall_us']:.1f}x" if ours and eager else "-"
+        ours, *peers = group
+        factors = [f"{peer['wall_us'] / ours['wall_us']:.1f}x" if ours and peer else "-" for peer in peers]
         share = f"{ours['memcpy_share']:.0%}" if ours else "-"
-        lines.append(_line(f"{op} {case}", str(threads), *walls, factor, share))
+        lines.append(_line(f"{op} {case}", str(threads), *walls, " / ".join(factors), share))
     return "\n".join([*lines, *_others(record), "", _peaks(record) + _import(record)]).rstrip()
 
 
