@@ -200,16 +200,14 @@ bool Arrays::view(const Where& where, const char* argument, PyObject* array, Rol
         fail(ErrorKind::value, where, argument, " requires grad, and nothing can be written into it; pass .detach()");
       }
       if (type.opaque) return false;
-      if (role == Role::values) {
-        if (torch_tensor::has_tangent(array)) {
-          fail(ErrorKind::value, where, argument,
-               " has a tangent; there are gradients backward (torch.func.grad, vjp), and none forward (jvp)");
-        }
-        if (torch_tensor::requires_grad(array) && torch_tensor::grad_enabled()) return false;
-      }
+      if (role == Role::values && torch_tensor::requires_grad(array) && torch_tensor::grad_enabled()) return false;
       if (!(type.api != nullptr ? view_exchange(where, argument, array, type, view)
                                 : view_dlpack(where, argument, array, writable, view))) {
         return false;
+      }
+      if (role == Role::values && torch_tensor::has_tangent(array)) {
+        fail(ErrorKind::value, where, argument,
+             " has a tangent; there are gradients backward (torch.func.grad, vjp), and none forward (jvp)");
       }
       // Only floats can carry the bit: torch refuses to view it as another dtype.
       if (is_float(view.dtype) && torch_tensor::is_negative(array)) torch_tensor::fail_negative(where, argument);

@@ -238,7 +238,7 @@ Cut cut_of(const Plan& plan, int device, bool wide, bool narrow) {
 
 }  // namespace
 
-// What the engine cannot copy as a cut wants it takes another one.
+// Where the engine cannot copy as the best cut wants it, the best that wants less of it.
 Cut cut_of(const Plan& plan, int device, EngineMaps& maps) {
   const bool aligned = is_aligned(plan) && is_aligned(plan.out, plan.batch) && cuda_machine(device).major >= 9;
   struct Kinds {

@@ -69,6 +69,8 @@ int padded_head_dim(std::int64_t head_dim);
 
 // Floats between rows of sums in shared memory: rows of a fragment lie in different banks.
 constexpr int sum_pitch(int head_dim) { return head_dim + 8; }
+// Bytes that a warp hands over to another one: 16 from each lane for each of so many places, and 16 of statistics.
+constexpr int handed_bytes(int places) { return (places + 1) * warp_size * 16; }
 
 // Shared memory of a block: stages of keys and values, then its queries; when these are used up, the sums that are merged;
 // then the maximum and the total of each row, and what counts arrivals.
@@ -86,8 +88,7 @@ struct Memory {
         sum_rows(row_warps * warp_rows) {
     if (narrow) {
       queries += narrow_rows * column_blocks(head_dim) * 128;
-      narrow_sums_bytes =
-          narrow_rows * sum_pitch(head_dim) * 4 + (narrow_warps - 1) * (head_dim / 16 + 1) * warp_size * 16;
+      narrow_sums_bytes = narrow_rows * sum_pitch(head_dim) * 4 + (narrow_warps - 1) * handed_bytes(head_dim / 16);
       narrow_bytes = narrow_sums_bytes + narrow_rows * 8;
     }
     if (!exchanges(head_dim, wide, split)) return;

@@ -208,7 +208,7 @@ __device__ void attend_narrow(const Call& call, const Rows& rows, const Ring<D, 
   sum_keys_narrow<T, D, masked>(call, rows, ring, queries, first_row, share, begin, end, sums);
   const LeftSums<D> left(memory + layout.narrow_sums(), memory + layout.narrow_statistics(), first_row, narrow_rows);
   const std::uint32_t here = left.sums + narrow_rows * left.pitch;
-  const int step = (D / 16 + 1) * warp_size * 16;
+  const int step = handed_bytes(D / 16);
   if (share > 0) leave_for_lane(here + (share - 1) * step, sums.out, sums.most, sums.total);
   let_warps_pass(used_barrier, summing + narrow_warps);
   wait_for_warps(narrow_barrier, narrow_warps);

@@ -136,7 +136,7 @@ struct Rescaling {
 };
 
 // What a warp leaves for another one with the same rows and other keys: each of its lanes for the same lane there, the greatest
-// score and the total last. Both have 16 bytes for each of the `count` places and for those.
+// score and the total last. It takes handed_bytes(count).
 template <int count>
 __device__ void leave_for_lane(std::uint32_t to, const float (&out)[count][4], const float (&most)[2],
                                const float (&total)[2]) {
@@ -275,6 +275,7 @@ __device__ void finish_rows(const Call& call, const Rows& rows, std::uint32_t me
     __syncthreads();
   }
   if (call.key_warps > 1) {
+    static_assert(handed_bytes(D / 8) == warp_rows * LeftSums<D>::pitch);  // so much as the rows take that others read
     const std::uint32_t here = memory + warp_row * LeftSums<D>::pitch;
     const int step = summed_rows * LeftSums<D>::pitch;
     if (share > 0) leave_for_lane(here + share * step, sums.out, sums.most, sums.total);
