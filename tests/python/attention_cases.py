@@ -182,6 +182,9 @@ def _cases() -> list[Case]:
     plain("two segments", keys=(20, 13))
     plain("four segments, one empty", keys=(1, 0, 40, 7))
     plain("segments, causal", keys=(20, 13), causal=True)
+    for dtype in DTYPES[1:]:
+        plain(f"segments of several tiles, {dtype}", keys=(100, 0, 70, 30), dtype=dtype)
+        plain(f"segments of several tiles, window, {dtype}", keys=(100, 0, 90), queries=30, window=(40, 3), dtype=dtype)
     plain("one key", keys=1)
     plain("no keys", keys=0)
     plain("no queries", queries=0)

@@ -162,7 +162,10 @@ def test_strides_and_canaries(order, dtype, backend):
     q, k0, k1, v0, v1, out = (inside(k) for k in range(6))
     made = rc.attention(q, [k0, k1], [v0, v1], causal=True, out=out, backend=where)
     assert made is out
-    calling.assert_same_bytes(np.ascontiguousarray(calling.to_numpy(out)), expected, f"{order} {dtype}")
+    if where == "cuda" and dtype != "float32":  # a kernel that reads element by element has other tiles
+        np.testing.assert_allclose(*(x.astype(np.float32) for x in (calling.to_numpy(out), expected)), atol=2**-7)
+    else:
+        calling.assert_same_bytes(np.ascontiguousarray(calling.to_numpy(out)), expected, f"{order} {dtype}")
     untouched = calling.to_numpy(wholes[5]).astype(np.float64)
     places = tuple(slice(1, 1 + problem.q.shape[axis]) for axis in order)
     untouched[places] = CANARY

@@ -104,6 +104,7 @@ struct Shape {
   std::int64_t most_keys = 0;       // and at most
   std::int64_t sequences = 0;       // times key heads
   int head_dim = 0;
+  int segments = 1;
   bool wide = false;    // may be,
   bool narrow = false;  // and so may narrow rows beside
 
@@ -130,12 +131,13 @@ std::optional<double> cost_of(const Shape& shape, Cut& cut) {
   if (cut.wide) {
     constexpr int of_each_block = 1024;  // that the machine keeps
     const int limit = (machine.shared_bytes + of_each_block) / room - of_each_block;
-    const std::int64_t wanted = std::max<std::int64_t>(stages_for(shape.most_keys, keys), cut.key_warps);
+    const std::int64_t places = shape.most_keys + (shape.segments - 1) * std::int64_t{keys - 1};  // Span
+    const std::int64_t wanted = std::max<std::int64_t>(stages_for(places, keys), cut.key_warps);
     cut.stages = static_cast<int>(std::min<std::int64_t>(wanted, tuning::most_stages));
     while (cut.stages > cut.key_warps && bytes_with(cut.stages) > limit) --cut.stages;
     // Stages that are used again must come back to the same warps: others may look at them a turn too early, when a
-    // barrier's parity is that of the turn before. And a tile of several segments wants one more than all shares hold.
-    if (stages_for(shape.most_keys, keys) > cut.stages) {
+    // barrier's parity is that of the turn before. And with one more than there are shares keys come while others are used.
+    if (stages_for(places, keys) > cut.stages) {
       const int turn = std::lcm(cut.key_warps, cut.narrow ? narrow_warps : 1);
       cut.stages -= cut.stages % turn;
       if (cut.stages <= cut.key_warps) return {};
@@ -211,6 +213,7 @@ Cut cut_of(const Plan& plan, int device, bool wide, bool narrow) {
   shape.most_keys = plan.keys;
   shape.sequences = plan.batch * plan.kv_heads;
   shape.head_dim = padded_head_dim(plan.head_dim);
+  shape.segments = plan.segment_count;
 #if defined(ROBOCACHE_WITH_WARPGROUPS)
   shape.wide = wide && cuda_machine(device).major == 9 && masking_of(plan) != Masking::general && is_aligned(plan);
 #endif

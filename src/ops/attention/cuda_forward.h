@@ -253,27 +253,28 @@ void run_half(const Plan& plan, FaultBox* box, int device, cudaStream_t stream) 
           Memory(D, cut.wide, cut.row_warps, cut.key_warps, cut.stages, cut.split, cut.keys(D), cut.narrow).bytes();
       launch<kernel>(blocks, threads, bytes, call, device, stream, cut.split);
     };
+    const bool masked = masking_of(plan) != Masking::none;
+    const auto start_wide = [&]<int keys>() {
+      return plan.segment_count > 1 ? start.template operator()<&attention_wide_kernel<T, D, true, keys, false, true>>()
+             : masked               ? start.template operator()<&attention_wide_kernel<T, D, true, keys>>()
+                                    : start.template operator()<&attention_wide_kernel<T, D, false, keys>>();
+    };
     if constexpr (tuning::has_long_tiles(D)) {
-      if (cut.long_tiles) {
-        return masking_of(plan) == Masking::none
-                   ? start.template operator()<&attention_wide_kernel<T, D, false, tuning::long_keys>>()
-                   : start.template operator()<&attention_wide_kernel<T, D, true, tuning::long_keys>>();
-      }
+      if (cut.long_tiles) return start_wide.template operator()<tuning::long_keys>();
     }
+    constexpr int keys = tuning::keys(D, true);
     if constexpr (tuning::has_narrow(D)) {
       if (cut.narrow) {
-        return masking_of(plan) == Masking::none
-                   ? start.template operator()<&attention_wide_kernel<T, D, false, tuning::keys(D, true), true>>()
-                   : start.template operator()<&attention_wide_kernel<T, D, true, tuning::keys(D, true), true>>();
+        return masked ? start.template operator()<&attention_wide_kernel<T, D, true, keys, true>>()
+                      : start.template operator()<&attention_wide_kernel<T, D, false, keys, true>>();
       }
     }
+    if (cut.wide) return start_wide.template operator()<keys>();
     switch (masking_of(plan)) {
       case Masking::none:
-        return cut.wide ? start.template operator()<&attention_wide_kernel<T, D, false>>()
-                        : start.template operator()<&attention_kernel<T, D, Masking::none>>();
+        return start.template operator()<&attention_kernel<T, D, Masking::none>>();
       case Masking::simple:
-        return cut.wide ? start.template operator()<&attention_wide_kernel<T, D, true>>()
-                        : start.template operator()<&attention_kernel<T, D, Masking::simple>>();
+        return start.template operator()<&attention_kernel<T, D, Masking::simple>>();
       case Masking::general:
         return start.template operator()<&attention_kernel<T, D, Masking::general>>();
     }

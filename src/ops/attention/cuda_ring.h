@@ -20,12 +20,12 @@ struct Ring {
     return {arrivals + (2 * (tuning::most_stages + stage) + values) * 8};
   }
   __device__ Arrivals queries() const { return {arrivals + 4 * tuning::most_stages * 8}; }
-  __device__ void set_up(int writers, int readers) const {
+  __device__ void set_up(int readers) const {
     queries().set_up();
     for (int stage = 0; stage < stages; ++stage) {
 #pragma unroll
       for (const bool values : {false, true}) {
-        full(stage, values).set_up(writers);
+        full(stage, values).set_up();
         empty(stage, values).set_up(readers);
       }
     }

@@ -465,8 +465,8 @@ __device__ const T* key_at(const Plan& plan, const Sequence& s, int kv_head, boo
 // Copies that the common ones are not made slower by: rows in several segments, and rows that begin anywhere.
 template <class T, int D, class KeyTile>
 __device__ __noinline__ void copy_keys_slowly(const Plan& plan, Sequence s, int kv_head, int first, int left,
-                                              KeyTile keys, KeyTile values, int rows, bool aligned,
-                                              Copier<D> copier = {}) {
+                                              KeyTile keys, KeyTile values, int rows, bool aligned) {
+  const Copier<D> copier;
   if (copier.column >= D) return;
   for (int row = copier.first; row < rows; row += copier.step) {
     const bool real = row < left && copier.column < plan.head_dim;
@@ -537,20 +537,6 @@ class KeySource {
     }
     return true;
   }
-  // One tile of them alone, keys or values, which is_plain().
-  __device__ void copy_tile_by_engine(int first, bool values, std::uint32_t to, const CUtensorMap (*maps)[2],
-                                      const Arrivals& arrivals) const {
-    const auto lane = static_cast<int>(threadIdx.x % warp_size);
-    if (lane == 0) arrivals.expect(KeyTile::blocks * KeyTile::block_bytes);
-    __syncwarp();
-    const int row = static_cast<int>(segment_ == 0 ? s_.first_key : 0) + first - begin_;
-    const auto sequence = static_cast<int>(plan_.is_packed() ? 0 : s_.number);
-    if (lane < Memory::tile_copies(plan_.head_dim)) {
-      arrivals.copy(to + lane * KeyTile::block_bytes, maps[segment_][values ? 1 : 0], lane * 64, row, kv_head_,
-                    sequence);
-    }
-  }
-
   // Whether they all lie in one segment, and where 16 bytes can be read at a time. Calls go forwards.
   __device__ bool is_plain(int first, int left) {
     while (first >= end_ && segment_ + 1 < plan_.segment_count) {
@@ -608,6 +594,46 @@ __device__ void copy_rows(const Plan& plan, const Vectors& vectors, const Rows& 
 __device__ KeyRange keys_for(const Plan& plan, const Rows& rows, int block_rows) {
   const int last_row = min(block_rows, rows.count - rows.first) - 1;
   return {keys_in_window(plan, rows.s, rows.query(0)).first, keys_in_window(plan, rows.s, rows.query(last_row)).end};
+}
+
+// Where warpgroups have the keys of a segment. Places of keys are their numbers, but that each segment begins with a tile of its
+// own, so that no tile is of two: behind the last key of one there may be places without.
+template <int keys>
+struct Span {
+  int segment = 0;
+  int begin = 0, count = 0;  // its first place, and keys
+  int first = 0;             // the first of them
+
+  __device__ explicit Span(const Sequence& s) : count(static_cast<int>(s.cached)) {}
+  __device__ int end() const { return begin + count; }
+  __device__ int next() const { return begin + (count + keys - 1) / keys * keys; }
+  __device__ void go_on(const Plan& plan) {
+    begin = next();
+    first += count;
+    count = static_cast<int>(plan.segments[++segment].count);
+  }
+  __device__ void go_to_place(const Plan& plan, int place) {
+    while (segment + 1 < plan.segment_count && place >= next()) go_on(plan);
+  }
+};
+template <int keys>
+__device__ Span<keys> span_at(const Plan& plan, const Sequence& s, int place) {
+  Span<keys> span(s);
+  span.go_to_place(plan, place);
+  return span;
+}
+template <int keys>
+__device__ int place_of_key(const Plan& plan, const Sequence& s, int key) {
+  Span<keys> span(s);
+  while (span.segment + 1 < plan.segment_count && key >= span.first + span.count) span.go_on(plan);
+  return span.begin + key - span.first;
+}
+// Of keys [first, end).
+template <int keys>
+__device__ void turn_to_places(const Plan& plan, const Sequence& s, int& first, int& end) {
+  if (first >= end) return;
+  first = place_of_key<keys>(plan, s, first);
+  end = place_of_key<keys>(plan, s, end - 1) + 1;
 }
 
 // What a query needs to know of itself.

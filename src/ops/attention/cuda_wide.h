@@ -15,10 +15,6 @@
 namespace robocache::attention_op {
 namespace {
 
-// Queries, then keys and values as there is room for them: by one thread. Where keys lie in several segments the engine cannot
-// copy all of them: by four warps, of which every thread says when they are there.
-__device__ int fetching_threads(const Plan& plan) { return plan.segment_count > 1 ? 4 * warp_size : 1; }
-
 template <int D, int keys>
 __device__ void fetch_queries(const Call& call, const Rows& rows, const Ring<D, keys>& ring,
                               const WideTile<D>& queries) {
@@ -31,14 +27,18 @@ __device__ void fetch_queries(const Call& call, const Rows& rows, const Ring<D, 
   }
 }
 
-// The first copies are what all wait for: nothing stands between them and the end of earlier work that could come before it.
-template <int D, int keys>
+// Queries, then keys and values as there is room for them: by one thread. The first copies are what all wait for: nothing
+// stands between them and the end of earlier work that could come before it.
+template <bool parted, int D, int keys>
 __device__ void fetch(const Call& call, const Rows& rows, const Ring<D, keys>& ring, const WideTile<D>& queries,
                       int begin, int end) {
   using Stage = typename Ring<D, keys>::Stage;
-  const int copies = Memory::tile_copies(call.plan.head_dim);
-  const auto sequence = static_cast<int>(call.plan.is_packed() ? 0 : rows.s.number);
-  int row = static_cast<int>(rows.s.first_key) + begin;
+  const Plan& plan = call.plan;
+  const int copies = Memory::tile_copies(plan.head_dim);
+  const auto sequence = static_cast<int>(plan.is_packed() ? 0 : rows.s.number);
+  Span<keys> span(rows.s);
+  if constexpr (parted) span.go_to_place(plan, begin);
+  int row = static_cast<int>(rows.s.first_key) + begin - span.begin;
   int tiles = max(end - begin + Stage::keys - 1, 0) / Stage::keys;
   Turn turn;
   const auto copy = [&](bool values) {
@@ -47,17 +47,17 @@ __device__ void fetch(const Call& call, const Rows& rows, const Ring<D, keys>& r
     full.expect(Stage::blocks * Stage::block_bytes);
 #pragma unroll 1
     for (int block = 0; block < copies; ++block) {
-      full.copy(ring.tile(turn.stage, values).base + block * Stage::block_bytes, call.maps[0][values ? 1 : 0],
-                block * 64, row, rows.kv_head, sequence);
+      full.copy(ring.tile(turn.stage, values).base + block * Stage::block_bytes,
+                call.maps[span.segment][values ? 1 : 0], block * 64, row, rows.kv_head, sequence);
     }
   };
   if (call.engine_queries) {
     bring_near(call.query_map);
     ring.queries().expect(Stage::blocks * queries.block_bytes());
   }
-  if (tiles > 0) {
-    bring_near(call.maps[0][0]);
-    bring_near(call.maps[0][1]);
+  for (int k = span.segment; k < (parted ? plan.segment_count : 1) && tiles > 0; ++k) {
+    bring_near(call.maps[k][0]);
+    bring_near(call.maps[k][1]);
   }
   after_earlier_work();
   if (tiles > 0) copy(false);
@@ -67,54 +67,18 @@ __device__ void fetch(const Call& call, const Rows& rows, const Ring<D, keys>& r
     copy(true);
     turn.forward(1, ring.stages);
     row += Stage::keys;
+    while (parted && row >= span.count && span.segment + 1 < plan.segment_count) {
+      span.go_on(plan);
+      row = 0;
+    }
     if (--tiles > 0) copy(false);
-  }
-}
-
-template <class T, int D, int keys>
-__device__ void fetch_segments(const Call& call, const Rows& rows, const Ring<D, keys>& ring,
-                               const WideTile<D>& queries, int thread, int begin, int end) {
-  using Stage = typename Ring<D, keys>::Stage;
-  const Plan& plan = call.plan;
-  const auto lane = static_cast<int>(threadIdx.x % warp_size);
-  if (lane < 2 * plan.segment_count && plan.segments[lane / 2].count > 0) bring_near(call.maps[lane / 2][lane % 2]);
-  if (call.engine_queries) bring_near(call.query_map);
-  KeySource<T, D, Stage> source(plan, rows.s, rows.kv_head, true);
-  after_earlier_work();
-  if (call.engine_queries && thread == 0) {
-    ring.queries().expect(Stage::blocks * queries.block_bytes());
-    fetch_queries(call, rows, ring, queries);
-  }
-  Turn turn;
-  for (int first = begin; first < end; first += Stage::keys) {
-    const int left = min(end - first, Stage::keys);
-    const bool plain = source.is_plain(first, left);
-#pragma unroll
-    for (const bool values : {false, true}) {
-      const Arrivals full = ring.full(turn.stage, values);
-      ring.empty(turn.stage, values).wait(turn.parity ^ 1u);
-      if (plain && thread < warp_size) {
-        source.copy_tile_by_engine(first, values, ring.tile(turn.stage, values).base, call.maps, full);
-      }
-      if (plain && thread > 0) full.arrive();
-    }
-    if (!plain) {
-      copy_keys_slowly<T, D, Stage>(plan, rows.s, rows.kv_head, first, left, ring.tile(turn.stage, false),
-                                    ring.tile(turn.stage, true), Stage::keys, true, Copier<D>(thread, 4 * warp_size));
-      end_group();
-      wait_for_groups<0>();
-      before_engine();
-      ring.full(turn.stage, false).arrive();
-      ring.full(turn.stage, true).arrive();
-    }
-    turn.forward(1, ring.stages);
   }
 }
 
 #if ROBOCACHE_WARPGROUPS
 
 // What a warp knows of which of its rows sees which of the keys that it is at.
-template <int keys>
+template <int keys, bool parted>
 struct Sight {
   static constexpr int words = keys / warp_size;
   QueryView views[2];              // of this thread's rows
@@ -122,7 +86,8 @@ struct Sight {
   int any_from = 0, any_to = 0;    // or any of the warpgroup,
   std::int32_t least = most_rank;  // and that all see by their rank
   std::int32_t most = most_rank;   // the most that any row of the block has
-  int zeros_from = 0;              // from there on there are zeros instead of keys
+  int zeros_from = 0;              // of one segment: from there on there are zeros instead of keys
+  int from = 0;                    // of several: the first that any row of the block sees by its position
   KeyView next[words];             // of keys lane, lane + 32 and so on
   std::int32_t here[words] = {};
   const std::int32_t* ranks = nullptr;  // of the sequence's keys, and whether they are valid
@@ -155,11 +120,14 @@ struct Sight {
     own.first += warp_row / 64 * 64;
     const KeyRange range = own.exists(0) ? keys_for(plan, own, 64) : KeyRange{};
     any_from = uniform(static_cast<int>(range.first));
-    any_to = uniform(min(end, static_cast<int>(range.end)));
+    any_to = uniform(static_cast<int>(range.end));
+    if constexpr (parted) turn_to_places<keys>(plan, rows.s, any_from, any_to);
+    any_to = min(any_to, end);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = warp_row + lane / 4 + 8 * half;
       views[half] = query_view(plan, rows, row);
+      if constexpr (parted) turn_to_places<keys>(plan, rows.s, views[half].first, views[half].end);
       views[half].end = min(views[half].end, end);
       if (!rows.exists(row)) continue;
       all_from = max(all_from, views[half].first);
@@ -189,13 +157,20 @@ struct Sight {
     }
   }
   // Asks for what the next keys are like.
-  __device__ void look_at(const Plan& plan, int first, int end) {
+  __device__ void look_at(const Plan& plan, const Sequence& s, int first, int end) {
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
+    int before = 0;  // places that have no key
+    if constexpr (parted) {
+      const Span<keys> span = span_at<keys>(plan, s, first);
+      before = span.begin - span.first;
+      end = min(end, span.end());
+    }
 #pragma unroll
     for (int k = 0; k < words; ++k) {
-      const int j = first + lane + k * warp_size;
+      const int place = first + lane + k * warp_size;
+      const int j = place - before;
       next[k] = KeyView();
-      if (j >= end) continue;
+      if (place >= end || (parted && place < from)) continue;
       next[k].valid = valid == nullptr ? 1 : valid[j * plan.key_valid.row];
       if (ranks != nullptr) next[k].rank = ranks[j * plan.key_ranks.row];
     }
@@ -205,11 +180,13 @@ struct Sight {
     for (int k = 0; k < words; ++k) here[k] = next[k].view();
   }
   // Bits of those that no row of the block sees.
-  __device__ void find_unseen(unsigned (&unseen)[words], int first) const {
+  __device__ void find_unseen(const Plan& plan, const Sequence& s, unsigned (&unseen)[words], int first) const {
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
+    int zeros = zeros_from;
+    if (parted && plan.lengths.data == nullptr) zeros = span_at<keys>(plan, s, first).end();
 #pragma unroll
     for (int k = 0; k < words; ++k) {
-      unseen[k] = __ballot_sync(whole_warp, here[k] > most && first + lane + k * warp_size < zeros_from);
+      unseen[k] = __ballot_sync(whole_warp, here[k] > most && first + lane + k * warp_size < zeros);
     }
   }
 
@@ -321,9 +298,9 @@ __device__ void done_with_queries(const Call& call) {
 }
 
 // The sums of a warp that is a fourth of a warpgroup. meanwhile(): before the last products are waited for.
-template <class T, int D, bool masked, int keys, bool narrow, class Meanwhile>
+template <class T, int D, bool masked, int keys, bool narrow, bool parted, class Meanwhile>
 __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D, keys>& ring, const WideTile<D>& queries,
-                         Sight<keys>& sight, int row_warp, int share, int begin, int end, Sums<D>& sums,
+                         Sight<keys, parted>& sight, int row_warp, int share, int begin, int end, Sums<D>& sums,
                          const Meanwhile& meanwhile) {
   const Plan& plan = call.plan;
   const auto lane = static_cast<int>(threadIdx.x % warp_size);
@@ -332,7 +309,7 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D, keys>
   int first = uniform(begin + share * keys);
   end = uniform(end);
   if constexpr (masked) {
-    sight.look_at(plan, first, end);
+    sight.look_at(plan, rows.s, first, end);
     sight.set(plan, rows, queries.rows, row_warp * warp_rows, end);
   }
   // The greatest score is sought before they are scaled, for which the scale must not be negative.
@@ -359,7 +336,7 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D, keys>
   };
   const auto look = [&] {
     sight.arrive_there();
-    sight.look_at(plan, first + step, end);
+    sight.look_at(plan, rows.s, first + step, end);
   };
   const auto clear = [&](const Turn& of) {
     unsigned any = 0;
@@ -380,7 +357,7 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D, keys>
     ring.full(turn.stage, false).wait(turn.parity);
     release(turn, false);
     look();
-    sight.find_unseen(unseen, first);
+    sight.find_unseen(plan, rows.s, unseen, first);
     ring.full(turn.stage, true).wait(turn.parity);
     clear(turn);
     release(turn, true);
@@ -402,7 +379,7 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D, keys>
   std::uint32_t weights[keys / 16][4];
   const auto hide = [&] {
     if constexpr (masked) {
-      sight.find_unseen(unseen, first);
+      sight.find_unseen(plan, rows.s, unseen, first);
       sight.hide(scores, first);
     } else if (first + keys > end) {
 #pragma unroll
@@ -477,7 +454,8 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D, keys>
 }
 #endif
 
-template <class T, int D, bool masked, int keys = tuning::keys(D, true), bool narrow = false>
+// parted: keys lie in several segments, and are masked.
+template <class T, int D, bool masked, int keys = tuning::keys(D, true), bool narrow = false, bool parted = false>
 __global__ void __launch_bounds__(4 * (tuning::warpgroups(D, narrow) + 1) * warp_size, 1)
     attention_wide_kernel(const __grid_constant__ Call call) {
 #if ROBOCACHE_WARPGROUPS  // it is launched nowhere else
@@ -494,12 +472,11 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D, narrow) + 1) * warp
   const std::uint32_t shared = uniform(static_cast<std::uint32_t>(__cvta_generic_to_shared(memory)));
   const Ring<D, keys> ring{shared, shared + layout.arrivals(), call.stages};
   const WideTile<D> queries{shared + layout.stages, block_rows};
-  const int fetching = fetching_threads(plan);
   if (threadIdx.x == 0) {
     for (int k = 0; k < call.row_warps && call.key_warps > 1; ++k) {
       Arrivals{shared + layout.handed() + k * 8}.set_up((call.key_warps - 1) * warp_size);
     }
-    ring.set_up(fetching, call.row_warps + (narrow ? warp_size : 0));
+    ring.set_up(call.row_warps + (narrow ? warp_size : 0));
   }
   if (plan.is_packed() || plan.lengths.data != nullptr) after_earlier_work();
   Rows rows;
@@ -515,6 +492,12 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D, narrow) + 1) * warp
     begin = static_cast<int>(range.first);
     end = static_cast<int>(range.end);
   }
+  int from = 0;
+  if constexpr (parted) {
+    turn_to_places<keys>(plan, rows.s, begin, end);
+    from = begin;
+    begin = begin / keys * keys;
+  }
   const int busy = take_share(call.units, rows.rank, keys, begin, end);
   const bool exchanges = Memory::exchanges(D, true, call.units.split);
   const Exchange<D> exchange(call, rows, shared, layout, busy);
@@ -522,11 +505,8 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D, narrow) + 1) * warp
   __syncthreads();
   if (warp >= warps) {
     give_up_registers<tuning::fetching_registers(D, narrow)>();
-    const int thread = static_cast<int>(threadIdx.x) - warps * warp_size;
-    if (fetching > 1) {
-      fetch_segments<T>(call, rows, ring, queries, thread, begin, end);
-    } else if (warp == warps) {
-      if (is_chosen()) fetch(call, rows, ring, queries, begin, end);
+    if (warp == warps) {
+      if (is_chosen()) fetch<parted>(call, rows, ring, queries, begin, end);
     } else if constexpr (narrow) {
       attend_narrow<T, D, masked>(call, rows, ring, queries, shared, layout, warp - warps - 1, begin, end);
     }
@@ -534,7 +514,8 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D, narrow) + 1) * warp
     take_registers<tuning::warpgroup_registers(D, narrow)>();
     const int threads = warps * warp_size;
     if (exchanges) arrive_in_cluster();
-    Sight<keys> sight;
+    Sight<keys, parted> sight;
+    sight.from = from;
     if constexpr (masked) sight.prepare(plan, rows, block_rows, row_warp * warp_rows);
     after_earlier_work();
     let_next_begin();
