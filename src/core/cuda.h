@@ -36,6 +36,8 @@ struct FaultBox {
 #if defined(__CUDACC__)
 #include <cuda_runtime.h>
 
+#include <atomic>
+
 namespace robocache {
 
 // Throws where `code` is an error; says "fatal" where the process can make no more CUDA calls.
@@ -89,6 +91,21 @@ class CudaScratch {
   int device_;
   cudaStream_t stream_;
   void* data_ = nullptr;
+};
+
+// What is done once for each device, by whichever thread comes first; twice where two come at once.
+class OncePerDevice {
+ public:
+  template <class F>
+  void operator()(int device, const F& f) {
+    const std::uint64_t bit = std::uint64_t{1} << device % max_devices;
+    if ((done_.load(std::memory_order_relaxed) & bit) != 0) return;
+    f();
+    done_.fetch_or(bit, std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<std::uint64_t> done_{0};
 };
 
 // Launches a kernel of which every thread calls after_earlier_work(). On GPUs that can (Hopper and later) its blocks are

@@ -3,8 +3,6 @@
 
 #include <cuda.h>
 
-#include <atomic>
-
 #include "core/cuda.h"
 #include "ops/attention/plan.h"
 #include "ops/attention/tuning.h"
@@ -113,8 +111,10 @@ struct Memory {
   constexpr int arrivals() const { return narrow_sums() + narrow_bytes; }
   constexpr int bytes() const { return arrivals() + arrival_bytes; }
 
-  // One for each 16 rows: shares of keys are handed over there. Where the arrivals of an exchange would be: no block has both.
+  // One for each 16 rows: shares of keys are handed over there. And one for all that use the stages, where there are narrow rows.
+  // Where the arrivals of an exchange would be: no block has both.
   constexpr int handed() const { return exchange_arrivals(); }
+  constexpr int used() const { return exchange_arrivals() + most_parcels * 8; }
   constexpr int exchange_arrivals() const { return arrivals() + (4 * tuning::most_stages + 1) * 8; }
 
   static constexpr int most_parcels = 15;  // that come to a block
@@ -170,24 +170,23 @@ void run_backward_f16(const BackwardPlan& plan, const BackwardScratch& scratch, 
 void run_backward_f32(const BackwardPlan& plan, const BackwardScratch& scratch, FaultBox* box, int device,
                       cudaStream_t stream);
 
-// Lets a kernel have as much shared memory as there is, and clusters of 16; once for each kernel and device.
+// Lets a kernel have as much shared memory as there is, and clusters of 16.
 class Permits {
  public:
   void give(const void* kernel, int device) {
-    const std::uint64_t bit = std::uint64_t{1} << device % 64;
-    if ((given_.load(std::memory_order_relaxed) & bit) != 0) return;
-    const CudaMachine& machine = cuda_machine(device);
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, machine.shared_bytes),
-               "asking for shared memory");
-    if (machine.major >= 9) {
-      cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
-                 "asking for clusters");
-    }
-    given_.fetch_or(bit, std::memory_order_relaxed);
+    once_(device, [&] {
+      const CudaMachine& machine = cuda_machine(device);
+      cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, machine.shared_bytes),
+                 "asking for shared memory");
+      if (machine.major >= 9) {
+        cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+                   "asking for clusters");
+      }
+    });
   }
 
  private:
-  std::atomic<std::uint64_t> given_{0};
+  OncePerDevice once_;
 };
 
 // Launches a kernel over a grid that one launch can hold.

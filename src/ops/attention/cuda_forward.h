@@ -203,7 +203,13 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
     float factors[2];
     soften(scores, sums, scale, factors);
     sums.scale_by(factors);
-    if constexpr (masking == Masking::simple) wait_for_warps(1 + key_warp, call.row_warps);
+    if constexpr (masking == Masking::simple) {
+      if (call.row_warps > 1) {
+        wait_for_warps(1 + key_warp, call.row_warps);
+      } else {
+        __syncwarp();
+      }
+    }
     const WarpTile<D> value_tile(values_here.base);
 #pragma unroll
     for (int n = 0; n < keys / 16; ++n) {

@@ -210,7 +210,7 @@ __device__ void attend_narrow(const Call& call, const Rows& rows, const Ring<D, 
   const std::uint32_t here = left.sums + narrow_rows * left.pitch;
   const int step = handed_bytes(D / 16);
   if (share > 0) leave_for_lane(here + (share - 1) * step, sums.out, sums.most, sums.total);
-  let_warps_pass(used_barrier, summing + narrow_warps);
+  Arrivals{memory + layout.used()}.arrive();
   wait_for_warps(narrow_barrier, narrow_warps);
   if (share == 0) {
 #pragma unroll 1

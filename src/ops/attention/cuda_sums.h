@@ -269,8 +269,13 @@ __device__ void finish_rows(const Call& call, const Rows& rows, std::uint32_t me
   const bool alone = call.units.split == 1;
   finish(sums);
   if (call.key_warps == 1 && alone) return store_own<T>(call.plan, rows, warp_row, sums, call.aligned);
-  if constexpr (wide) {  // the stages have been used
-    wait_for_warps(narrow ? used_barrier : 0, threads / warp_size + (narrow ? narrow_warps : 0));
+  // The stages have been used.
+  if constexpr (narrow) {
+    const Arrivals used{memory + layout.used()};
+    used.arrive();
+    used.wait(0);
+  } else if constexpr (wide) {
+    wait_for_warps(0, threads / warp_size);
   } else {
     __syncthreads();
   }

@@ -725,9 +725,8 @@ __device__ void clear_rows(const StageTile<D, keys>& values, int first, int rows
 // clearing of values; or from 2 on, of warpgroups that begin their products in turn. Where some warps have narrow rows there are
 // at most two shares of keys, and these:
 constexpr int stage_barrier = 4;    // and on: values of a stage have been cleared
-constexpr int used_barrier = 14;    // all stages have been used
 constexpr int narrow_barrier = 15;  // of the warps with narrow rows
-static_assert(tuning::warpgroups(64, true) < stage_barrier && stage_barrier + tuning::most_stages <= used_barrier);
+static_assert(tuning::warpgroups(64, true) < stage_barrier && stage_barrier + tuning::most_stages <= narrow_barrier);
 
 // The warps with the same keys share that, and wait for each other before they read.
 __device__ void wait_for_warps(int barrier, int warps) {

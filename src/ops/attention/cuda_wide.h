@@ -476,6 +476,7 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D, narrow) + 1) * warp
     for (int k = 0; k < call.row_warps && call.key_warps > 1; ++k) {
       Arrivals{shared + layout.handed() + k * 8}.set_up((call.key_warps - 1) * warp_size);
     }
+    if constexpr (narrow) Arrivals{shared + layout.used()}.set_up((warps + narrow_warps) * warp_size);
     ring.set_up(call.row_warps + (narrow ? warp_size : 0));
   }
   if (plan.is_packed() || plan.lengths.data != nullptr) after_earlier_work();

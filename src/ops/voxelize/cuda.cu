@@ -568,20 +568,25 @@ class Runner {
     });
   }
 
+  static void ask(const void* kernel, cudaFuncAttribute attribute, int value) {
+    cuda_check(cudaFuncSetAttribute(kernel, attribute, value), "asking for shared memory");
+  }
+
   // Counts of so many points that it is worth asking whether they come in an order.
   void run_many() const {
-    // At most `most` bytes of any call: what is asked for holds for the calls of all threads.
-    const auto run = [&](const void* kernel, int blocks, int bytes, int most) {
-      cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
-                 "asking for shared memory");
+    static OncePerDevice once;
+    once(device_, [] {
+      constexpr auto most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+      ask(reinterpret_cast<const void*>(&voxelize_sort_kernel), most, sizeof(SortShared));
+      ask(reinterpret_cast<const void*>(&voxelize_bins_kernel), most, tuning::bin_most_rows * 32 * 4);
+    });
+    const auto run = [&](const void* kernel, int blocks, int bytes) {
       cuda_launch(kernel, blocks, bin_threads, static_cast<std::size_t>(bytes), &call_, device_, stream_,
                   name_of(call_.plan.operation));
     };
-    run(reinterpret_cast<const void*>(&voxelize_sort_kernel), call_.bins.sorters, sizeof(SortShared),
-        sizeof(SortShared));
+    run(reinterpret_cast<const void*>(&voxelize_sort_kernel), call_.bins.sorters, sizeof(SortShared));
     run_points<false>();
-    run(reinterpret_cast<const void*>(&voxelize_bins_kernel), call_.bins.counters, call_.bins.cells * 4,
-        tuning::bin_most_rows * 32 * 4);
+    run(reinterpret_cast<const void*>(&voxelize_bins_kernel), call_.bins.counters, call_.bins.cells * 4);
   }
 
   template <class F, int V>
@@ -625,16 +630,17 @@ class Runner {
     set_features<float, 4>();
     cuda_launch(reinterpret_cast<const void*>(&voxelize_feature_sort_kernel), call_.sums ? 2 * by.tiles : by.tiles,
                 tuning::feature_sort_threads, 0, &call_, device_, stream_, name_of(plan.operation));
-    const auto* const kernel =
-        plan.max == nullptr && plan.min == nullptr
-            ? reinterpret_cast<const void*>(&voxelize_feature_bins_kernel<true, false>)
-            : (call_.sums ? reinterpret_cast<const void*>(&voxelize_feature_bins_kernel<true, true>)
-                          : reinterpret_cast<const void*>(&voxelize_feature_bins_kernel<false, true>));
-    const auto ask = [&](cudaFuncAttribute attribute, int value) {  // the same for the calls of all threads
-      cuda_check(cudaFuncSetAttribute(kernel, attribute, value), "asking for shared memory");
-    };
-    ask(cudaFuncAttributeMaxDynamicSharedMemorySize, cuda_machine(device_).shared_bytes);
-    ask(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    const void* const kernels[] = {reinterpret_cast<const void*>(&voxelize_feature_bins_kernel<true, false>),
+                                   reinterpret_cast<const void*>(&voxelize_feature_bins_kernel<true, true>),
+                                   reinterpret_cast<const void*>(&voxelize_feature_bins_kernel<false, true>)};
+    static OncePerDevice once;
+    once(device_, [&] {
+      for (const void* const each : kernels) {
+        ask(each, cudaFuncAttributeMaxDynamicSharedMemorySize, cuda_machine(device_).shared_bytes);
+        ask(each, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+      }
+    });
+    const void* const kernel = kernels[plan.max == nullptr && plan.min == nullptr ? 0 : (call_.sums ? 1 : 2)];
     cuda_launch(kernel, feature_bin_count, tuning::threads, static_cast<std::size_t>(by.shared_bytes), &call_, device_,
                 stream_, name_of(plan.operation));
     run_heavy<float>();

@@ -5,7 +5,8 @@
 namespace robocache::voxelize_op::tuning {
 
 // Threads of a block, and points of a thread; of a count, 256 and 4 take 11.3, 256 and 8 15.2, 128 and 2 9.6. Of a point's neighbours
-// only those of a warp share an atomic.
+// only those of a warp share an atomic. Points dealt out to a bin of cells for each multiprocessor, without a fill and without an
+// atomic in L2, take 9.8 for 9.9, but in the order of a camera 12.9 for 6.9; to ask first which of them it is takes 1.4.
 inline constexpr int threads = 128;
 inline constexpr int points_per_thread = 2;
 
@@ -43,15 +44,16 @@ inline constexpr int chain_flight = 2;
 inline constexpr int longest_chain = 32;
 inline constexpr int heavy_span = 256;
 
-// Counts of points in no order: bins, how lines of cells are dealt out to them, threads of a block, points of a thread
-// that sorts, lines of a bin at most (64 KiB of counts), and blocks that a multiprocessor holds, as their shared memory
-// lets it; and blocks that put in points in an order and read some before they know whether they are. 8,000,000 points on
-// surfaces take 81.8, by atomics 145.6, and 10,000,000 uniform ones 91.0. Without points that are read ahead while others are
-// sorted, 83.2 and 91.6; where all blocks read early, an eighth of the points in vain, 86.6 and 99.5; where half as many do, 81.4
-// and 90.5, but then points of a camera 55.1 for 54.5. 2,048 bins or 1,184, all shared memory asked for, and the L2 told to fetch
-// the next tile were no faster. To ask whether points come in an order takes time: those of a camera took 56.5 for 54.1, of depth
-// images 47.1 for 45.5, of a lidar 45.1 for 42.5. So it is not asked for occupancy (of a camera 41.6 for 39.8). The fewest points
-// for which it is asked are not swept; 1,000,000 take 15 by atomics.
+// Counts of points in no order: bins, how lines of cells are dealt out to them, threads of a block, points of a thread that
+// sorts, lines of a bin at most (64 KiB of counts), and blocks that a multiprocessor holds, as their shared memory lets it;
+// and blocks that put in points in an order and read some before they know whether they are. 8,000,000 points on surfaces take
+// 81.8, by atomics 145.6, and 10,000,000 uniform ones 91.0. Without points that are read ahead while others are sorted, 83.2
+// and 91.6; where all blocks read early, an eighth of the points in vain, 86.6 and 99.5; where half as many do, 81.4 and 90.5,
+// but then points of a camera 55.1 for 54.5. 2,048 bins or 1,184, all shared memory asked for, the L2 told to fetch the next
+// tile, and ranks kept so that a point takes one atomic for two (83.6 for 82.8) were no faster. To ask whether points come in
+// an order takes time: those of a camera took 56.5 for 54.1, of depth images 47.1 for 45.5, of a lidar 45.1 for 42.5. So it is
+// not asked for occupancy (of a camera 41.6 for 39.8). The fewest points for which it is asked are not swept; 1,000,000 take
+// 15 by atomics.
 inline constexpr int bins = 1024;
 inline constexpr unsigned bin_mix = 397;
 inline constexpr int bin_threads = 512;
@@ -86,7 +88,7 @@ inline constexpr int feature_bin_cell_points = 32;
 inline constexpr int feature_bin_most_cells = 4'194'304;
 
 // Bytes that a thread fills and cells that it marks, the blocks that do either at most, and those for cells of many points:
-// a few to each multiprocessor, which loop. Not swept.
+// a few to each multiprocessor, which loop. 512 threads, or 16 bytes each, took longer.
 inline constexpr int fill_bytes = 64;
 inline constexpr int marks_per_thread = 8;
 inline constexpr int most_blocks = 4224;
