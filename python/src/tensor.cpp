@@ -169,7 +169,9 @@ Arrays::~Arrays() {
 bool Arrays::view(const Where& where, const char* argument, PyObject* array, Role role, TensorView& view) {
   const ArrayType type = array_type(array);
   if (type.library == Library::none) {
-    fail(ErrorKind::type, where, argument, " is of type ", type_name(array), "; ", accepted);
+    const bool is_list = PyList_Check(array) != 0 || PyTuple_Check(array) != 0;
+    fail(ErrorKind::type, where, argument, " is of type ", type_name(array), "; ", accepted,
+         is_list ? "; stack or concatenate makes one of a list" : "");
   }
   if (first_ == nullptr) {
     type_ = type;

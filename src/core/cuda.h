@@ -99,9 +99,9 @@ class OncePerDevice {
   template <class F>
   void operator()(int device, const F& f) {
     const std::uint64_t bit = std::uint64_t{1} << device % max_devices;
-    if ((done_.load(std::memory_order_relaxed) & bit) != 0) return;
+    if ((done_.load(std::memory_order_acquire) & bit) != 0) return;
     f();
-    done_.fetch_or(bit, std::memory_order_relaxed);
+    done_.fetch_or(bit, std::memory_order_release);
   }
 
  private:

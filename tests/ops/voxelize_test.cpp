@@ -554,7 +554,7 @@ TEST(Voxelize, CudaCountsManyPoints) {
       const std::int64_t point = k++ / 3;
       const auto size = static_cast<double>(shape[static_cast<std::size_t>(axis)]);
       if (random.chance(1) && random.chance(10)) return random.pick_of({not_a_number, infinity, -0.0, 1e30, size});
-      if (order == "a crowd" && point * 7 % 5 == 0) return 3.5;
+      if (order == "a crowd" && point % 5 == 0) return 3.5;
       if (order == "few cells") return random.real(3, 6);
       if (order != "along a curve") return random.real(-1, size + 1);
       return size * (0.5 + 0.5 * std::sin(static_cast<double>(point) * 1e-4 * static_cast<double>(axis + 1)));
@@ -563,10 +563,10 @@ TEST(Voxelize, CudaCountsManyPoints) {
       for (const double empty : {0.0, 7.0}) {
         layout.options.accumulate = accumulate;
         layout.options.empty = empty;
-        for (const std::string wanted : {"counts", "occupancy", "counts and occupancy", "bits and occupancy"}) {
+        for (const std::string wanted : {"counts", "occupancy", "counts and occupancy", "all"}) {
           layout.outputs.clear();
-          if (wanted[0] == 'c') layout.want(random, Reduction::count, DType::i32, shape);
-          if (wanted[0] == 'b' && empty == 0) {
+          if (wanted != "occupancy") layout.want(random, Reduction::count, DType::i32, shape);
+          if (wanted == "all" && empty == 0) {
             layout.want(random, Reduction::occupancy_bits, DType::u8, {shape[0], shape[1], 9});
           }
           if (wanted != "counts") layout.want(random, Reduction::occupancy, DType::u8, shape);

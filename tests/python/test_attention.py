@@ -163,7 +163,8 @@ def test_strides_and_canaries(order, dtype, backend):
     made = rc.attention(q, [k0, k1], [v0, v1], causal=True, out=out, backend=where)
     assert made is out
     if where == "cuda" and dtype != "float32":  # a kernel that reads element by element has other tiles
-        np.testing.assert_allclose(*(x.astype(np.float32) for x in (calling.to_numpy(out), expected)), atol=2**-7)
+        bound = 2**-10 if dtype == "float16" else 2**-7
+        np.testing.assert_allclose(*(x.astype(np.float32) for x in (calling.to_numpy(out), expected)), atol=bound)
     else:
         calling.assert_same_bytes(np.ascontiguousarray(calling.to_numpy(out)), expected, f"{order} {dtype}")
     untouched = calling.to_numpy(wholes[5]).astype(np.float64)

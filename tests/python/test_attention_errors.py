@@ -58,7 +58,11 @@ def test_options(error, parts, options):
     [
         (ValueError, ["attention: query_ranks without key_ranks"], {"query_rank": RANKS[0]}),
         (ValueError, ["attention: key_ranks without query_ranks"], {"key_rank": RANKS[1]}),
-        (ValueError, ["query_ranks has shape [5]", "[3] or [2, 3]"], {"query_rank": RANKS[1], "key_rank": RANKS[1]}),
+        (
+            ValueError,
+            ["query_ranks has shape [5]", "[3] or [2, 3]", "mask.last_queries(3)"],
+            {"query_rank": RANKS[1], "key_rank": RANKS[1]},
+        ),
         (ValueError, ["key_ranks has shape [3]", "[5] or [2, 5]"], {"query_rank": RANKS[0], "key_rank": RANKS[0]}),
         (TypeError, ["query_ranks is int64", "int32"], {"query_rank": RANKS[0].astype(int), "key_rank": RANKS[1]}),
         (ValueError, ["key_valid has shape [2, 4]", "[5] or [2, 5]"], {"key_valid": np.ones((2, 4), bool)}),
@@ -66,8 +70,9 @@ def test_options(error, parts, options):
         (TypeError, ["key_valid is float32"], {"key_valid": np.ones(5, np.float32)}),
         (ValueError, ["dense has shape [5, 3]", "[3, 5] or [2 or 1, 4 or 1, 3, 5]"], {"dense": np.ones((5, 3), bool)}),
         (ValueError, ["dense has shape [2, 2, 3, 5]"], {"dense": np.ones((2, 2, 3, 5), bool)}),
-        (ValueError, ["dense has shape [2, 3, 5]"], {"dense": np.ones((2, 3, 5), bool)}),
-        (TypeError, ["dense is float64"], {"dense": np.ones((3, 5))}),
+        (ValueError, ["dense has shape [2, 3, 5]", "mask[:, None]"], {"dense": np.ones((2, 3, 5), bool)}),
+        (ValueError, ["dense has shape [2, 5]", "Mask(key_valid=mask)"], {"dense": np.ones((2, 5), bool)}),
+        (TypeError, ["dense is float64", "nothing is added to scores"], {"dense": np.ones((3, 5))}),
         (TypeError, ["attention: mask.key_valid is of type list"], {"key_valid": [True] * 5}),
     ],
 )
@@ -105,6 +110,7 @@ def zeros(*shape: int, dtype: type = np.float32) -> np.ndarray:
         (ValueError, ["keys has shape [2, 2, 5, 64]", "head dim"], (Q, zeros(2, 2, 5, 64), zeros(2, 2, 5, 64))),
         (ValueError, ["keys has shape [3, 2, 5, 32]", "batch"], (Q, zeros(3, 2, 5, 32), zeros(3, 2, 5, 32))),
         (ValueError, ["queries have 4 heads and keys 3", "multiple"], (Q, zeros(2, 3, 5, 32), zeros(2, 3, 5, 32))),
+        (ValueError, ["queries have 3 heads and keys 5", 'layout="bqhd"'], [x.swapaxes(1, 2) for x in (Q, K, K)]),
         (ValueError, ["values has shape [2, 2, 6, 32]", "[2, 2, 5, 32]"], (Q, K, zeros(2, 2, 6, 32))),
         (ValueError, ["stride of 2 along the head dim", "contiguous"], (zeros(2, 4, 3, 64)[..., ::2], K, K)),
         (TypeError, ["attention: k is a list of 1 and v is of type numpy.ndarray", "equally many"], (Q, [K], K)),

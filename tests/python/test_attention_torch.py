@@ -577,6 +577,17 @@ def test_shapes_of_policies_on_cuda(number, cuda):
     assert torch.equal(case.ours(rc, inputs)(), ours), "another run"
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("head_dim", "sizes"), [(64, (700, 0, 500)), (128, (2000, 2096)), (256, (0, 700, 500))])
+def test_segments_of_many_tiles_on_cuda(head_dim, sizes, causal, cuda):
+    """So many that all stages of a ring are used again; of head dim 128 by long tiles."""
+    generator = torch.Generator("cuda").manual_seed(3)
+    shapes = ((4, 16, places, head_dim) for places in (200, sum(sizes), sum(sizes)))
+    q, k, v = (torch.randn(shape, device="cuda", generator=generator).bfloat16() for shape in shapes)
+    made = rc.attention(q, list(k.split(sizes, 2)), list(v.split(sizes, 2)), causal=causal)
+    torch.testing.assert_close(made, rc.attention(q, k, v, causal=causal), atol=2**-8, rtol=2**-7)
+
+
 def test_cuda_graph(cuda):
     arrays = qkv(dtype=torch.bfloat16, device="cuda", width=64)
     other = qkv(dtype=torch.bfloat16, device="cuda", width=64, seed=9)

@@ -187,8 +187,12 @@ class Planner {
     }
     plan_.segment_count = static_cast<int>(count);
     if (plan_.kv_heads == 0 ? plan_.heads != 0 : plan_.heads % plan_.kv_heads != 0) {
+      const auto fits = [&](std::size_t k) {
+        return first.shape[k] > 0 && call_.queries.shape[k] % first.shape[k] == 0;
+      };
       fail(ErrorKind::value, "queries have ", plan_.heads, " heads and keys ", plan_.kv_heads,
-           "; the heads of queries must be a multiple of those of keys");
+           "; the heads of queries must be a multiple of those of keys",
+           !packed_ && fits(2) ? R"(; where heads come after places, layout="bqhd" says so in Python)" : "");
     }
   }
 
@@ -196,7 +200,8 @@ class Planner {
     if (!call_.lengths) return;
     if (packed_) fail(ErrorKind::value, "lengths are for padded sequences; packed ones have offsets");
     if (plan_.segment_count != 1) {
-      fail(ErrorKind::value, "lengths are of one segment, and there are ", plan_.segment_count);
+      fail(ErrorKind::value, "lengths are of one segment, and there are ", plan_.segment_count,
+           "; a mask's key_valid tells which keys of several are real");
     }
     plan_.lengths = integers("lengths", call_.lengths);
     if (call_.lengths.shape[0] != plan_.batch) {
@@ -221,18 +226,23 @@ class Planner {
     check_device(speaker_, what, view, device(), "queries");
     const bool each = !packed_ && view.rank == 2;
     if ((view.rank != 1 && !each) || view.shape[each ? 1 : 0] != places || (each && view.shape[0] != plan_.batch)) {
+      const bool of_all = places != plan_.keys && view.shape[each ? 1 : 0] == plan_.keys;
       fail(ErrorKind::value, what, " has shape ", shape_text(view), "; expected [", places, "]",
-           packed_ ? "" : concat(" or [", plan_.batch, ", ", places, "]"));
+           packed_ ? "" : concat(" or [", plan_.batch, ", ", places, "]"),
+           of_all ? concat("; in Python mask.last_queries(", places, ") leaves out those of other tokens") : "");
     }
     return {view.data, each ? view.strides[0] : 0, view.strides[each ? 1 : 0]};
   }
   PerPlace ranks(const char* what, const TensorView& view, std::int64_t places) const {
-    if (view.dtype != DType::i32) fail(ErrorKind::type, what, " is ", name_of(view.dtype), "; it must be int32");
+    if (view.dtype != DType::i32) {
+      fail(ErrorKind::type, what, " is ", name_of(view.dtype), "; it must be int32, as .astype or .to make it");
+    }
     return per_place(what, view, places);
   }
   void check_flags(const char* what, const TensorView& view) const {
     if (view.dtype == DType::boolean || view.dtype == DType::u8) return;
-    fail(ErrorKind::type, what, " is ", name_of(view.dtype), "; it must be bool or uint8");
+    fail(ErrorKind::type, what, " is ", name_of(view.dtype),
+         "; it must be bool or uint8, true where a key is seen: nothing is added to scores");
   }
 
   std::int64_t side(const char* what, std::int64_t keys) const {
@@ -268,8 +278,14 @@ class Planner {
     const std::size_t query = view.rank == 4 ? 2 : 0;
     if ((view.rank != 2 && view.rank != 4) || view.shape[query] != plan_.queries ||
         view.shape[query + 1] != plan_.keys || (query > 0 && !(fits(0, plan_.batch) && fits(1, plan_.heads)))) {
+      const auto or_one = [](std::int64_t size) { return size == 1 ? std::string("1") : concat(size, " or 1"); };
+      const bool no_heads = view.rank == 3 && view.shape[1] == plan_.queries && view.shape[2] == plan_.keys;
+      const bool of_keys = view.rank == 2 && view.shape[0] == plan_.batch && view.shape[1] == plan_.keys;
       fail(ErrorKind::value, "dense has shape ", shape_text(view), "; expected [", plan_.queries, ", ", plan_.keys,
-           "] or [", plan_.batch, " or 1, ", plan_.heads, " or 1, ", plan_.queries, ", ", plan_.keys, "]");
+           "] or [", or_one(plan_.batch), ", ", or_one(plan_.heads), ", ", plan_.queries, ", ", plan_.keys, "]",
+           no_heads  ? "; mask[:, None] has a dimension for heads"
+           : of_keys ? "; which keys are real tells key_valid: Mask(key_valid=mask)"
+                     : "");
     }
     plan_.dense = static_cast<const std::uint8_t*>(view.data);
     if (query > 0) {

@@ -136,7 +136,7 @@ std::optional<double> cost_of(const Shape& shape, Cut& cut) {
     cut.stages = static_cast<int>(std::min<std::int64_t>(wanted, tuning::most_stages));
     while (cut.stages > cut.key_warps && bytes_with(cut.stages) > limit) --cut.stages;
     // Stages that are used again must come back to the same warps: others may look at them a turn too early, when a
-    // barrier's parity is that of the turn before. And with one more than there are shares keys come while others are used.
+    // barrier's parity is that of the turn before. One more than there are shares, so that keys come while others are used.
     if (stages_for(places, keys) > cut.stages) {
       const int turn = std::lcm(cut.key_warps, cut.narrow ? narrow_warps : 1);
       cut.stages -= cut.stages % turn;

@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(tuning::max_warps(D) * warp_size)
       if (call.row_warps > 1) {
         wait_for_warps(1 + key_warp, call.row_warps);
       } else {
-        __syncwarp();
+        __syncwarp();  // a barrier of one warp is none that racecheck knows
       }
     }
     const WarpTile<D> value_tile(values_here.base);

@@ -274,6 +274,7 @@ __device__ void finish_rows(const Call& call, const Rows& rows, std::uint32_t me
     const Arrivals used{memory + layout.used()};
     used.arrive();
     used.wait(0);
+    __syncwarp();
   } else if constexpr (wide) {
     wait_for_warps(0, threads / warp_size);
   } else {
@@ -290,6 +291,7 @@ __device__ void finish_rows(const Call& call, const Rows& rows, std::uint32_t me
         handed.arrive();
       } else {
         handed.wait(0);
+        __syncwarp();
       }
     } else {
       __syncthreads();

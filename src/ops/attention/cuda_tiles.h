@@ -602,7 +602,7 @@ template <int keys>
 struct Span {
   int segment = 0;
   int begin = 0, count = 0;  // its first place, and keys
-  int first = 0;             // the first of them
+  int first = 0;             // which of all keys its first is
 
   __device__ explicit Span(const Sequence& s) : count(static_cast<int>(s.cached)) {}
   __device__ int end() const { return begin + count; }
@@ -834,7 +834,8 @@ __device__ __noinline__ void clear_uncovered(const Plan& plan, const Vectors& ve
   }
 }
 
-// New keys and values into the cache, behind what it holds; nobody here reads them there.
+// New keys and values into the cache, behind what it holds; nobody here reads them there, but that the copy engine may take some
+// along in the cache's last tile, which nobody sees.
 // So many threads of `split` blocks share the work. Apart, for the others not to be made slower by it.
 template <class T>
 __device__ __noinline__ void append_to(const Plan& plan, std::int64_t sequence, std::int64_t cached, int kv_head,

@@ -56,6 +56,7 @@ __device__ void fetch(const Call& call, const Rows& rows, const Ring<D, keys>& r
     ring.queries().expect(Stage::blocks * queries.block_bytes());
   }
   for (int k = span.segment; k < (parted ? plan.segment_count : 1) && tiles > 0; ++k) {
+    if (parted && plan.segments[k].count == 0) continue;
     bring_near(call.maps[k][0]);
     bring_near(call.maps[k][1]);
   }
@@ -77,7 +78,7 @@ __device__ void fetch(const Call& call, const Rows& rows, const Ring<D, keys>& r
 
 #if ROBOCACHE_WARPGROUPS
 
-// What a warp knows of which of its rows sees which of the keys that it is at.
+// What a warp knows of which of its rows sees which of the keys that it is at. parted: by their places (Span).
 template <int keys, bool parted>
 struct Sight {
   static constexpr int words = keys / warp_size;
@@ -86,9 +87,9 @@ struct Sight {
   int any_from = 0, any_to = 0;    // or any of the warpgroup,
   std::int32_t least = most_rank;  // and that all see by their rank
   std::int32_t most = most_rank;   // the most that any row of the block has
-  int zeros_from = 0;              // of one segment: from there on there are zeros instead of keys
-  int from = 0;                    // of several: the first that any row of the block sees by its position
-  KeyView next[words];             // of keys lane, lane + 32 and so on
+  int zeros_from = 0;   // from there on there are zeros instead of keys, but behind a cache there may be anything
+  int from = 0;         // of several: the first that any row of the block sees by its position
+  KeyView next[words];  // of keys lane, lane + 32 and so on
   std::int32_t here[words] = {};
   const std::int32_t* ranks = nullptr;  // of the sequence's keys, and whether they are valid
   const std::uint8_t* valid = nullptr;
@@ -183,7 +184,10 @@ struct Sight {
   __device__ void find_unseen(const Plan& plan, const Sequence& s, unsigned (&unseen)[words], int first) const {
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
     int zeros = zeros_from;
-    if (parted && plan.lengths.data == nullptr) zeros = span_at<keys>(plan, s, first).end();
+    if constexpr (parted) {
+      const Span<keys> span = span_at<keys>(plan, s, first);
+      if (span.segment > 0 || plan.lengths.data == nullptr) zeros = span.end();
+    }
 #pragma unroll
     for (int k = 0; k < words; ++k) {
       unseen[k] = __ballot_sync(whole_warp, here[k] > most && first + lane + k * warp_size < zeros);
@@ -458,6 +462,7 @@ __device__ void sum_keys(const Call& call, const Rows& rows, const Ring<D, keys>
 template <class T, int D, bool masked, int keys = tuning::keys(D, true), bool narrow = false, bool parted = false>
 __global__ void __launch_bounds__(4 * (tuning::warpgroups(D, narrow) + 1) * warp_size, 1)
     attention_wide_kernel(const __grid_constant__ Call call) {
+  static_assert(!parted || (masked && !narrow));
 #if ROBOCACHE_WARPGROUPS  // it is launched nowhere else
   extern __shared__ __align__(1024) unsigned char memory[];
   const Plan& plan = call.plan;

@@ -151,8 +151,8 @@ std::string describe_cpu(const Plan& plan) {
   std::string text = concat("cpu: ", simd_target(), ", ", plan.batch * plan.kv_heads, " key heads x ", tiling.tiles,
                             " tiles of ", tiling.rows, " rows");
   if (tiling.splits > 1) {
-    text +=
-        concat(" x ", tiling.splits, " splits of ", tiling.split_keys, " keys: there are too few tiles for threads");
+    text += concat(" x ", tiling.splits, " splits of ", tiling.split_keys,
+                   " keys: so few tiles would leave many threads idle, however many there are here");
   }
   return text;
 }
