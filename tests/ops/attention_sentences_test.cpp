@@ -83,7 +83,8 @@ TEST_F(AttentionSentences, Vectors) {
   EXPECT_EQ(said(), "attention: values has shape [2, 2, 4, 32]; expected [2, 2, 5, 32], as keys has");
   call.segments = {{vectors(k, 3, 1), vectors(v, 3, 1)}};
   EXPECT_EQ(said(),
-            "attention: queries have 4 heads and keys 3; the heads of queries must be a multiple of those of keys");
+            "attention: queries have 4 heads and keys 3; the heads of queries must be a multiple of those of keys; "
+            "where heads come after places, layout=\"bqhd\" says so in Python");
   call.segments = {good.segments[0], {vectors(k, 1, 5), vectors(v, 1, 5)}};
   EXPECT_EQ(said(), "attention: segments[1].keys has 1 heads and the keys before it 2; all segments must have as many");
   call.segments = {{TensorView::contiguous(k, DType::f32, {1, 2, 5, 32}), good.segments[0].values}};
@@ -141,19 +142,19 @@ TEST_F(AttentionSentences, Masks) {
   call.mask = {.query_ranks = ints(4), .key_ranks = ints(5)};
   EXPECT_EQ(said(), "attention: query_ranks has shape [4]; expected [3] or [2, 3]");
   call.mask = {.query_ranks = ints(3), .key_ranks = TensorView::contiguous(lengths, DType::i64, {5})};
-  EXPECT_EQ(said(), "attention: key_ranks is int64; it must be int32");
+  EXPECT_EQ(said(), "attention: key_ranks is int64; it must be int32, as .astype or .to make it");
   call.mask = {.key_valid = bools({4})};
   EXPECT_EQ(said(), "attention: key_valid has shape [4]; expected [5] or [2, 5]");
   call.mask = {.key_valid = bools({1, 5})};
   EXPECT_EQ(said(), "attention: key_valid has shape [1, 5]; expected [5] or [2, 5]");
   call.mask = {.key_valid = ints(5)};
-  EXPECT_EQ(said(), "attention: key_valid is int32; it must be bool or uint8");
+  EXPECT_EQ(said(), "attention: key_valid is int32; it must be bool or uint8, true where a key is seen");
   call.mask = {.dense = bools({5, 3})};
   EXPECT_EQ(said(), "attention: dense has shape [5, 3]; expected [3, 5] or [2 or 1, 4 or 1, 3, 5]");
   call.mask = {.dense = bools({2, 2, 3, 5})};
   EXPECT_EQ(said(), "attention: dense has shape [2, 2, 3, 5]; expected [3, 5] or [2 or 1, 4 or 1, 3, 5]");
   call.mask = {.dense = TensorView::contiguous(q, DType::f32, {3, 5})};
-  EXPECT_EQ(said(), "attention: dense is float32; it must be bool or uint8");
+  EXPECT_EQ(said(), "attention: dense is float32; it must be bool or uint8, true where a key is seen");
 }
 
 TEST_F(AttentionSentences, PackedSequences) {
@@ -210,7 +211,9 @@ TEST_F(AttentionSentences, Caches) {
             "attention: lengths[0] = -1 is outside 0..5, the keys that the cache has room for, less those that are "
             "appended");
   call.segments.push_back(call.segments[0]);
-  EXPECT_EQ(said(), "attention: lengths are of one segment, and there are 2");
+  EXPECT_EQ(said(),
+            "attention: lengths are of one segment, and there are 2; a mask's key_valid tells which keys of several "
+            "are real");
 }
 
 TEST_F(AttentionSentences, Outputs) {

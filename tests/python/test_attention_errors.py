@@ -72,7 +72,7 @@ def test_options(error, parts, options):
         (ValueError, ["dense has shape [2, 2, 3, 5]"], {"dense": np.ones((2, 2, 3, 5), bool)}),
         (ValueError, ["dense has shape [2, 3, 5]", "mask[:, None]"], {"dense": np.ones((2, 3, 5), bool)}),
         (ValueError, ["dense has shape [2, 5]", "Mask(key_valid=mask)"], {"dense": np.ones((2, 5), bool)}),
-        (TypeError, ["dense is float64", "nothing is added to scores"], {"dense": np.ones((3, 5))}),
+        (TypeError, ["dense is float64", "true where a key is seen"], {"dense": np.ones((3, 5))}),
         (TypeError, ["attention: mask.key_valid is of type list"], {"key_valid": [True] * 5}),
     ],
 )

@@ -241,8 +241,7 @@ class Planner {
   }
   void check_flags(const char* what, const TensorView& view) const {
     if (view.dtype == DType::boolean || view.dtype == DType::u8) return;
-    fail(ErrorKind::type, what, " is ", name_of(view.dtype),
-         "; it must be bool or uint8, true where a key is seen: nothing is added to scores");
+    fail(ErrorKind::type, what, " is ", name_of(view.dtype), "; it must be bool or uint8, true where a key is seen");
   }
 
   std::int64_t side(const char* what, std::int64_t keys) const {

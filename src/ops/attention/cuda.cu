@@ -131,13 +131,13 @@ std::optional<double> cost_of(const Shape& shape, Cut& cut) {
   if (cut.wide) {
     constexpr int of_each_block = 1024;  // that the machine keeps
     const int limit = (machine.shared_bytes + of_each_block) / room - of_each_block;
-    const std::int64_t places = shape.most_keys + (shape.segments - 1) * std::int64_t{keys - 1};  // Span
-    const std::int64_t wanted = std::max<std::int64_t>(stages_for(places, keys), cut.key_warps);
+    const std::int64_t spots = shape.most_keys + (shape.segments - 1) * std::int64_t{keys - 1};  // of all keys (Span)
+    const std::int64_t wanted = std::max<std::int64_t>(stages_for(spots, keys), cut.key_warps);
     cut.stages = static_cast<int>(std::min<std::int64_t>(wanted, tuning::most_stages));
     while (cut.stages > cut.key_warps && bytes_with(cut.stages) > limit) --cut.stages;
     // Stages that are used again must come back to the same warps: others may look at them a turn too early, when a
     // barrier's parity is that of the turn before. One more than there are shares, so that keys come while others are used.
-    if (stages_for(places, keys) > cut.stages) {
+    if (stages_for(spots, keys) > cut.stages) {
       const int turn = std::lcm(cut.key_warps, cut.narrow ? narrow_warps : 1);
       cut.stages -= cut.stages % turn;
       if (cut.stages <= cut.key_warps) return {};

@@ -596,12 +596,12 @@ __device__ KeyRange keys_for(const Plan& plan, const Rows& rows, int block_rows)
   return {keys_in_window(plan, rows.s, rows.query(0)).first, keys_in_window(plan, rows.s, rows.query(last_row)).end};
 }
 
-// Where warpgroups have the keys of a segment. Places of keys are their numbers, but that each segment begins with a tile of its
-// own, so that no tile is of two: behind the last key of one there may be places without.
+// Where warpgroups have the keys of a segment. Spots of keys are their numbers, but that each segment begins with a tile of its own,
+// so that no tile is of two: behind the last key of one there may be spots without.
 template <int keys>
 struct Span {
   int segment = 0;
-  int begin = 0, count = 0;  // its first place, and keys
+  int begin = 0, count = 0;  // its first spot, and keys
   int first = 0;             // which of all keys its first is
 
   __device__ explicit Span(const Sequence& s) : count(static_cast<int>(s.cached)) {}
@@ -612,28 +612,28 @@ struct Span {
     first += count;
     count = static_cast<int>(plan.segments[++segment].count);
   }
-  __device__ void go_to_place(const Plan& plan, int place) {
-    while (segment + 1 < plan.segment_count && place >= next()) go_on(plan);
+  __device__ void go_to_spot(const Plan& plan, int spot) {
+    while (segment + 1 < plan.segment_count && spot >= next()) go_on(plan);
   }
 };
 template <int keys>
-__device__ Span<keys> span_at(const Plan& plan, const Sequence& s, int place) {
+__device__ Span<keys> span_at(const Plan& plan, const Sequence& s, int spot) {
   Span<keys> span(s);
-  span.go_to_place(plan, place);
+  span.go_to_spot(plan, spot);
   return span;
 }
 template <int keys>
-__device__ int place_of_key(const Plan& plan, const Sequence& s, int key) {
+__device__ int spot_of_key(const Plan& plan, const Sequence& s, int key) {
   Span<keys> span(s);
   while (span.segment + 1 < plan.segment_count && key >= span.first + span.count) span.go_on(plan);
   return span.begin + key - span.first;
 }
 // Of keys [first, end).
 template <int keys>
-__device__ void turn_to_places(const Plan& plan, const Sequence& s, int& first, int& end) {
+__device__ void turn_to_spots(const Plan& plan, const Sequence& s, int& first, int& end) {
   if (first >= end) return;
-  first = place_of_key<keys>(plan, s, first);
-  end = place_of_key<keys>(plan, s, end - 1) + 1;
+  first = spot_of_key<keys>(plan, s, first);
+  end = spot_of_key<keys>(plan, s, end - 1) + 1;
 }
 
 // What a query needs to know of itself.

@@ -37,7 +37,7 @@ __device__ void fetch(const Call& call, const Rows& rows, const Ring<D, keys>& r
   const int copies = Memory::tile_copies(plan.head_dim);
   const auto sequence = static_cast<int>(plan.is_packed() ? 0 : rows.s.number);
   Span<keys> span(rows.s);
-  if constexpr (parted) span.go_to_place(plan, begin);
+  if constexpr (parted) span.go_to_spot(plan, begin);
   int row = static_cast<int>(rows.s.first_key) + begin - span.begin;
   int tiles = max(end - begin + Stage::keys - 1, 0) / Stage::keys;
   Turn turn;
@@ -78,7 +78,7 @@ __device__ void fetch(const Call& call, const Rows& rows, const Ring<D, keys>& r
 
 #if ROBOCACHE_WARPGROUPS
 
-// What a warp knows of which of its rows sees which of the keys that it is at. parted: by their places (Span).
+// What a warp knows of which of its rows sees which of the keys that it is at. parted: by their spots (Span).
 template <int keys, bool parted>
 struct Sight {
   static constexpr int words = keys / warp_size;
@@ -122,13 +122,13 @@ struct Sight {
     const KeyRange range = own.exists(0) ? keys_for(plan, own, 64) : KeyRange{};
     any_from = uniform(static_cast<int>(range.first));
     any_to = uniform(static_cast<int>(range.end));
-    if constexpr (parted) turn_to_places<keys>(plan, rows.s, any_from, any_to);
+    if constexpr (parted) turn_to_spots<keys>(plan, rows.s, any_from, any_to);
     any_to = min(any_to, end);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = warp_row + lane / 4 + 8 * half;
       views[half] = query_view(plan, rows, row);
-      if constexpr (parted) turn_to_places<keys>(plan, rows.s, views[half].first, views[half].end);
+      if constexpr (parted) turn_to_spots<keys>(plan, rows.s, views[half].first, views[half].end);
       views[half].end = min(views[half].end, end);
       if (!rows.exists(row)) continue;
       all_from = max(all_from, views[half].first);
@@ -160,7 +160,7 @@ struct Sight {
   // Asks for what the next keys are like.
   __device__ void look_at(const Plan& plan, const Sequence& s, int first, int end) {
     const auto lane = static_cast<int>(threadIdx.x % warp_size);
-    int before = 0;  // places that have no key
+    int before = 0;  // spots that have no key
     if constexpr (parted) {
       const Span<keys> span = span_at<keys>(plan, s, first);
       before = span.begin - span.first;
@@ -168,10 +168,10 @@ struct Sight {
     }
 #pragma unroll
     for (int k = 0; k < words; ++k) {
-      const int place = first + lane + k * warp_size;
-      const int j = place - before;
+      const int spot = first + lane + k * warp_size;
+      const int j = spot - before;
       next[k] = KeyView();
-      if (place >= end || (parted && place < from)) continue;
+      if (spot >= end || (parted && spot < from)) continue;
       next[k].valid = valid == nullptr ? 1 : valid[j * plan.key_valid.row];
       if (ranks != nullptr) next[k].rank = ranks[j * plan.key_ranks.row];
     }
@@ -500,7 +500,7 @@ __global__ void __launch_bounds__(4 * (tuning::warpgroups(D, narrow) + 1) * warp
   }
   int from = 0;
   if constexpr (parted) {
-    turn_to_places<keys>(plan, rows.s, begin, end);
+    turn_to_spots<keys>(plan, rows.s, begin, end);
     from = begin;
     begin = begin / keys * keys;
   }
