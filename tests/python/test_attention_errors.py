@@ -89,7 +89,7 @@ def zeros(*shape: int, dtype: type = np.float32) -> np.ndarray:
 @pytest.mark.parametrize(
     ("error", "parts", "arrays"),
     [
-        (TypeError, ["attention: q is of type list"], ([1, 2], K, K)),
+        (TypeError, ["attention: q is of type list", "stack or concatenate"], ([1, 2], K, K)),
         (TypeError, ["attention: q is None"], (None, K, K)),
         (
             TypeError,

@@ -187,12 +187,10 @@ class Planner {
     }
     plan_.segment_count = static_cast<int>(count);
     if (plan_.kv_heads == 0 ? plan_.heads != 0 : plan_.heads % plan_.kv_heads != 0) {
-      const auto fits = [&](std::size_t k) {
-        return first.shape[k] > 0 && call_.queries.shape[k] % first.shape[k] == 0;
-      };
+      const bool heads_fit = !packed_ && first.shape[2] > 0 && call_.queries.shape[2] % first.shape[2] == 0;
       fail(ErrorKind::value, "queries have ", plan_.heads, " heads and keys ", plan_.kv_heads,
            "; the heads of queries must be a multiple of those of keys",
-           !packed_ && fits(2) ? R"(; where heads come after places, layout="bqhd" says so in Python)" : "");
+           heads_fit ? R"(; where heads come after places, layout="bqhd" says so in Python)" : "");
     }
   }
 

@@ -17,7 +17,7 @@ int most_clusters(int device, int split) {
   std::atomic<int>& answer = known[device][split];
   if (const int clusters = answer.load(std::memory_order_relaxed)) return clusters - 1;
   constexpr auto* kernel = &attention_kernel<bf16, 64, Masking::none>;
-  Permits().give(reinterpret_cast<const void*>(kernel), device);
+  permit(reinterpret_cast<const void*>(kernel), device);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim.x = static_cast<unsigned>(split);

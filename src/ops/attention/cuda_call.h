@@ -171,33 +171,24 @@ void run_backward_f32(const BackwardPlan& plan, const BackwardScratch& scratch, 
                       cudaStream_t stream);
 
 // Lets a kernel have as much shared memory as there is, and clusters of 16.
-class Permits {
- public:
-  void give(const void* kernel, int device) {
-    once_(device, [&] {
-      const CudaMachine& machine = cuda_machine(device);
-      cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, machine.shared_bytes),
-                 "asking for shared memory");
-      if (machine.major >= 9) {
-        cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
-                   "asking for clusters");
-      }
-    });
+inline void permit(const void* kernel, int device) {
+  const CudaMachine& machine = cuda_machine(device);
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, machine.shared_bytes),
+             "asking for shared memory");
+  if (machine.major >= 9) {
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "asking for clusters");
   }
-
- private:
-  OncePerDevice once_;
-};
+}
 
 // Launches a kernel over a grid that one launch can hold.
 template <auto kernel, class Call>
 void launch(std::int64_t blocks, int threads, int shared_bytes, Call& call, int device, cudaStream_t stream,
             int cluster = 1) {
-  static Permits permits;
+  static OncePerDevice once;
   if (blocks == 0) return;
   if (blocks >= std::int64_t{1} << 31) throw Error(ErrorKind::value, "attention: too many queries for one launch");
   const auto* const address = reinterpret_cast<const void*>(kernel);
-  permits.give(address, device);
+  once(device, [&] { permit(address, device); });
   cuda_launch(address, blocks, threads, static_cast<std::size_t>(shared_bytes), &call, device, stream, "attention",
               cluster);
 }

@@ -537,6 +537,8 @@ class KeySource {
     }
     return true;
   }
+
+ private:
   // Whether they all lie in one segment, and where 16 bytes can be read at a time. Calls go forwards.
   __device__ bool is_plain(int first, int left) {
     while (first >= end_ && segment_ + 1 < plan_.segment_count) {
@@ -547,8 +549,6 @@ class KeySource {
     }
     return aligned_ && first + left <= end_;
   }
-
- private:
   __device__ void set() {
     const Segment& segment = plan_.segments[segment_];
     const std::int64_t place = (segment_ == 0 ? s_.first_key : 0) + copier_.first;
