@@ -28,10 +28,15 @@ struct McapRecording::State {
   std::string name;
   TimeSource time;
   std::int64_t most;  // bytes that decoders may take, all together: 4 times the file and 128 MiB
+  std::int64_t most_parsed;  // bytes of schemas that are parsed, all topics together: 4 times the file and 64 MiB
   mcap::Reader reader;
 
   State(Bytes bytes, TimeSource source)
-      : name(bytes.name), time(source), most(4 * bytes.size + (std::int64_t{128} << 20)), reader(std::move(bytes)) {}
+      : name(bytes.name),
+        time(source),
+        most(4 * bytes.size + (std::int64_t{128} << 20)),
+        most_parsed(4 * bytes.size + (std::int64_t{64} << 20)),
+        reader(std::move(bytes)) {}
 };
 
 struct McapBatches::State {
@@ -54,7 +59,7 @@ struct McapBatches::State {
   std::map<std::string, const Source*, std::less<>> owners{};  // of streams
   std::deque<StreamBatch> ready{};
   std::vector<Problem> problems{};
-  std::int64_t held = 0, footprints = 0;
+  std::int64_t held = 0, footprints = 0, parsed = 0;
   bool is_over = false;
 
   State(McapRecording::State& of, mcap::Messages selected) : recording(of), messages(std::move(selected)) {}
@@ -90,6 +95,11 @@ struct McapBatches::State {
       if (is_second) {
         throw Error(ErrorKind::file, concat(quote(channel.topic), ": has messages of more than one type; those of ",
                                             quote(schema->name), " are left out"));
+      }
+      parsed += std::ssize(schema->data);
+      if (parsed > recording.most_parsed) {
+        throw Error(ErrorKind::file, concat(quote(channel.topic), ": is left out: the schemas of all topics together ",
+                                            "have more than ", recording.most_parsed, " bytes"));
       }
       source.decoder.emplace(Schema{schema->name, schema->encoding, schema->data}, channel.message_encoding,
                              channel.topic, recording.time);
