@@ -7,13 +7,13 @@
     mapping     {"joints": "/robot/q", "hand": {"values": "/hand/pose", "times": "/hand/t", "arrivals": "/hand/seen",
                 "unit": "us", "channels": [...], "method": "hold", "rate": 100}}; without times, `rate` is needed
 
-Times: floats are seconds. Integers are in the `unit` of the mapping ("s", "ms", "us", "ns"); without one the first that is
-not 0 tells the unit of all, as in JSON messages: 1e9 to 4e9 (2001 to 2096), or that times 1e3, 1e6, 1e9, is s, ms, us, ns
-since 1970; else they count from elsewhere, and are ns where it is 1e6 or more, and s. `notes` say where they are not ns,
-and which rate was assumed where the file states none.
+Times: floats are seconds. Integers are in the `unit` of the mapping ("s", "ms", "us", "ns"). Without one the first that
+is not 0 tells the unit of all, as in JSON messages: 1e9 to 4e9 (2001 to 2096), or that times 1e3, 1e6, 1e9, is s, ms, us,
+ns since 1970. Others count from elsewhere and are nanoseconds, as integers are everywhere. `notes` say where they are
+taken as something else or look like it, and which rate was assumed where the file states none.
 
-A data set may hold at most 1,032 times the bytes of its file (what deflate reaches) and 64 MiB: a larger one is left out,
-since a few bytes can claim terabytes.
+A data set may hold at most 1,032 times the bytes of its file (what deflate reaches) and 64 MiB. A larger one is left
+out, since a few bytes can claim terabytes.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ ALOHA_RATE = 50.0  # its DT is 0.02 s
 ROBOMIMIC_RATE = 20.0  # robosuite's default control_freq
 MAPPING_KEYS = ("values", "times", "arrivals", "unit", "channels", "method", "rate")
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # nanoseconds
+SHORTEST_STEP = 1000  # nanoseconds between samples: integers closer than that are hardly nanoseconds
 DEEPEST = 32  # groups within groups; soft links to soft links
 MOST_EXPANDED = 1032  # times the file's size: what deflate can reach
 
@@ -282,8 +283,9 @@ class Hdf5Source(Source):
     def _from_integers(self, where: str, raw: Array, unit: str | None) -> NDArray[np.int64]:
         if unit is None:
             unit = unit_of(int(raw[np.argmax(raw != 0)]) if raw.any() else 0)
-            note = f"{where}: integer times taken as {unit}; a mapping with unit= says otherwise"
-            if unit != "ns" and note not in self.notes:
+            step = float(np.median(np.diff(raw.astype(np.float64)))) if raw.size > 1 else 0.0
+            note = f"{where}: integer times are taken as {unit}; a mapping with a unit says otherwise"
+            if (unit != "ns" or 0 < step < SHORTEST_STEP) and note not in self.notes:
                 self.notes.append(note)
         most = 2**62 // UNITS[unit]
         if raw.size and (int(raw.min()) <= -most or int(raw.max()) >= most):
@@ -367,10 +369,10 @@ def even_times(place: Place, samples: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def unit_of(first: int) -> str:
     """The unit of integer times by the first that is not 0."""
-    for unit, nanoseconds in UNITS.items():
-        if 10**18 <= abs(first) * nanoseconds < 4 * 10**18:
+    for unit, scale in UNITS.items():
+        if 10**18 <= abs(first) * scale < 4 * 10**18:
             return unit
-    return "ns" if abs(first) >= 10**6 or first == 0 else "s"
+    return "ns"
 
 
 def beside(path: str, found: Mapping[str, Any]) -> str | None:

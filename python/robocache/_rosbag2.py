@@ -29,6 +29,7 @@ from robocache._recording import BATCH_BYTES, Batch, Content, Part, Source, Stre
 METADATA_LIMIT = 64 << 20  # bytes of metadata.yaml
 MOST_UNPACKED = 200  # times its size: what a compressed file may grow to on disk
 ROWS = 256  # messages read at a time
+MOST_PICKED = 5000  # topics that are named in a query
 
 
 def open_rosbag2(place: Path, time: str, msg_path: Sequence[Path]) -> Source:
@@ -440,8 +441,9 @@ class SqliteBag(Source):
         """(topic, data, log time, publish time) in log-time order."""
         names = {number: topic for topic in topics for number in self.rows[topic][0]}
         low, high = -(2**63) if start is None else start, 2**63 - 1 if end is None else end - 1
-        # Asked for by SQL, so that SQLite does not read the data of other topics.
-        chosen = f"topic_id IN ({', '.join(map(str, names))}) AND " if len(topics) < len(self.rows) and len(names) <= 5000 else ""
+        # SQL picks the topics, so that SQLite does not read the data of the others.
+        picks = len(topics) < len(self.rows) and len(names) <= MOST_PICKED
+        chosen = f"topic_id IN ({', '.join(map(str, names))}) AND " if picks else ""
         order = "timestamp BETWEEN ? AND ? ORDER BY timestamp, id"
         query = f"SELECT topic_id, timestamp, data FROM messages WHERE {chosen}{order}"
         for number, at, data in self._ask(query, low, high):
