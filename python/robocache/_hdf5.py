@@ -8,9 +8,9 @@
                 "unit": "us", "channels": [...], "method": "hold", "rate": 100}}; without times, `rate` is needed
 
 Times: floats are seconds. Integers are in the `unit` of the mapping ("s", "ms", "us", "ns"). Without one the first that
-is not 0 tells the unit of all, as in JSON messages: 1e9 to 4e9 (2001 to 2096), or that times 1e3, 1e6, 1e9, is s, ms, us,
-ns since 1970. Others count from elsewhere and are nanoseconds, as integers are everywhere. `notes` say where they are
-taken as something else or look like it, and which rate was assumed where the file states none.
+is not 0 tells the unit of all, as in JSON messages: 1e9 to 4e9 (2001 to 2096), or that times 1e3, 1e6, 1e9, is s, ms,
+us, ns since 1970. Others count from elsewhere and are nanoseconds, as integers are everywhere. `notes` say where they
+are taken as something else or look like it, and which rate was assumed where the file states none.
 
 A data set may hold at most 1,032 times the bytes of its file (what deflate reaches) and 64 MiB. A larger one is left
 out, since a few bytes can claim terabytes.

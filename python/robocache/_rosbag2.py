@@ -28,7 +28,7 @@ from robocache._recording import BATCH_BYTES, Batch, Content, Part, Source, Stre
 
 METADATA_LIMIT = 64 << 20  # bytes of metadata.yaml
 MOST_UNPACKED = 200  # times its size: what a compressed file may grow to on disk
-ROWS = 256  # messages read at a time
+ROWS = 256  # messages decoded at a time
 MOST_PICKED = 5000  # topics that are named in a query
 
 
@@ -401,9 +401,7 @@ class SqliteBag(Source):
 
     def _ask(self, query: str, *values: Any) -> Iterator[Any]:
         try:
-            cursor = self.database.execute(query, values)
-            while rows := cursor.fetchmany(ROWS):
-                yield from rows
+            yield from self.database.execute(query, values)  # a row at a time: each may hold an image
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             raise FileError(f"{self.path}: a damaged SQLite file: {error}") from None
 

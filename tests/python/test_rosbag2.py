@@ -287,12 +287,19 @@ def test_damaged_databases(tmp_path):
 
 
 def test_a_topic_is_read_without_the_data_of_others(tmp_path):
-    """Pages that only the data of /says lie in are damaged: whoever reads them fails, and reading /imu does not."""
+    """The pages of the third message of /other are damaged. Reading them fails, and reading /imu does not."""
     (database,) = write(tmp_path / "bag").glob("*.db3")
     with sqlite3.connect(database) as connection:
         (size,) = connection.execute("PRAGMA page_size").fetchone()
-        told = "UPDATE messages SET data = ? WHERE topic_id = (SELECT id FROM topics WHERE name = '/says')"
-        connection.execute(told, [b"\xab" * (20 * size)])
+        columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(topics)")][2:]
+        same = ", ".join(columns)
+        connection.execute(
+            f"INSERT INTO topics (id, name, {same}) SELECT 99, '/other', {same} FROM topics WHERE id = 1"
+        )
+        first = "SELECT 99, timestamp, data FROM messages WHERE topic_id = 1 ORDER BY timestamp LIMIT 2"
+        connection.execute(f"INSERT INTO messages (topic_id, timestamp, data) {first}")
+        more = "INSERT INTO messages (topic_id, timestamp, data) VALUES (99, ?, ?)"
+        connection.execute(more, [200 * SECOND, b"\xab" * (20 * size)])
     connection.close()
     content = bytearray(database.read_bytes())
     overflow = [k for k in range(0, len(content), size) if content[k + 4 : k + size] == b"\xab" * (size - 4)]
