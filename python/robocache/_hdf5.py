@@ -12,6 +12,7 @@ is not 0 tells the unit of all, as in JSON messages: 1e9 to 4e9 (2001 to 2096), 
 us, ns since 1970. Others count from elsewhere and are nanoseconds, as integers are everywhere. `notes` say where they
 are taken as something else or look like it, and which rate was assumed where the file states none.
 
+A damaged file gets a sentence, except where libhdf5 itself does not return: it loops forever over some damaged heaps.
 A data set may hold at most 1,032 times the bytes of its file (what deflate reaches) and 64 MiB. A larger one is left
 out, since a few bytes can claim terabytes.
 """

@@ -29,6 +29,7 @@ from robocache._recording import BATCH_BYTES, Array, Batch, Content, Part, Sourc
 TOLERANCE = 1e-4  # seconds: what LeRobot itself accepts between a timestamp and its frame
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index")
 LARGEST_SAMPLE = 1 << 31  # values
+NUMBERS = ("bool", "float16", "float32", "float64", *(f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)))
 NESTED = ("list", "fixed_size_list", "large_list", "extension")
 METADATA_LIMIT = 256 << 20  # bytes of a JSON file
 METADATA_ROWS, DATA_ROWS = 4, 64  # of a Parquet file, for each of its bytes
@@ -232,12 +233,10 @@ class LeRobotSource(Source):
         if kind == "image":
             metadata = {"kind": "image", "encoding": "file", "shape": json.dumps(shape)}
             return StreamInfo(name, "lerobot/image", np.dtype(np.uint8), (), (), "hold", True, metadata)
-        try:
-            dtype = np.dtype(kind)
-            assert dtype.kind in "biuf"
-        except (TypeError, AssertionError):
-            self.notes.append(f'feature "{name}" is of type {kind}, which is no number: left out')
+        if kind not in NUMBERS:
+            self.notes.append(f'feature "{name}" is of type {str(kind):.40}, which is no number: left out')
             return None
+        dtype = np.dtype(kind)
         method, channels = "hold" if dtype.kind in "biu" else None, channel_names(feature, int(np.prod(shape)))
         return StreamInfo(name, f"lerobot/{kind}", dtype, shape, channels, method, False, {})
 

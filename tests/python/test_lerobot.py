@@ -55,6 +55,20 @@ def test_episodes_features_and_tasks(tmp_path, version):
     assert recording.episodes[1].end == 160_000_000
 
 
+@pytest.mark.parametrize("kind", ["i4,,", "f4, f4", ">f4", "O", "", [], None, 7, "x" * 5000])
+def test_types_that_are_none_are_told(tmp_path, kind):
+    write_lerobot(tmp_path / "set")
+    info = tmp_path / "set" / "meta" / "info.json"
+    told = json.loads(info.read_text())
+    told["features"]["matrix"]["dtype"] = kind
+    info.write_text(json.dumps(told))
+    recording = rc.open(tmp_path / "set")
+    assert "matrix" not in recording.streams
+    (note,) = [note for note in recording.notes if '"matrix"' in note]
+    assert note.endswith("which is no number: left out")
+    assert len(note) < 200
+
+
 def test_one_pass_gives_every_sample_once(tmp_path):
     write_lerobot(tmp_path / "set")
     recording = rc.open(tmp_path / "set")
