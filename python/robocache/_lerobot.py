@@ -234,7 +234,7 @@ class LeRobotSource(Source):
             metadata = {"kind": "image", "encoding": "file", "shape": json.dumps(shape)}
             return StreamInfo(name, "lerobot/image", np.dtype(np.uint8), (), (), "hold", True, metadata)
         if kind not in NUMBERS:
-            self.notes.append(f'feature "{name}" is of type {str(kind):.40}, which is no number: left out')
+            self.notes.append(f'feature "{name}" is of type {kind!s:.40}, which is no number: left out')
             return None
         dtype = np.dtype(kind)
         method, channels = "hold" if dtype.kind in "biu" else None, channel_names(feature, int(np.prod(shape)))

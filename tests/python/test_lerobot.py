@@ -63,7 +63,7 @@ def test_types_that_are_none_are_told(tmp_path, kind):
     told["features"]["matrix"]["dtype"] = kind
     info.write_text(json.dumps(told))
     recording = rc.open(tmp_path / "set")
-    assert "matrix" not in recording.streams
+    assert "matrix" not in recording.episodes[0].streams
     (note,) = [note for note in recording.notes if '"matrix"' in note]
     assert note.endswith("which is no number: left out")
     assert len(note) < 200
