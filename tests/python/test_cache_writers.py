@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -312,6 +314,32 @@ def test_a_recording_that_fails_leaves_its_whole_episodes(tmp_path):
     cache = rc.Cache(tmp_path / "c")
     for found, content in zip(cache.episodes, (episode(0), episode(1)), strict=True):
         check_episode(found, content)
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory):
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("there is no C compiler to make the shim with")
+    library = tmp_path_factory.mktemp("shim") / "faults.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, HERE / "faults.c", "-ldl"], check=True)
+    return library
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("how", ["line", "snapshot"])
+def test_an_add_whose_commit_fails_is_left_out(tmp_path, shim, error, how):
+    done = subprocess.run(
+        [sys.executable, str(HERE / "cache_add_faults.py"), str(tmp_path), str(error), how],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LD_PRELOAD": str(shim)},
+    )
+    assert done.returncode == 0, done.stderr
+    calls, refused, kept = map(int, re.findall(r"\d+", done.stdout))
+    assert calls > 15
+    assert refused > 15
+    assert kept == 0  # only where two calls fail
 
 
 # ---- Methods
