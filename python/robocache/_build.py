@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from robocache import _report
-from robocache._cache import Cache, CacheWriter
+from robocache._cache import Cache, CacheWriter, source_of
 from robocache._core import FileError
 from robocache._recipe import Recipe, load_recipe, split
 from robocache._recording import Batch, Recording, is_cache, recorded, sniff, without_samples
@@ -104,7 +104,7 @@ def build(
                 if "://" not in path and Path(path).resolve() == output.resolve():
                     raise ValueError(f"{path}: is the cache itself; build adds other recordings to it")
                 recording = cooked.open(path)
-                old = before.get(os.path.abspath(recording.path))
+                old = before.get(os.fsdecode(source_of(recording)[0]))
                 if writer.knows(recording, how):
                     row["state"] = "unchanged"
                 elif old is not None and writer.knows_better(recording, how, old.options):

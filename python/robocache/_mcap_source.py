@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from robocache import _core
 from robocache._bytes import source_of
 from robocache._core import FileError
 from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped, counted
+from robocache._stamps import stamps_of
 
 MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # only all messages of a topic tell its streams
 MOST_FIRST = 1024  # messages that are looked at for one that tells: the first may be empty
@@ -80,8 +82,11 @@ class McapSource(Source):
 
     def __init__(self, path: Any, time: str) -> None:
         source, self.path = source_of(path, "open")
-        self.given, self.time, self.notes = path, time, []
+        self._place, self.time, self.notes = path, time, []
         self.files = (Path(self.path),) if isinstance(source, bytes) else ()
+        self.stamps = stamps_of(self.files)
+        if isinstance(source, memoryview):
+            self.content = f"sha256:{hashlib.sha256(source).hexdigest()}"
         self.engine = _core.McapRecording(source, self.path, time)
         summary = self.engine.summary()
         self.note(summary["warnings"])
@@ -127,7 +132,7 @@ class McapSource(Source):
 
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the engine's own are in `notes`
-                self._opened = Reader(self.given)
+                self._opened = Reader(self._place)
         return self._opened
 
     def _first(self, topic: str) -> list[str]:

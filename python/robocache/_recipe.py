@@ -33,6 +33,7 @@ from robocache._recording import (
     missing,
     open,
 )
+from robocache._stamps import FileStamp
 from robocache._sync import SyncReport
 
 SECTIONS: dict[str, dict[str, tuple[type, ...]]] = {
@@ -191,6 +192,7 @@ class CookedSource(Source):
         self.recipe, self.source = recipe, source
         self.format, self.path, self.time = source.format, source.path, source.time
         self.files, self.notes, self.given, self.lacking = source.files, source.notes, source.given, source.lacking
+        self.content = source.content
         self._later: dict[str, tuple[str, ...]] = {}
         if recipe.streams and source.parts():
             there = {name for k in range(min(len(source.parts()), 16)) for name in source.contents(k)}
@@ -250,6 +252,9 @@ class CookedSource(Source):
 
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         return self.source.samples(info, values)
+
+    def stamped(self) -> tuple[FileStamp, ...]:
+        return self.source.stamped()
 
     def quick(self) -> Mapping[str, Any] | None:
         found = self.source.quick()
@@ -351,6 +356,7 @@ class SplitSource(Source):
         self.source, self.cuts = source, list(cuts)
         self.format, self.path, self.time = source.format, source.path, source.time
         self.files, self.notes, self.given, self.lacking = source.files, source.notes, source.given, source.lacking
+        self.content = source.content
 
     def parts(self) -> Sequence[Part]:
         whole = self.source.parts()[0]
@@ -374,6 +380,9 @@ class SplitSource(Source):
 
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         return self.source.samples(info, values)
+
+    def stamped(self) -> tuple[FileStamp, ...]:
+        return self.source.stamped()
 
 
 def split(recording: Recording, by: str, gap: float = 5.0, topic: str | None = None) -> Recording:
