@@ -55,7 +55,7 @@
 
 namespace robocache {
 
-inline constexpr int cache_version = 1;
+inline constexpr int cache_version = 2;
 inline constexpr std::int64_t max_group_episodes = 4096;
 
 // What a cache was made from. It is unchanged where size and mtime are what they were; where not, its hash decides.
@@ -66,6 +66,7 @@ struct CacheSource {
   std::string hash{};      // xxh3-128 in hexadecimal; empty until all of it was read
   std::string options{};   // how it was read: another text means that it must be read again
   bool is_complete = false;
+  std::string stamp{};  // a hash of name, size and mtime of each file; empty in caches of version 1
 };
 
 struct EpisodeStream {

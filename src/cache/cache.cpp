@@ -222,13 +222,15 @@ Cache::Cache(const std::filesystem::path& path, const Options& options) : state_
   state_->path = path;
   state_->is_mapped = options.map;
   // A writer may replace the manifest, and remove what only the old one names, between two looks: then the new one holds.
-  for (std::int64_t last = -1;;) {
-    state_->manifest = load_manifest(path);
+  for (std::string last;;) {
+    LoadedCache loaded = load_cache(path);
+    state_->manifest = std::move(loaded.manifest);
     const std::string damage = find_damage(path, state_->manifest.shards);
     if (damage.empty()) break;
-    if (last == state_->manifest.next_group) throw Error(ErrorKind::file, damage);
-    last = state_->manifest.next_group;
+    if (last == loaded.journal.checksum) throw Error(ErrorKind::file, damage);
+    last = loaded.journal.checksum;
   }
+  tidy(state_->manifest);
   hide_unfinished(state_->manifest);
   const std::vector<Shard>& shards = state_->manifest.shards;
   for (std::size_t k = 0; k < shards.size(); ++k) {
