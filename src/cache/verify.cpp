@@ -14,6 +14,7 @@
 #include "cache/hash.h"
 #include "cache/manifest.h"
 #include "cache/safetensors.h"
+#include "core/interrupt.h"
 #include "core/text.h"
 
 namespace robocache {
@@ -41,14 +42,18 @@ class Verifier {
     if (!std::filesystem::is_directory(path_)) {
       throw Error(ErrorKind::file, concat(path_.string(), ": there is no such cache"));
     }
-    if (repair_) lock_.emplace(path_);
+    if (repair_) {
+      refuse_links(path_);
+      lock_.emplace(path_);
+    }
     load();
     check_shards();
     check_leftovers();
     drop_damaged();
     if (repair_ && must_write_) {
       if (!std::filesystem::is_directory(shards_path(path_))) make_directory(shards_path(path_));
-      replace_file(manifest_path(path_), write_manifest(manifest_));
+      tidy(manifest_);
+      save_manifest(path_, manifest_);
     }
     if (repair_) {
       for (const Path& file : useless_) remove_file(path_ / file);
@@ -67,20 +72,33 @@ class Verifier {
   // ---- The manifest
 
   void load() {
-    const std::string name = manifest_path(path_).string();
-    std::string words;
+    std::string words, file;
     try {
-      manifest_ = parse_manifest(read_manifest(path_), name);
+      const LoadedCache loaded = load_cache(path_);
+      manifest_ = loaded.manifest;
+      tidy(manifest_);
+      if (loaded.journal.torn_bytes > 0 && (repair_ || !Lock::is_held(path_))) {
+        problem(journal_name(manifest_.identity),
+                concat("its last ", loaded.journal.torn_bytes,
+                       " bytes are not whole: nothing is lost, the commit had not finished"),
+                "left out of the manifest, which is written anew");
+        must_write_ = true;
+      }
       return;
     } catch (const NewerVersion&) {
       throw;
+    } catch (const SystemError&) {
+      throw;
     } catch (const Error& error) {
       words = error.what();
-      if (!words.starts_with(name)) throw;  // no cache at all
+      const std::string journal = (path_ / "journal.").string();
+      if (words.starts_with(manifest_path(path_).string())) file = "manifest.json";
+      if (words.starts_with(journal)) file = journal_name(words.substr(journal.size(), 32));
+      if (file.empty()) throw;  // no cache at all
     }
     rebuild();
     const std::size_t advice = words.find("; `robocache verify");
-    problem("manifest.json", without_name(words.substr(0, advice), name),
+    problem(file, without_name(words.substr(0, advice), (path_ / file).string()),
             concat("made anew from the shards: ", manifest_.episodes.size(), " episodes of ", manifest_.streams.size(),
                    " streams"));
     must_write_ = true;
@@ -199,6 +217,7 @@ class Verifier {
 
   void check_shards() {
     for (const Shard& shard : manifest_.shards) {
+      check_interrupt();
       const std::string file = (Path("shards") / shard.file).string();
       try {
         check_shard(shard);
@@ -253,6 +272,7 @@ class Verifier {
     Hash hash;
     std::vector<std::byte> bytes;
     for (std::int64_t at = tensor.begin; at < tensor.end; at += block) {
+      check_interrupt();
       bytes.resize(static_cast<std::size_t>(std::min(block, tensor.end - at)));
       file.read(header.data + at, bytes);
       hash.add(bytes);
@@ -266,6 +286,7 @@ class Verifier {
     std::vector<std::int64_t> numbers;
     std::int64_t k = 0;
     for (std::int64_t at = tensor.begin; at < tensor.end; at += block) {
+      check_interrupt();
       numbers.resize(static_cast<std::size_t>(std::min(block, tensor.end - at)) / sizeof(std::int64_t));
       file.read(header.data + at, std::as_writable_bytes(std::span(numbers)));
       for (const std::int64_t number : numbers) f(k++, number);

@@ -10,6 +10,7 @@
 
 #include "cache/directory.h"
 #include "cache/files.h"
+#include "cache/hash.h"
 #include "cache/manifest.h"
 #include "cache/open_shard.h"
 #include "cache/safetensors.h"
@@ -114,7 +115,7 @@ struct CacheWriter::State {
   std::map<std::int64_t, std::shared_ptr<const Metadata>> last_said;  // by stream: of episodes that say the same, one
   std::int64_t source = -1;
   std::vector<Path> source_files;
-  Stamp source_stamp;
+  std::vector<FileStamp> source_stamps;
   bool has_lost = false;  // episodes of it that were whole: it is not complete, whoever says so
 
   ~State() { abandon(); }
@@ -127,8 +128,7 @@ struct CacheWriter::State {
   }
 
   void open();
-  std::int64_t find_source(std::string_view name, const Stamp& stamp, std::span<const Path> files,
-                           std::string_view with) const;
+  std::int64_t find_source(const CacheSource& wanted, std::span<const Path> files) const;
   std::vector<std::int64_t> merge(const StreamInfo& info, std::int64_t& stream);
   OpenShard& shard_of(std::int64_t stream);
   void append_values(OpenShard& shard, const TensorView& values, const std::vector<std::int64_t>& columns,
@@ -157,10 +157,11 @@ void CacheWriter::State::open() {
   if (!std::filesystem::exists(manifest_path(path))) {
     const auto in_shards = find_leftovers(path, {});
     if (std::ranges::any_of(in_shards, [](const Path& p) { return is_shard_name(p.filename().string()); })) {
-      static_cast<void>(read_manifest(path));  // throws: there are shards, and verify can help
+      require_manifest(path);  // throws: there are shards, and verify can help
     }
     make_directory(shards_path(path));
-    replace_file(manifest_path(path), write_manifest({}));
+    Manifest empty;
+    save_manifest(path, empty);
   }
   manifest = load_manifest(path);
   make_directory(shards_path(path));
@@ -192,21 +193,6 @@ std::int64_t CacheWriter::waiting_episodes() const noexcept {
 
 // ---- Sources
 
-// The entry that has this version of it; -1 where none has.
-std::int64_t CacheWriter::State::find_source(std::string_view name, const Stamp& stamp, std::span<const Path> files,
-                                             std::string_view with) const {
-  std::string hash;
-  for (std::size_t k = manifest.sources.size(); k-- > 0;) {
-    const CacheSource& known = manifest.sources[k];
-    if (known.path != name || known.options != with || stamp.size < 0) continue;
-    if (Stamp{known.size, known.mtime} == stamp) return static_cast<std::int64_t>(k);
-    if (known.size != stamp.size || known.hash.empty()) continue;
-    if (hash.empty()) hash = hash_of(files);
-    if (known.hash == hash) return static_cast<std::int64_t>(k);
-  }
-  return -1;
-}
-
 namespace {
 
 std::vector<Path> sorted(std::span<const Path> files) {
@@ -215,18 +201,54 @@ std::vector<Path> sorted(std::span<const Path> files) {
   return result;
 }
 
+// A source as its files are now. Its stamp tells of a change of any of them, also where two have changed places.
+CacheSource source_of(std::string_view name, std::span<const Path> files, std::span<const FileStamp> stamps,
+                      std::string_view options) {
+  CacheSource source{.path = as_utf8(name), .options = as_utf8(options)};
+  Hash hash;
+  for (std::size_t k = 0; k < files.size(); ++k) {
+    source.size += stamps[k].size;
+    source.mtime = std::max(source.mtime, stamps[k].mtime);
+    const std::string file = files[k].filename().string();
+    const std::int64_t numbers[] = {static_cast<std::int64_t>(file.size()), stamps[k].size, stamps[k].mtime};
+    hash.add(std::as_bytes(std::span(numbers)));
+    hash.add(std::as_bytes(std::span(file)));
+  }
+  if (files.empty()) source.size = -1;
+  source.stamp = hash.text();
+  return source;
+}
+
 }  // namespace
+
+// The entry that has this version of it; -1 where none has.
+std::int64_t CacheWriter::State::find_source(const CacheSource& wanted, std::span<const Path> files) const {
+  std::string hash;
+  for (std::size_t k = manifest.sources.size(); k-- > 0;) {
+    const CacheSource& known = manifest.sources[k];
+    if (known.path != wanted.path || known.options != wanted.options) continue;
+    if (wanted.size < 0 || known.size != wanted.size) continue;
+    if (known.stamp.empty() ? known.mtime == wanted.mtime : known.stamp == wanted.stamp) {
+      return static_cast<std::int64_t>(k);
+    }
+    if (known.hash.empty()) continue;
+    if (hash.empty()) hash = hash_of(files);
+    if (known.hash == hash) return static_cast<std::int64_t>(k);
+  }
+  return -1;
+}
 
 bool CacheWriter::knows(std::string_view path, std::span<const std::filesystem::path> files, std::string_view options) {
   State& state = *state_;
   const std::vector<Path> in_order = sorted(files);
-  const Stamp stamp = stamp_of(in_order);
-  const std::int64_t found = state.find_source(as_utf8(path), stamp, in_order, as_utf8(options));
+  const CacheSource now = source_of(path, in_order, stamps_of(in_order), options);
+  const std::int64_t found = state.find_source(now, in_order);
   if (found < 0) return false;
   CacheSource& source = state.manifest.sources[static_cast<std::size_t>(found)];
   if (!source.is_complete) return false;
-  if (source.mtime != stamp.mtime) {  // its hash has said that it is the same: the next time its mtime will
-    source.mtime = stamp.mtime;
+  if (source.stamp != now.stamp) {  // the hash has said that it is the same: the next time the stamp will
+    source.mtime = now.mtime;
+    source.stamp = now.stamp;
     state.is_dirty = true;
   }
   return true;
@@ -239,16 +261,17 @@ std::vector<std::int64_t> CacheWriter::begin_source(std::string_view path, std::
   if (state.episode) refuse("CacheWriter: a source cannot begin inside an episode");
   state.has_lost = false;
   state.source_files = sorted(files);
-  state.source_stamp = stamp_of(state.source_files);
-  const std::string name = as_utf8(path), with = as_utf8(options);
-  state.source = state.find_source(name, state.source_stamp, state.source_files, with);
+  state.source_stamps = stamps_of(state.source_files);
+  const CacheSource now = source_of(path, state.source_files, state.source_stamps, options);
+  state.source = state.find_source(now, state.source_files);
   if (state.source < 0) {
     state.source = static_cast<std::int64_t>(state.manifest.sources.size());
-    state.manifest.sources.push_back({name, state.source_stamp.size, state.source_stamp.mtime, "", with, false});
+    state.manifest.sources.push_back(now);
     return {};
   }
   CacheSource& known = state.manifest.sources[static_cast<std::size_t>(state.source)];
-  known.mtime = state.source_stamp.mtime;
+  known.mtime = now.mtime;
+  known.stamp = now.stamp;
   std::vector<std::int64_t> numbers;
   for (const auto* const all : {&state.manifest.episodes, &state.episodes}) {
     for (const CachedEpisode& episode : *all) {
@@ -267,7 +290,7 @@ void CacheWriter::end_source() {
     // Where it changed meanwhile, nobody knows what was read: without a hash, it is read again the next time.
     try {
       std::string hash = hash_of(state.source_files);
-      if (stamp_of(state.source_files) == state.source_stamp) source.hash = std::move(hash);
+      if (stamps_of(state.source_files) == state.source_stamps) source.hash = std::move(hash);
     } catch (const Error&) {
       source.size = -1;
     }
@@ -655,7 +678,7 @@ void CacheWriter::State::commit() {
     return true;
   });
 
-  replace_file(manifest_path(path), write_manifest(next));
+  save_manifest(path, next);
   manifest = std::move(next);
   for (const Path& file : useless) remove_file(file);
   shards.clear();
