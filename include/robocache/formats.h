@@ -87,7 +87,7 @@ struct Schema {
 };
 
 // The messages of one topic, decoded into streams: most types give one, of the topic's name; some give several, or one
-// per name that they carry.
+// per name that they carry. For one thread at a time.
 class Decoder {
  public:
   // Throws Error(file) where the encodings are unknown or the schema cannot be understood.
@@ -133,7 +133,7 @@ struct Problem {
   std::string sentence{};     // of the first of them; begins with the file's name
 };
 
-// One pass over the messages of an McapRecording, which must outlive it.
+// One pass over the messages of an McapRecording, which must outlive it. For one thread at a time.
 class McapBatches {
  public:
   ~McapBatches();
@@ -153,7 +153,7 @@ class McapBatches {
   std::unique_ptr<State> state_;
 };
 
-// An MCAP file as streams. For one thread.
+// An MCAP file as streams. Any thread may call it, also while others read batches of theirs.
 class McapRecording {
  public:
   // Throws Error(file) where it is no MCAP; reads its summary, or scans it where it has none.

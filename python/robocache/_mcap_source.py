@@ -111,18 +111,17 @@ class McapSource(Source):
 
     def _streams(self, topic: str) -> dict[str, Content]:
         """What a topic gives: its first message tells, or for some types all of them."""
-        if topic not in self._inside:
+        if topic not in self._inside:  # two threads may both find it, and find the same
             kind, count = self.topics[topic].type, self.topics[topic].samples
-            self._inside[topic] = {}
             if kind in MANY:
                 samples: dict[str, int] = {}
                 for piece in self.engine.pieces([topic]):
                     samples[piece[0][0]] = samples.get(piece[0][0], 0) + len(piece[2])
-                self._inside[topic] = {name: Content(name, kind, number) for name, number in samples.items()}
+                found = {name: Content(name, kind, number) for name, number in samples.items()}
             else:
-                for name in self._first(topic):
-                    self._inside[topic][name] = Content(name, kind, count)
+                found = {name: Content(name, kind, count) for name in self._first(topic)}
                 self.note(self._reader().warnings)
+            self._inside[topic] = found
         return self._inside[topic]
 
     def _reader(self) -> Any:
@@ -170,7 +169,7 @@ class McapSource(Source):
             if streams is None or batch.stream in streams:
                 yield batch
         self.note(self.engine.summary()["warnings"])
-        for topic, count, sentence in self.engine.problems:
+        for topic, count, sentence in pieces.problems:
             self.note([left_out(topic, count, sentence) if count else sentence])
 
     def promised(self) -> Mapping[str, StreamInfo]:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache._align import Method, Stream
+from robocache._bytes import ForkLock
 from robocache._core import FileError
 from robocache._stamps import FileStamp
 
@@ -350,8 +351,8 @@ class Streams(Mapping[str, RecordedStream]):
         if wanted:
             start, end = self._range
             found = assemble(self._source.batches(wanted, self._episode, start, end), self._source)
-            for name in wanted:
-                self._decoded[name] = found[name] if name in found else empty(contents[name])
+            for name in wanted:  # where two threads decoded it, both get the first one's
+                self._decoded.setdefault(name, found[name] if name in found else empty(contents[name]))
         return {name: self._decoded[name] for name in names}
 
     def __getitem__(self, name: str) -> RecordedStream:
@@ -448,7 +449,7 @@ class Episodes(Sequence[Episode]):
             return [self[k] for k in range(*index.indices(len(self)))]
         k = range(len(self))[index]
         if k not in self._made:
-            self._made[k] = Episode(self._source, k, self._parts[k])
+            self._made.setdefault(k, Episode(self._source, k, self._parts[k]))
         return self._made[k]
 
     def __repr__(self) -> str:
@@ -463,6 +464,8 @@ class Recording:
     files            what is read
     lacking          what is left out until this machine can read it: message types that nobody here defines
     notes            what a person should know about it
+
+    Threads may share a recording, its streams, and one pass over its batches. A forked child may go on with it.
     """
 
     def __init__(self, source: Source) -> None:
@@ -497,7 +500,7 @@ class Recording:
             for name in streams:
                 if name not in known:
                     raise NoStream(missing(f"{self.path}: there is no stream", name, known))
-        return self._source.batches(streams, episode)
+        return InTurn(self._source.batches(streams, episode))
 
     def listed(self) -> Mapping[str, Content]:
         """What the file lists, without decoding: topics of an MCAP file, of which most give one stream."""
@@ -523,6 +526,18 @@ class Recording:
         long = f", {sum(known) * 1e-9:.2f} s" if len(known) == count else ""
         of = f"{counted(count, 'episode')}, {counted(streams, 'stream')}"
         return f"Recording({self.path!r}, {self.format}: {of}{long})"
+
+
+class InTurn(Iterator[Item]):
+    """An iterator that threads may share: each item goes to one of them."""
+
+    def __init__(self, items: Iterator[Item]) -> None:
+        self._items = items
+        self._lock = ForkLock()
+
+    def __next__(self) -> Item:
+        with self._lock:
+            return next(self._items)
 
 
 class NoStream(KeyError):

@@ -17,7 +17,7 @@ class FileStamp(NamedTuple):
     inode: int
     size: int
     mtime: int  # nanoseconds
-    ctime: int  # nanoseconds: also of a file that got another's inode and mtime
+    ctime: int  # nanoseconds; tells a file that got another's inode and mtime. 0: not compared
 
 
 def stamp_of(path: str | os.PathLike[str]) -> FileStamp:
@@ -38,7 +38,7 @@ def check_unchanged(stamps: Iterable[FileStamp]) -> None:
     """FileError where one of these files is not what it was."""
     for was in stamps:
         now = stamp_of(was.path)
-        if now == was:
+        if now == was or (was.ctime == 0 and now._replace(ctime=0) == was):
             continue
         if now.inode < 0:
             what = "was removed"
