@@ -64,9 +64,10 @@ class FileObject:
         self.descriptor = raw.fileno() if type(raw) is io.FileIO else None
 
     def read(self, offset: int, count: int) -> bytes:
-        if self.descriptor is not None:
+        descriptor = self.descriptor
+        if descriptor is not None:
             self._check_open()
-            return self._join(lambda left, done: os.pread(self.descriptor, left, offset + done), count)
+            return self._join(lambda left, done: os.pread(descriptor, left, offset + done), count)
         with self.lock:
             self.file.seek(offset)
             return self._join(lambda left, done: self.file.read(left), count)

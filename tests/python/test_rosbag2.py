@@ -390,9 +390,7 @@ def test_a_transaction_that_was_not_finished_is_rolled_back_in_a_copy(tmp_path, 
     with rc.CacheWriter(tmp_path / "cache") as writer:
         assert writer.add(recording) == 1
         assert writer.knows(rc.open(file if alone else image))
-    np.testing.assert_array_equal(
-        rc.Cache(tmp_path / "cache").episodes[0].streams["/imu"].values[:, 4], np.arange(300)
-    )
+    np.testing.assert_array_equal(rc.Cache(tmp_path / "cache").episodes[0].streams["/imu"].values[:, 4], np.arange(300))
 
 
 def test_a_copy_goes_with_its_recording_but_not_in_a_child(tmp_path, monkeypatch):
@@ -466,7 +464,9 @@ def test_a_bag_that_is_being_written_is_told(tmp_path):
     for k in range(400):
         writing.execute("INSERT INTO messages (topic_id, timestamp, data) VALUES (1, ?, ?)", (k, bytes(400)))
     try:
-        with pytest.raises(rc.FileError, match=r"db3: cannot be read as SQLite: .*locked, by the process that is writing"):
+        with pytest.raises(
+            rc.FileError, match=r"db3: cannot be read as SQLite: .*locked, by the process that is writing"
+        ):
             rc.open(tmp_path / "bag")
     finally:
         writing.close()
