@@ -33,6 +33,7 @@
 // elsewhere (a simulation's, an uptime), and is ns where it is an integer of 1e6 or more, and s. Such ms and us are misread,
 // and such ns where the first is in one of those ranges: TimeSource::log then. metadata["stamp_unit"] says what was taken;
 // "stamp_doubt" that a later number has a fraction of a ns, or is past 4e9 seconds (it is then no stamp).
+// Foxglove's images in JSON (schemas foxglove.CompressedImage and foxglove.RawImage) are ragged uint8, as Image above.
 // metadata["time"] says what the times are: "stamp", "log", "publish", or "varies"; "frame_id": the header's.
 //
 // Schemas and messages may be hostile: every step is checked, a type that holds itself or is nested deeper than 32 is
@@ -153,6 +154,12 @@ class McapBatches {
   std::unique_ptr<State> state_;
 };
 
+// The streams that topics turn out to have.
+struct Discovery {
+  std::map<std::string, std::vector<std::string>> streams{};  // by topic, in the order of first appearance
+  std::vector<Problem> problems{};
+};
+
 // An MCAP file as streams. Any thread may call it, also while others read batches of theirs.
 class McapRecording {
  public:
@@ -167,6 +174,9 @@ class McapRecording {
   // that may have such messages are read.
   McapBatches batches(std::optional<std::vector<std::string>> topics = {}, std::uint64_t start = 0,
                       std::optional<std::uint64_t> end = {});
+  // Which streams the topics have, by the first messages of each: one pass, which ends when all have told. A topic of which
+  // 1024 messages in order tell nothing has none. (JSON: the first number may come in any message.)
+  Discovery discover(const std::vector<std::string>& topics);
 
  private:
   friend class McapBatches;

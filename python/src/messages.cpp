@@ -184,6 +184,14 @@ nb::dict summary_of(const McapRecording& recording) {
   return result;
 }
 
+nb::list problems_of(const std::vector<Problem>& problems) {
+  nb::list list;
+  for (const Problem& problem : problems) {
+    list.append(nb::make_tuple(text_from(problem.topic), problem.messages, text_from(problem.sentence)));
+  }
+  return list;
+}
+
 nb::object next_piece(Pieces& pieces) {
   const Turn turn(pieces.gate, "this pass over a recording");
   std::optional<StreamBatch> batch;
@@ -233,11 +241,7 @@ void bind_messages(nb::module_& m) {
           "problems",
           [](Pieces& pieces) {
             const Turn turn(pieces.gate, "this pass over a recording");
-            nb::list list;
-            for (const Problem& problem : pieces.problems) {
-              list.append(nb::make_tuple(text_from(problem.topic), problem.messages, text_from(problem.sentence)));
-            }
-            return list;
+            return problems_of(pieces.problems);
           },
           nb::sig("def problems(self) -> list[tuple[str, int, str]]"));
 
@@ -258,7 +262,25 @@ void bind_messages(nb::module_& m) {
             return new Pieces{nb::borrow(self), recording->batches(std::move(topics), start, end)};
           },
           nb::arg("topics").none() = nb::none(), nb::arg("start") = 0, nb::arg("end").none() = nb::none(),
-          nb::rv_policy::take_ownership);
+          nb::rv_policy::take_ownership)
+      .def(
+          "discover",
+          [](McapRecording& recording, const std::vector<std::string>& topics) {
+            Discovery found;
+            {
+              const nb::gil_scoped_release released;
+              found = recording.discover(topics);
+            }
+            nb::dict streams;
+            for (const auto& [topic, names] : found.streams) {
+              nb::list list;
+              for (const std::string& name : names) list.append(text_from(name));
+              streams[text_from(topic)] = list;
+            }
+            return nb::make_tuple(streams, problems_of(found.problems));
+          },
+          nb::arg("topics"),
+          nb::sig("def discover(self, topics: list[str]) -> tuple[dict[str, list[str]], list[tuple[str, int, str]]]"));
 }
 
 }  // namespace robocache::python
