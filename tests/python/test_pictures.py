@@ -1,5 +1,6 @@
 """Pictures: one kind of answer whatever the encoding. The judge of JPEG and PNG is Pillow, of videos PyAV by itself."""
 
+import base64
 import io
 import itertools
 import json
@@ -13,7 +14,7 @@ import pytest
 from recordings import batch, made
 
 import robocache as rc
-from robocache import _video
+from robocache import _video, mcap
 
 av = pytest.importorskip("av", reason="PyAV is not installed")
 
@@ -338,3 +339,68 @@ def test_workers_of_a_data_loader_decode_frames(video, start):
     )
     found = np.concatenate([batch.numpy() for batch in loader])
     np.testing.assert_array_equal(found, truth)
+
+
+# ---- Foxglove's images in JSON
+
+
+def write_json(path, schema, messages):
+    with mcap.Writer(path) as writer:
+        channel = writer.add_channel("/camera", "json", writer.add_schema(schema, "jsonschema", "{}"))
+        for k, message in enumerate(messages):
+            data = message if isinstance(message, bytes) else json.dumps(message).encode()
+            writer.write(channel, data, log_time=5_000_000_000 + k)
+
+
+def test_foxglove_compressed_images_in_json_are_read(tmp_path):
+    data = [encoded(photo(seed), "PNG") for seed in range(4)]
+    texts = [base64.b64encode(one).decode() for one in data]
+    messages = [
+        {"timestamp": {"sec": k + 1, "nsec": 7}, "frame_id": "left", "data": text, "format": "png"}
+        for k, text in enumerate(texts)
+    ]
+    messages[2] = dict(reversed(messages[2].items())) | {"other": {"data": "no", "sec": 3}, "list": [{"sec": 9}]}
+    messages[3]["data"] = texts[3].rstrip("=")
+    write_json(tmp_path / "run.mcap", "foxglove.CompressedImage", messages)
+    stream = rc.open(tmp_path / "run.mcap").streams["/camera"]
+    assert stream.times.tolist() == [k * 1_000_000_000 + 7 for k in (1, 2, 3, 4)]
+    assert (stream.info.metadata["format"], stream.info.metadata["frame_id"]) == ("png", "left")
+    for k in range(4):
+        assert stream.samples.as_stored(k).tobytes() == data[k]
+        np.testing.assert_array_equal(stream.samples[k], photo(k))
+    found = rc.sync_report(rc.open(tmp_path / "run.mcap")).streams["/camera"]
+    assert found.samples == 4
+
+
+def test_foxglove_raw_images_in_json_are_read(tmp_path):
+    image = photo()
+    message = {
+        "timestamp": {"sec": 1, "nsec": 0},
+        "frame_id": "",
+        "width": 64,
+        "height": 48,
+        "encoding": "bgr8",
+        "step": 192,
+        "data": base64.b64encode(image[..., ::-1].tobytes()).decode(),
+    }
+    write_json(tmp_path / "run.mcap", "foxglove.RawImage", [message])
+    np.testing.assert_array_equal(rc.open(tmp_path / "run.mcap").streams["/camera"].samples[0], image)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ({"data": "****"}, "the data of an image is no base64"),
+        ({"data": "AAAAA"}, "the data of an image is no base64"),
+        ({"data": "AA==AA=="}, "the data of an image is no base64"),
+        ({"format": "png"}, "an image has no data"),
+        (b'{"data": "AAAA', "a message is no JSON after byte"),
+        ([1, 2], "an image has no data"),
+    ],
+)
+def test_broken_images_in_json_are_told(tmp_path, message, said):
+    good = {"timestamp": {"sec": 1, "nsec": 0}, "data": base64.b64encode(b"abcd").decode(), "format": "png"}
+    write_json(tmp_path / "run.mcap", "foxglove.CompressedImage", [good, message, good])
+    recording = rc.open(tmp_path / "run.mcap")
+    assert [one.tobytes() for one in map(recording.streams["/camera"].samples.as_stored, range(2))] == [b"abcd"] * 2
+    assert any("1 broken message left out" in note and said in note for note in recording.notes)
