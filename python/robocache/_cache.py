@@ -112,12 +112,19 @@ class CacheWriter:
         """
         path, files = self._source_of(recording)
         hows = dict.fromkeys([read_how(recording, options), read_how(recording, options, whole=True)])
+        if not files and path.startswith(b"sha256:"):  # its name is its content
+            found = [source for source in Cache(self.path).sources if os.fsencode(source.path) == path]
+            return any(source.complete and source.options in hows for source in found)
         return any(self._writer.knows(path, files, how) for how in hows)
 
     def knows_better(self, recording: Any, options: str, was: str) -> bool:
         """Whether a recording that lacks definitions now was read with them, and with these options, as `was` says."""
         lacks, how = getattr(recording, "lacking", ()), read_how(recording, options, whole=True)
         return bool(lacks) and was.startswith(f"{how} with=") and self._writer.knows(*self._source_of(recording), was)
+
+    def name_of(self, recording: Recording | Any) -> str:
+        """What the cache knows a recording by, as in `Cache.sources`."""
+        return os.fsdecode(self._source_of(recording)[0])
 
     def _source_of(self, recording: Any) -> tuple[bytes, list[bytes]]:
         """As source_of; but a source that an earlier version knew by its absolute path keeps that name."""
@@ -314,7 +321,7 @@ def source_of(recording: Any) -> tuple[bytes, list[bytes]]:
         files = [os.path.join(folder, name) for folder, _, names in os.walk(text) for name in names]
     else:
         files = [text]
-    content = getattr(recording, "content", "")
+    content = recording.content() if hasattr(recording, "content") else ""
     if content:
         text = content
     elif not files and "://" not in text:

@@ -84,8 +84,7 @@ class McapSource(Source):
         self._place, self.time, self.notes = path, time, []
         self.files = (Path(self.path),) if isinstance(source, bytes) else ()
         self.stamps = stamps_of(self.files)
-        if isinstance(source, memoryview):
-            self.content = f"sha256:{hashlib.sha256(source).hexdigest()}"
+        self._memory = source if isinstance(source, memoryview) else None
         self.engine = _core.McapRecording(source, self.path, time)
         summary = self.engine.summary()
         self.note(summary["warnings"])
@@ -98,6 +97,9 @@ class McapSource(Source):
     def note(self, sentences: Sequence[str]) -> None:
         found = [sentence.removeprefix(f"{self.path}: ") for sentence in sentences]
         self.notes += [sentence for sentence in dict.fromkeys(found) if sentence not in self.notes]
+
+    def content(self) -> str:
+        return "" if self._memory is None else f"sha256:{hashlib.sha256(self._memory).hexdigest()}"
 
     def parts(self) -> Sequence[Part]:
         return [Part(Path(self.path).stem, None, self.start, self.end)]

@@ -197,7 +197,6 @@ class CookedSource(Source):
         self.recipe, self.source = recipe, source
         self.format, self.path, self.time = source.format, source.path, source.time
         self.files, self.notes, self.given, self.lacking = source.files, source.notes, source.given, source.lacking
-        self.content = source.content
         self._later: dict[str, tuple[str, ...]] = {}
         if recipe.streams and source.parts():
             there = {name for k in range(min(len(source.parts()), 16)) for name in source.contents(k)}
@@ -260,6 +259,9 @@ class CookedSource(Source):
 
     def stamped(self) -> tuple[FileStamp, ...]:
         return self.source.stamped()
+
+    def content(self) -> str:
+        return self.source.content()
 
     def quick(self) -> Mapping[str, Any] | None:
         found = self.source.quick()
@@ -361,7 +363,6 @@ class SplitSource(Source):
         self.source, self.cuts = source, list(cuts)
         self.format, self.path, self.time = source.format, source.path, source.time
         self.files, self.notes, self.given, self.lacking = source.files, source.notes, source.given, source.lacking
-        self.content = source.content
 
     def parts(self) -> Sequence[Part]:
         whole = self.source.parts()[0]
@@ -388,6 +389,9 @@ class SplitSource(Source):
 
     def stamped(self) -> tuple[FileStamp, ...]:
         return self.source.stamped()
+
+    def content(self) -> str:
+        return self.source.content()
 
 
 def split(recording: Recording, by: str, gap: float = 5.0, topic: str | None = None) -> Recording:

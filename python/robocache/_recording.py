@@ -78,7 +78,6 @@ class Source(ABC):
     time: str  # as it was asked for
     files: tuple[Path, ...] = ()  # what it reads: by them a cache tells whether it must be read again
     stamps: tuple[FileStamp, ...] = ()  # of those files that are open, as they were before
-    content: str = ""  # the hash of a recording that is no file: bytes in memory
     notes: list[str]  # what a person should know: a rate that was assumed, topics that were left out
     given: str = ""  # what was read with the help of others' files, which may change: a digest of them
     lacking: tuple[str, ...] = ()  # left out as this machine cannot read it yet: types that nobody defines
@@ -104,6 +103,10 @@ class Source(ABC):
     def stamped(self) -> tuple[FileStamp, ...]:
         """The files as they were before they were opened; those that a pass opens itself, as they are now."""
         return self.stamps
+
+    def content(self) -> str:
+        """The hash of a recording that is bytes in memory, else nothing."""
+        return ""
 
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         """What the values refer to, where they are references: a video's frames, decoded one by one."""
@@ -474,7 +477,6 @@ class Recording:
         self.format = source.format
         self.time = source.time
         self.files = source.files
-        self.content = source.content
         self.given = source.given
         self.lacking = source.lacking
         self.episodes = Episodes(source)
@@ -509,6 +511,10 @@ class Recording:
     def stamped(self) -> tuple[FileStamp, ...]:
         """The files as they were before they were opened, to be compared with what they are after a pass."""
         return self._source.stamped()
+
+    def content(self) -> str:
+        """The hash of a recording that is bytes in memory, else nothing."""
+        return self._source.content()
 
     def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
         """Type and arrivals of every topic, out of the file's index; None where it has none."""

@@ -83,9 +83,34 @@ def test_bytes_are_known_by_their_hash(tmp_path):
     of_bytes = [source for source in cache.sources if source.path.startswith("sha256:")]
     assert {source.path for source in of_bytes} == {f"sha256:{hashlib.sha256(content).hexdigest()}"}
     assert len(cache.episodes) == 3
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        assert writer.knows(rc.open(content))
+        assert not writer.knows(rc.open(content, time="log"))
+        assert writer.add(rc.open(content)) == 0
     manifest = (tmp_path / "cache" / "manifest.json").read_bytes()
     assert b"MCAP" not in manifest
     assert len(manifest) < 20_000
+
+
+def test_files_of_one_source_that_change_places_are_a_change(tmp_path):
+    """The sum of their sizes and the latest mtime stay."""
+    bag = tmp_path / "bag"
+    bag.mkdir()
+    one, two = bag / "bag_0.mcap", bag / "bag_1.mcap"
+    write_numbers(one, 0)
+    write_numbers(two, 500, TIMES + 10**10)
+    assert one.stat().st_size == two.stat().st_size
+    for path, mtime in ((one, 10**18), (two, 10**18 + 10**9)):
+        os.utime(path, ns=(mtime, mtime))
+    about = {"version": 5, "relative_file_paths": [one.name, two.name]}
+    (bag / "metadata.yaml").write_text(json.dumps({"rosbag2_bagfile_information": about}))
+    os.utime(bag / "metadata.yaml", ns=(10**18, 10**18))
+    states = [build([str(bag)], tmp_path / "cache")["sources"][0]["state"] for _ in range(2)]
+    one.rename(bag / "other")
+    two.rename(one)
+    (bag / "other").rename(two)
+    states.append(build([str(bag)], tmp_path / "cache")["sources"][0]["state"])
+    assert states == ["added", "unchanged", "replaced"]
 
 
 # ---- A recording that changes while it is read
