@@ -121,7 +121,10 @@ class McapSource(Source):
         unknown = [topic for topic in topics if topic not in self._inside]
         if not unknown:
             return
-        named, problems = self.engine.discover([topic for topic in unknown if self.topics[topic].type not in MANY])
+        # A topic without a message would be looked for through the whole file.
+        named, problems = self.engine.discover(
+            [topic for topic in unknown if self.topics[topic].type not in MANY and self.topics[topic].samples != 0]
+        )
         for topic in unknown:
             kind, count = self.topics[topic].type, self.topics[topic].samples
             if kind in MANY:
