@@ -38,7 +38,7 @@
 //   - Nothing in a manifest or a shard is trusted: what does not fit gets a sentence that begins with the file's name,
 //     and memory stays below 4 times the file (of a manifest 20 times) plus 256 MiB. A cache of a later version is
 //     refused with a sentence.
-// Failures of the file system are Error(file), and name the file. Not thread safe: one thread at a time for an object.
+// Failures of the file system are Error(file), and name the file. A Cache may be shared by threads; a CacheWriter may not.
 #pragma once
 
 #include <robocache/error.h>
@@ -95,7 +95,7 @@ struct CachedEpisode {
   std::vector<EpisodeStream> streams{};  // by `stream`, ascending
 };
 
-// Views of a mapped shard, valid as long as `memory` is held.
+// Views of a mapped shard, or of a copy; valid as long as `memory` is held.
 struct CachedStream {
   std::int64_t channels = 0;  // of a stream that was widened later: the first ones
   TensorView values{}, times{}, arrivals{};
@@ -104,9 +104,18 @@ struct CachedStream {
   std::shared_ptr<const void> memory{};
 };
 
+// Reading is thread safe: any number of threads may use one Cache, and a child process may go on with it after fork().
 class Cache {
  public:
-  explicit Cache(const std::filesystem::path& path);
+  struct Options {
+    // true: shards are mapped, and read() is a view of the file. Where a mapped file becomes shorter, or its disk fails,
+    // the system ends the process (SIGBUS) as soon as someone touches the samples that are gone.
+    // false: read() copies the samples that are asked for into memory. A file that became shorter and a disk that fails
+    // are an Error with the file's name. For disks that are not trusted, and files on a network.
+    bool map = true;
+  };
+  Cache(const std::filesystem::path& path, const Options& options);
+  explicit Cache(const std::filesystem::path& path) : Cache(path, Options{}) {}
   ~Cache();
   Cache(Cache&&) noexcept;
   Cache& operator=(Cache&&) noexcept;
@@ -116,7 +125,8 @@ class Cache {
   const std::vector<CacheSource>& sources() const noexcept;
   std::int64_t bytes() const noexcept;  // of all shards
 
-  // Throws Error(value) where the episode does not have the stream. Of a ragged stream `values` are all rows of the shard.
+  // Throws Error(value) where the episode does not have the stream. Of a ragged stream that is mapped, `values` are all
+  // rows of the shard; of one that is not, those of the episode.
   CachedStream read(std::int64_t episode, std::int64_t stream) const;
 
   // All episodes of a group, with offsets by CachedEpisode::row. Throws Error(value) where the group has no such stream.

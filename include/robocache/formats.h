@@ -33,6 +33,7 @@
 // elsewhere (a simulation's, an uptime), and is ns where it is an integer of 1e6 or more, and s. Such ms and us are misread,
 // and such ns where the first is in one of those ranges: TimeSource::log then. metadata["stamp_unit"] says what was taken;
 // "stamp_doubt" that a later number has a fraction of a ns, or is past 4e9 seconds (it is then no stamp).
+// Foxglove's images in JSON (schemas foxglove.CompressedImage and foxglove.RawImage) are ragged uint8, as Image above.
 // metadata["time"] says what the times are: "stamp", "log", "publish", or "varies"; "frame_id": the header's.
 //
 // Schemas and messages may be hostile: every step is checked, a type that holds itself or is nested deeper than 32 is
@@ -87,7 +88,7 @@ struct Schema {
 };
 
 // The messages of one topic, decoded into streams: most types give one, of the topic's name; some give several, or one
-// per name that they carry.
+// per name that they carry. For one thread at a time.
 class Decoder {
  public:
   // Throws Error(file) where the encodings are unknown or the schema cannot be understood.
@@ -133,7 +134,7 @@ struct Problem {
   std::string sentence{};     // of the first of them; begins with the file's name
 };
 
-// One pass over the messages of an McapRecording, which must outlive it.
+// One pass over the messages of an McapRecording, which must outlive it. For one thread at a time.
 class McapBatches {
  public:
   ~McapBatches();
@@ -159,7 +160,7 @@ struct Discovery {
   std::vector<Problem> problems{};
 };
 
-// An MCAP file as streams. For one thread.
+// An MCAP file as streams. Any thread may call it, also while others read batches of theirs.
 class McapRecording {
  public:
   // Throws Error(file) where it is no MCAP; reads its summary, or scans it where it has none.

@@ -5,7 +5,7 @@
 //   reader.channels(), reader.schemas(), reader.statistics();                  // from the summary; no message is read
 //   mcap::Messages messages = reader.messages({.topics = std::vector<std::string>{"/imu"}, .start = t0, .end = t1});
 //   while (const mcap::Message* message = messages.next()) {
-//     const mcap::Channel& channel = reader.channels().at(message->channel_id);
+//     const mcap::Channel* channel = reader.channel(message->channel_id);
 //     message->data;                                                           // valid until the next next()
 //   }
 //   for (const std::string& sentence : reader.warnings()) ...
@@ -25,7 +25,12 @@
 //   damaged summary   the file is scanned, as one without a summary is
 //   unknown channel   messages on a channel that nothing declares are left out
 // A file may be hostile: sizes are checked before memory is taken, nothing is unpacked past `max_chunk`, a chunk inside a
-// chunk is refused, and an index may point anywhere. Any number of Readers run beside each other; one is for one thread.
+// chunk is refused, and an index may point anywhere.
+//
+// Threads: any number of Readers run beside each other. One Reader may be shared: any thread may ask it anything (but
+// for channels(), schemas() and attachment(), see there) and have Messages of its own from it. A Messages, a RecordReader
+// and a Writer are for one thread at a time. `Bytes::read` is then called by several threads at once: open_bytes and
+// bytes_of allow it. After fork() a child may go on with what no other thread was using at that moment.
 #pragma once
 
 #include <robocache/bytes.h>
@@ -178,7 +183,7 @@ class RecordReader {
   RecordReader& operator=(RecordReader&&) noexcept;
 
   const Record* next();  // nullptr: that was all. The record and its spans are valid until the next call
-  const std::vector<std::string>& warnings() const noexcept;
+  std::vector<std::string> warnings() const;
 
  private:
   struct State;
@@ -235,10 +240,14 @@ class Reader {
 
   const Header& header() const noexcept;
   bool is_indexed() const noexcept;  // false: it was scanned; what follows is then what the scan saw
-  // By id. Both grow where a chunk declares what the summary does not have; references stay valid.
+  // By id. Both grow where a chunk is read that declares what the summary does not have; references to entries stay
+  // valid. Not while another thread reads messages of this Reader: there, use channel(), schema() and those below.
   const std::map<std::uint16_t, Schema>& schemas() const noexcept;
   const std::map<std::uint16_t, Channel>& channels() const noexcept;
-  const Schema* schema(const Channel& channel) const noexcept;    // nullptr: it has none
+  const Channel* channel(std::uint16_t id) const;      // nullptr: there is none
+  const Schema* schema(const Channel& channel) const;  // nullptr: it has none
+  std::vector<const Channel*> all_channels() const;    // as they are now, by id
+  std::vector<const Schema*> all_schemas() const;
   const std::optional<Statistics>& statistics() const noexcept;   // none: the summary has none
   const std::vector<ChunkIndex>& chunk_indexes() const noexcept;  // in file order
   const std::vector<AttachmentIndex>& attachment_indexes() const noexcept;
@@ -246,14 +255,15 @@ class Reader {
 
   // Where a chunk's messages are, by channel, without unpacking it; empty: the file does not say.
   std::vector<MessageIndex> message_indexes(const ChunkIndex& chunk);
-  // Throws Error(file) where it is not there or does not match its CRC. Its data is valid until the next call.
+  // Throws Error(file) where it is not there or does not match its CRC. Its data is valid until the next call, so that
+  // one thread at a time may ask for attachments.
   Attachment attachment(const AttachmentIndex& index);
   Metadata metadata(const MetadataIndex& index);
 
   Messages messages(const Selection& selection = {});
 
   // Sentences that begin with the file's name, at most 100 and then one that counts the others. Reading adds to them.
-  const std::vector<std::string>& warnings() const noexcept;
+  std::vector<std::string> warnings() const;
 
  private:
   friend class Messages;

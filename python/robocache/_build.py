@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 import time as clock
 from collections.abc import Callable, Iterator, Sequence
@@ -104,7 +103,7 @@ def build(
                 if "://" not in path and Path(path).resolve() == output.resolve():
                     raise ValueError(f"{path}: is the cache itself; build adds other recordings to it")
                 recording = cooked.open(path)
-                old = before.get(os.path.abspath(recording.path))
+                old = before.get(writer.name_of(recording))
                 if writer.knows(recording, how):
                     row["state"] = "unchanged"
                 elif old is not None and writer.knows_better(recording, how, old.options):

@@ -36,6 +36,7 @@ from robocache._recording import (
     missing,
     packed,
 )
+from robocache._stamps import FileStamp, check_unchanged
 
 Path = str | os.PathLike[str]
 Stamps = NDArray[np.int64]
@@ -68,6 +69,7 @@ class CacheWriter:
         self._writer = _core.CacheWriter(os.fsencode(path), group_bytes)
         self._lock = threading.RLock()
         self._adds = False
+        self._names: set[bytes] | None = None  # of the sources that were there before, where they are needed
 
     def add(
         self,
@@ -129,8 +131,11 @@ class CacheWriter:
         It is unchanged if the path, size and modification time of its files are; else their hash decides. One of which
         something was left out (recording.lacking) is known until that can be read.
         """
-        path, files = source_of(recording)
+        path, files = self._source_of(recording)
         hows = dict.fromkeys([read_how(recording, options), read_how(recording, options, whole=True)])
+        if not files and path.startswith(b"sha256:"):  # its name is its content
+            found = [source for source in Cache(self.path).sources if os.fsencode(source.path) == path]
+            return any(source.complete and source.options in hows for source in found)
         with self._alone():
             return any(self._writer.knows(path, files, how) for how in hows)
 
@@ -138,7 +143,24 @@ class CacheWriter:
         """Whether a recording that lacks definitions now was read with them, and with these options, as `was` says."""
         lacks, how = getattr(recording, "lacking", ()), read_how(recording, options, whole=True)
         with self._alone():
-            return bool(lacks) and was.startswith(f"{how} with=") and self._writer.knows(*source_of(recording), was)
+            return (
+                bool(lacks) and was.startswith(f"{how} with=") and self._writer.knows(*self._source_of(recording), was)
+            )
+
+    def name_of(self, recording: Recording | Any) -> str:
+        """What the cache knows a recording by, as in `Cache.sources`."""
+        return os.fsdecode(self._source_of(recording)[0])
+
+    def _source_of(self, recording: Any) -> tuple[bytes, list[bytes]]:
+        """As source_of; but a source that an earlier version knew by its absolute path keeps that name."""
+        path, files = source_of(recording)
+        spelled = os.fsencode(os.path.abspath(os.fspath(getattr(recording, "path", recording))))
+        if files and spelled != path:
+            if self._names is None:
+                self._names = {os.fsencode(source.path) for source in Cache(self.path).sources}
+            if path not in self._names and spelled in self._names:
+                return spelled, files
+        return path, files
 
     def commit(self) -> None:
         """Writes whole episodes that wait for it to the disk, so that nothing can lose them.
@@ -200,11 +222,13 @@ class CacheWriter:
         samples = getattr(stream, "samples", None)
         values: Any = stream.values
         lengths: Stamps | None = None
-        if isinstance(samples, Packed):
-            stored = [samples.as_stored(k) for k in range(len(samples))]
-            values, lengths = pack(where, stored, samples.rows.dtype, samples.rows.shape[1:])
-        elif samples is not None:
-            values = samples.references
+        if samples is not None:  # values are their numbers
+            numbers = sample_numbers(where, values, len(samples))
+            if isinstance(samples, Packed):
+                stored = [samples.as_stored(int(k)) for k in numbers]
+                values, lengths = pack(where, stored, samples.rows.dtype, samples.rows.shape[1:])
+            else:
+                values = samples.references[numbers]
         elif isinstance(values, (list, tuple)):
             values, lengths = pack(where, values)
         elif hasattr(values, "detach"):
@@ -240,11 +264,13 @@ class CacheWriter:
             options = json.dumps([options, chosen, late, name, task])
         if self.knows(recording, options):
             return 0
+        stamps = recording.stamped() if hasattr(recording, "stamped") else ()
+        check_unchanged(stamps)  # what is read is what the engine is about to stamp
         episodes = recording.episodes
         if name is not None and len(episodes) != 1:
             raise ValueError(f"CacheWriter.add: a name for {len(episodes)} episodes; they have names of their own")
         writer = self._writer
-        path, files = source_of(recording)
+        path, files = self._source_of(recording)
         there: set[int] = set()
         added = 0
         current = -1
@@ -266,7 +292,7 @@ class CacheWriter:
                     added += 1
 
         try:
-            opened = opened_of(recording, files)
+            opened = opened_of(stamps, files)
             there.update(writer.begin_source(path, files, read_how(recording, options), opened))
             for batch in recording.batches(streams):
                 if batch.episode < current:
@@ -277,7 +303,9 @@ class CacheWriter:
                     self._append_batch(batch, latency)
                 if progress is not None:
                     progress(batch)
+            check_unchanged(stamps)
             advance(len(episodes))
+            check_unchanged(stamps)
             writer.end_source()
         except BaseException:
             writer.discard_episode()
@@ -313,8 +341,9 @@ def read_how(recording: Any, options: str, *, whole: bool = False) -> str:
 
 
 def source_of(recording: Any) -> tuple[bytes, list[bytes]]:
-    """The name of a source and its files, as the engine knows it by. What has neither file nor address is never known
-    again, and takes no other's place."""
+    """The name of a source and its files, as the engine knows it by: real paths, so that a symbolic link or another
+    spelling is the same source; of bytes in memory their hash. A file object is never known again, and takes no
+    other's place."""
     path = recording.path if hasattr(recording, "batches") else recording
     text = os.fspath(path)
     if hasattr(recording, "batches"):
@@ -323,16 +352,18 @@ def source_of(recording: Any) -> tuple[bytes, list[bytes]]:
         files = [os.path.join(folder, name) for folder, _, names in os.walk(text) for name in names]
     else:
         files = [text]
-    if not files and "://" not in text:
+    content = recording.content() if hasattr(recording, "content") else ""
+    if content:
+        text = content
+    elif not files and "://" not in text:
         text = f"{text} {uuid.uuid4()}"
     elif "://" not in text:
-        text = os.path.abspath(text)
-    return os.fsencode(text), [os.fsencode(os.path.abspath(file)) for file in files]
+        text = os.path.realpath(text)
+    return os.fsencode(text), [os.fsencode(os.path.realpath(file)) for file in files]
 
 
-def opened_of(recording: Any, files: Sequence[bytes]) -> list[tuple[int, int, int, int]]:
+def opened_of(stamps: Sequence[FileStamp], files: Sequence[bytes]) -> list[tuple[int, int, int, int]]:
     """Device, inode, size and mtime of each file as the recording opened it; nothing where it does not tell of all."""
-    stamps = recording.stamped() if hasattr(recording, "stamped") else ()
     opened = {os.path.realpath(s.path): (s.device, s.inode, s.size, s.mtime) for s in stamps}
     found = [opened.get(os.path.realpath(os.fsdecode(file))) for file in files]
     return [stamp for stamp in found if stamp is not None] if None not in found else []
@@ -347,6 +378,16 @@ def stamps_of(where: str, name: str, stamps: Any) -> Stamps:
     if flat.ndim != 1:
         raise ValueError(f"{where}{name} have {flat.ndim} dimensions; expected [N]")
     return np.ascontiguousarray(nanoseconds(where, flat))
+
+
+def sample_numbers(where: str, values: Any, count: int) -> NDArray[np.int64]:
+    """Which of its samples a stream's values name; `replace` may have left some out."""
+    numbers = on_host(values)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or numbers.min(initial=0) < 0:
+        raise ValueError(f"{where}values must be numbers of its samples, 0 to {count - 1}")
+    if numbers.max(initial=-1) >= count:
+        raise ValueError(f"{where}values name sample {numbers.max()}; there are {count}")
+    return numbers.astype(np.int64)
 
 
 def pack(
@@ -447,7 +488,7 @@ class CachedStreams(Mapping[str, RecordedStream]):
             samples = packed(info, values[inner[0] : inner[-1]], np.diff(inner))
             values = np.arange(len(times), dtype=np.int64)
         elif info.metadata.get("kind") == "video":
-            from robocache._lerobot import Frames
+            from robocache._video import Frames
 
             samples, values = Frames(info, values), np.arange(len(times), dtype=np.int64)
         else:

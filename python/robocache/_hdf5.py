@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from robocache._core import FileError
 from robocache._extent import nanoseconds
 from robocache._recording import BATCH_BYTES, Array, Batch, Content, Part, Source, StreamInfo, clipped, missing, need
+from robocache._stamps import stamps_of
 
 TIME_NAMES = ("times", "time", "t", "timestamps", "timestamp", "stamps", "stamp")
 ALOHA_RATE = 50.0  # its DT is 0.02 s
@@ -68,6 +69,7 @@ class Hdf5Source(Source):
         if rate is not None and not 0 < float(rate) < 1e6:
             raise ValueError(f"{path}: rate is {rate}; expected a positive number of hertz")
         self.path, self.time, self.notes, self.files = str(path), time, [], (path,)
+        self.stamps = stamps_of(self.files)
         self.rate = None if rate is None else float(rate)
         try:
             self.file = h5py.File(path, "r")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from robocache import _core
 from robocache._bytes import source_of
 from robocache._core import FileError
 from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped, counted
+from robocache._stamps import stamps_of
 
 MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # only all messages of a topic tell its streams
 MOST_FIRST = 1024  # messages that are looked at for one that tells: the first may be empty
@@ -79,8 +81,10 @@ class McapSource(Source):
 
     def __init__(self, path: Any, time: str) -> None:
         source, self.path = source_of(path, "open")
-        self.given, self.time, self.notes = path, time, []
+        self._place, self.time, self.notes = path, time, []
         self.files = (Path(self.path),) if isinstance(source, bytes) else ()
+        self.stamps = stamps_of(self.files)
+        self._memory = source if isinstance(source, memoryview) else None
         self.engine = _core.McapRecording(source, self.path, time)
         summary = self.engine.summary()
         self.note(summary["warnings"])
@@ -93,6 +97,9 @@ class McapSource(Source):
     def note(self, sentences: Sequence[str]) -> None:
         found = [sentence.removeprefix(f"{self.path}: ") for sentence in sentences]
         self.notes += [sentence for sentence in dict.fromkeys(found) if sentence not in self.notes]
+
+    def content(self) -> str:
+        return "" if self._memory is None else f"sha256:{hashlib.sha256(self._memory).hexdigest()}"
 
     def parts(self) -> Sequence[Part]:
         return [Part(Path(self.path).stem, None, self.start, self.end)]
@@ -114,16 +121,20 @@ class McapSource(Source):
         unknown = [topic for topic in topics if topic not in self._inside]
         if not unknown:
             return
-        found, problems = self.engine.discover([topic for topic in unknown if self.topics[topic].type not in MANY])
+        # A topic without a message would be looked for through the whole file.
+        named, problems = self.engine.discover(
+            [topic for topic in unknown if self.topics[topic].type not in MANY and self.topics[topic].samples != 0]
+        )
         for topic in unknown:
             kind, count = self.topics[topic].type, self.topics[topic].samples
             if kind in MANY:
                 samples: dict[str, int] = {}
                 for piece in self.engine.pieces([topic]):
                     samples[piece[0][0]] = samples.get(piece[0][0], 0) + len(piece[2])
-                self._inside[topic] = {name: Content(name, kind, number) for name, number in samples.items()}
+                found = {name: Content(name, kind, number) for name, number in samples.items()}
             else:
-                self._inside[topic] = {name: Content(name, kind, count) for name in found.get(topic, [])}
+                found = {name: Content(name, kind, count) for name in named.get(topic, [])}
+            self._inside[topic] = found  # two threads may both find it, and find the same
         self.note([sentence for _, broken, sentence in problems if not broken])
         self.note(self.engine.summary()["warnings"])
 
@@ -134,7 +145,7 @@ class McapSource(Source):
 
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the engine's own are in `notes`
-                self._opened = Reader(self.given)
+                self._opened = Reader(self._place)
         return self._opened
 
     def batches(
@@ -156,7 +167,7 @@ class McapSource(Source):
             if streams is None or batch.stream in streams:
                 yield batch
         self.note(self.engine.summary()["warnings"])
-        for topic, count, sentence in self.engine.problems:
+        for topic, count, sentence in pieces.problems:
             self.note([left_out(topic, count, sentence) if count else sentence])
 
     def promised(self) -> Mapping[str, StreamInfo]:

@@ -33,6 +33,7 @@ from robocache._recording import (
     missing,
     open,
 )
+from robocache._stamps import FileStamp
 from robocache._sync import SyncReport
 
 SECTIONS: dict[str, dict[str, tuple[type, ...]]] = {
@@ -256,6 +257,12 @@ class CookedSource(Source):
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         return self.source.samples(info, values)
 
+    def stamped(self) -> tuple[FileStamp, ...]:
+        return self.source.stamped()
+
+    def content(self) -> str:
+        return self.source.content()
+
     def quick(self) -> Mapping[str, Any] | None:
         found = self.source.quick()
         if found is None or not self.recipe.streams:
@@ -379,6 +386,12 @@ class SplitSource(Source):
 
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         return self.source.samples(info, values)
+
+    def stamped(self) -> tuple[FileStamp, ...]:
+        return self.source.stamped()
+
+    def content(self) -> str:
+        return self.source.content()
 
 
 def split(recording: Recording, by: str, gap: float = 5.0, topic: str | None = None) -> Recording:

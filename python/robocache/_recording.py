@@ -8,6 +8,7 @@ when they are touched, sorted by time, and go straight into rc.align.
 from __future__ import annotations
 
 import json
+import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache._align import Method, Stream
+from robocache._bytes import ForkLock
 from robocache._core import FileError
+from robocache._stamps import FileStamp
 
 Array = NDArray[Any]
 TIMES = ("auto", "stamp", "log", "publish")
@@ -74,6 +77,7 @@ class Source(ABC):
     path: str  # for sentences
     time: str  # as it was asked for
     files: tuple[Path, ...] = ()  # what it reads: by them a cache tells whether it must be read again
+    stamps: tuple[FileStamp, ...] = ()  # of those files that are open, as they were before
     notes: list[str]  # what a person should know: a rate that was assumed, topics that were left out
     given: str = ""  # what was read with the help of others' files, which may change: a digest of them
     lacking: tuple[str, ...] = ()  # left out as this machine cannot read it yet: types that nobody defines
@@ -95,6 +99,14 @@ class Source(ABC):
         end: int | None = None,
     ) -> Iterator[Batch]:
         """One pass over the source, or over an episode; of these streams, with arrivals in [start, end)."""
+
+    def stamped(self) -> tuple[FileStamp, ...]:
+        """The files as they were before they were opened; those that a pass opens itself, as they are now."""
+        return self.stamps
+
+    def content(self) -> str:
+        """The hash of a recording that is bytes in memory, else nothing."""
+        return ""
 
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         """What the values refer to, where they are references: a video's frames, decoded one by one."""
@@ -122,10 +134,13 @@ class RecordedStream(Stream[Array]):
     values, times, arrivals, channels, method: rc.Stream's own words; sorted by time, equal times as recorded.
     info      type, dtype, shape, metadata.
     backward  how many stamps were earlier than the one before, as recorded.
-    samples   where a sample is no row of an array (an image, a cloud, a frame of a video): samples[i] is sample i (raw
-              images are [H, W] or [H, W, C], channels in the order of the encoding; compressed ones their bytes), and
+    samples   where a sample is no row of an array (an image, a cloud, a frame of a video): samples[i] is sample i, and
               `values` are their numbers, held by align; so that stream.samples[aligned.values[k]] is what was seen
-              at target k.
+              at target k. samples[2:5] and samples[[1, 7]] are lists of them. Colour images are uint8 [H, W, 3], RGB,
+              whatever the encoding (raw, JPEG, PNG, video); depth images are [H, W] in their own dtype.
+              samples.as_stored(i) has an image's bytes as they were recorded.
+
+    `replace`, copies and pickles keep info, backward and samples.
     """
 
     __slots__ = ("backward", "info", "samples")
@@ -133,6 +148,15 @@ class RecordedStream(Stream[Array]):
     info: StreamInfo
     backward: int
     samples: Sequence[Any] | None
+
+    def replace(self, **changes: Any) -> RecordedStream:
+        info = self.info
+        if "values" in changes and self.samples is None and isinstance(changes["values"], np.ndarray):
+            info = info._replace(dtype=changes["values"].dtype, shape=changes["values"].shape[1:])
+        return _restore_recorded({**self._arguments(), **changes}, info, self.backward, self.samples)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore_recorded, (self._arguments(), self.info, self.backward, self.samples)
 
     def __repr__(self) -> str:
         what = f"{self.info.dtype} {[len(self), *self.info.shape]}"
@@ -145,7 +169,44 @@ class RecordedStream(Stream[Array]):
         return len(self.times)
 
 
-class Packed(Sequence[Array]):
+def _restore_recorded(
+    arguments: dict[str, Any], info: StreamInfo, backward: int, samples: Sequence[Any] | None
+) -> RecordedStream:
+    stream = RecordedStream(**arguments)
+    stream.info, stream.backward, stream.samples = info, backward, samples
+    return stream
+
+
+class Samples(Sequence[Array]):
+    """Samples by number: samples[i]; samples[2:5], samples[[1, 7]] and samples[mask] are lists of them."""
+
+    @overload
+    def __getitem__(self, index: int) -> Array: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | Array) -> list[Array]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self._take(range(*index.indices(len(self))))
+        places = np.asarray(index)
+        if places.ndim == 1 and places.dtype == bool:
+            if len(places) != len(self):
+                raise IndexError(f"a mask of {len(places)} for {len(self)} samples")
+            places = np.flatnonzero(places)
+        if places.dtype.kind not in "iu" and places.size:
+            raise TypeError(f"samples[{index!r:.40}]: expected an integer, a slice, a list of integers or a mask")
+        every = range(len(self))
+        if places.ndim == 0:
+            return self._take([every[operator.index(index)]])[0]
+        if places.ndim != 1:
+            raise IndexError(f"samples: indices have {places.ndim} dimensions; expected one")
+        return self._take([every[int(k)] for k in places])
+
+    @abstractmethod
+    def _take(self, wanted: Sequence[int]) -> list[Array]:
+        """Those samples; all numbers are within bounds."""
+
+
+class Packed(Samples):
     """Samples of varying length, end to end in `rows`: packed[i] is sample i, a view of them."""
 
     def __init__(self, rows: Array, lengths: NDArray[np.int64], order: NDArray[np.intp] | None = None) -> None:
@@ -158,14 +219,8 @@ class Packed(Sequence[Array]):
     def __len__(self) -> int:
         return len(self.begins)
 
-    @overload
-    def __getitem__(self, index: int) -> Array: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Array]: ...
-    def __getitem__(self, index: int | slice) -> Array | list[Array]:
-        if isinstance(index, slice):
-            return [self[k] for k in range(*index.indices(len(self)))]
-        return self.as_stored(index)
+    def _take(self, wanted: Sequence[int]) -> list[Array]:
+        return [self.as_stored(k) for k in wanted]
 
     def as_stored(self, index: int) -> Array:
         """Sample i's rows: of an image its bytes."""
@@ -177,11 +232,12 @@ class Packed(Sequence[Array]):
 
 
 def packed(info: StreamInfo, rows: Array, lengths: NDArray[np.int64], order: NDArray[np.intp] | None = None) -> Packed:
-    """Samples of varying length; raw images as arrays of their shape."""
-    if rows.ndim == 1 and rows.dtype == np.uint8 and "encoding" in info.metadata:
-        from robocache._pictures import Images
+    """Samples of varying length; images are decoded when they are asked for."""
+    if rows.ndim == 1 and rows.dtype == np.uint8:
+        from robocache._pictures import Images, is_image
 
-        return Images(info.metadata, rows, lengths, order)
+        if is_image(info.metadata):
+            return Images(info.name, info.metadata, rows, lengths, order)
     return Packed(rows, lengths, order)
 
 
@@ -298,8 +354,8 @@ class Streams(Mapping[str, RecordedStream]):
         if wanted:
             start, end = self._range
             found = assemble(self._source.batches(wanted, self._episode, start, end), self._source)
-            for name in wanted:
-                self._decoded[name] = found[name] if name in found else empty(contents[name])
+            for name in wanted:  # where two threads decoded it, both get the first one's
+                self._decoded.setdefault(name, found[name] if name in found else empty(contents[name]))
         return {name: self._decoded[name] for name in names}
 
     def __getitem__(self, name: str) -> RecordedStream:
@@ -396,7 +452,7 @@ class Episodes(Sequence[Episode]):
             return [self[k] for k in range(*index.indices(len(self)))]
         k = range(len(self))[index]
         if k not in self._made:
-            self._made[k] = Episode(self._source, k, self._parts[k])
+            self._made.setdefault(k, Episode(self._source, k, self._parts[k]))
         return self._made[k]
 
     def __repr__(self) -> str:
@@ -411,6 +467,8 @@ class Recording:
     files            what is read
     lacking          what is left out until this machine can read it: message types that nobody here defines
     notes            what a person should know about it
+
+    Threads may share a recording, its streams, and one pass over its batches. A forked child may go on with it.
     """
 
     def __init__(self, source: Source) -> None:
@@ -444,11 +502,19 @@ class Recording:
             for name in streams:
                 if name not in known:
                     raise NoStream(missing(f"{self.path}: there is no stream", name, known))
-        return self._source.batches(streams, episode)
+        return InTurn(self._source.batches(streams, episode))
 
     def listed(self) -> Mapping[str, Content]:
         """What the file lists, without decoding: topics of an MCAP file, of which most give one stream."""
         return self._source.listed(0) if len(self.episodes) else {}
+
+    def stamped(self) -> tuple[FileStamp, ...]:
+        """The files as they were before they were opened, to be compared with what they are after a pass."""
+        return self._source.stamped()
+
+    def content(self) -> str:
+        """The hash of a recording that is bytes in memory, else nothing."""
+        return self._source.content()
 
     def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
         """Type and arrivals of every topic, out of the file's index; None where it has none."""
@@ -466,6 +532,18 @@ class Recording:
         long = f", {sum(known) * 1e-9:.2f} s" if len(known) == count else ""
         of = f"{counted(count, 'episode')}, {counted(streams, 'stream')}"
         return f"Recording({self.path!r}, {self.format}: {of}{long})"
+
+
+class InTurn(Iterator[Item]):
+    """An iterator that threads may share: each item goes to one of them."""
+
+    def __init__(self, items: Iterator[Item]) -> None:
+        self._items = items
+        self._lock = ForkLock()
+
+    def __next__(self) -> Item:
+        with self._lock:
+            return next(self._items)
 
 
 class NoStream(KeyError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -22,9 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache import _core
+from robocache._bytes import ForkLock
 from robocache._core import FileError
 from robocache._mcap_source import MANY, McapSource, batch_of, left_out, promised_by, streams_of
 from robocache._recording import BATCH_BYTES, Batch, Content, Part, Source, StreamInfo, clipped, sniff, widened
+from robocache._stamps import FileStamp, check_unchanged, stamps_of
 
 METADATA_LIMIT = 64 << 20  # bytes of metadata.yaml
 MOST_UNPACKED = 200  # times its size: what a compressed file may grow to on disk
@@ -138,6 +141,18 @@ def unpack_file(file: Path, folder: Path) -> Path:
     return target
 
 
+def temporary_folder(owner: object) -> Path:
+    """A folder that lives as long as its owner does in this process; a forked child removes nothing."""
+    folder = Path(tempfile.mkdtemp(prefix="robocache-"))
+    weakref.finalize(owner, remove_folder, folder, os.getpid())
+    return folder
+
+
+def remove_folder(folder: Path, process: int) -> None:
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 class BagSource(Source):
     """The files of a bag, one after the other, as one episode."""
 
@@ -153,6 +168,7 @@ class BagSource(Source):
         if mode in ("FILE", "MESSAGE") and packing != "zstd":
             raise FileError(f'{place}/metadata.yaml: compression_format is "{packing}"; zstd is read')
         self._folder: Path | None = None
+        before = stamps_of([*([place / "metadata.yaml"] if found else []), *files])
         opened = [self._plain(file) for file in files]
         kinds = [sniff(file) for file in opened]
         self.bags: list[McapSource | SqliteBag] = []
@@ -169,7 +185,11 @@ class BagSource(Source):
         for bag in self.bags:
             self.notes += [note for note in bag.notes if note not in self.notes]
             bag.notes = self.notes  # what reading finds later is ours, too
-        self.files = (*([place / "metadata.yaml"] if found else []), *files)
+        journals = [path for bag in self.bags if isinstance(bag, SqliteBag) for path in bag.files[1:]]
+        self.files = (*([place / "metadata.yaml"] if found else []), *files, *journals)
+        of_bags = {stamp.path: stamp for bag in self.bags for stamp in bag.stamps}
+        ours = "\0" if self._folder is None else str(self._folder)  # what was unpacked
+        self.stamps = (*before, *(stamp for path, stamp in of_bags.items() if not path.startswith(ours)))
         self.given = definitions.digest()
         self.lacking = tuple(sorted({kind for bag in self.bags for kind in bag.lacking}))
         self._start, self._end = extent(found, self.bags)
@@ -180,8 +200,7 @@ class BagSource(Source):
         if not packed:
             return file
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="robocache-"))
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            self._folder = temporary_folder(self)
         return unpack_file(file, self._folder)
 
     def parts(self) -> Sequence[Part]:
@@ -288,11 +307,12 @@ class Definitions:
 
     def _own(self, kind: str) -> str | None:
         if self._files is None:
-            self._files = {}
+            files: dict[str, Path] = {}
             for folder in self.folders:
                 for path in sorted(folder.rglob("*.msg")):
                     package = path.parent.parent.name if path.parent.name == "msg" else path.parent.name
-                    self._files.setdefault(f"{package}/{path.stem}", path)
+                    files.setdefault(f"{package}/{path.stem}", path)
+            self._files = files
         short = shortened(kind)
         if short not in self._files:
             return None
@@ -361,25 +381,93 @@ def inner_types(name: str, text: str) -> list[str]:
 # ---- SQLite: messages that Python hands to the decoder
 
 
+class Database:
+    """A SQLite file, opened for reading, by any number of threads; a forked child opens it again.
+
+    A file that was not closed has a journal beside it. A write-ahead log is read where it is. A rollback journal says
+    how to take back a transaction that was never finished: that is done in a copy, and the bag stays as it is.
+    """
+
+    def __init__(self, file: Path, stamps: Sequence[FileStamp]) -> None:
+        self.file, self.stamps = file, stamps
+        self.notes: list[str] = []
+        self._lock = ForkLock()
+        _, log, journal = (stamp.size > 0 for stamp in stamps)
+        try:
+            try:
+                # Without a journal nothing is written beside the bag, nor locked: it may lie on a read-only disk.
+                self._connect(file, "mode=ro" if log or journal else "mode=ro&immutable=1")
+            except sqlite3.OperationalError as error:
+                if not (log or journal) or "locked" in str(error):
+                    raise
+                self._connect(self._copy(), "mode=rw")
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: of SQLite's own words about a damaged schema
+            locked = ", by the process that is writing it; open it when that is done" if "locked" in str(error) else ""
+            raise FileError(f"{file}: cannot be read as SQLite: {error}{locked}") from None
+
+    def _connect(self, file: Path, how: str) -> None:
+        address = f"file:{urllib.parse.quote(str(file.absolute()))}?{how}"
+        connection = sqlite3.connect(address, uri=True, check_same_thread=False)
+        connection.text_factory = lambda text: text.decode("utf-8", "replace")
+        most = min(4 * max(self.stamps[0].size, 0) + (1 << 20), 1 << 30)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, most)
+        connection.execute("PRAGMA trusted_schema = OFF")
+        self.tables: dict[str, str] = dict(connection.execute("SELECT name, type FROM sqlite_master").fetchall())
+        self._opened = (connection, os.getpid(), file, how)
+
+    def _copy(self) -> Path:
+        """The file and its journal in a folder of our own, where SQLite may write."""
+        self._folder = temporary_folder(self)
+        try:
+            for stamp in self.stamps:
+                if stamp.size > 0:
+                    shutil.copyfile(stamp.path, self._folder / Path(stamp.path).name)
+        except OSError as error:
+            raise FileError(
+                f"{self.file}: it was not closed, and must be copied to undo what was not finished: {self._folder}: "
+                f"{error.strerror or error}; TMPDIR names another folder"
+            ) from None
+        check_unchanged(self.stamps)
+        self.notes.append("it was not closed when it was recorded: the transaction that was not finished is left out")
+        return self._folder / self.file.name
+
+    def ask(self, query: str, values: Sequence[Any]) -> Iterator[Any]:
+        with self._lock:
+            connection, process, file, how = self._opened
+            if process != os.getpid():  # SQLite forbids to go on with a connection of the parent's, or to close it
+                inherited.append(connection)
+                self._connect(file, how)
+            cursor = self._opened[0].execute(query, values)
+        if sqlite3.threadsafety == 3:  # it locks by itself
+            yield from cursor
+            return
+        while True:
+            with self._lock:
+                row = cursor.fetchone()
+            if row is None:
+                return
+            yield row
+
+
+inherited: list[Any] = []  # connections of the parent's, which stay as they are
+
+
 class SqliteBag(Source):
     format = "rosbag2"
 
     def __init__(self, file: Path, time: str, definitions: Definitions) -> None:
-        self.path, self.time, self.notes, self.files = str(file), time, [], (file,)
+        self.path, self.time, self.notes = str(file), time, []
         self.definitions = definitions
         self.kinds: dict[str, str] = {}  # by topic
         self._inside: dict[str, dict[str, Content]] = {}
-        # Another process's journal must be honoured; without one, nothing is written beside the bag.
-        alone = not Path(f"{file}-wal").exists()
-        address = f"file:{urllib.parse.quote(str(file.absolute()))}?mode=ro{'&immutable=1' if alone else ''}"
-        try:
-            self.database = sqlite3.connect(address, uri=True, check_same_thread=False)
-            self.database.text_factory = lambda text: text.decode("utf-8", "replace")
-            self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(4 * file.stat().st_size + (1 << 20), 1 << 30))
-            self.database.execute("PRAGMA trusted_schema = OFF")
-            tables = dict(self.database.execute("SELECT name, type FROM sqlite_master").fetchall())
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: of SQLite's own words about a damaged schema
-            raise FileError(f"{file}: cannot be read as SQLite: {error}") from None
+        beside = [Path(f"{file}{end}") for end in ("-wal", "-journal")]  # what SQLite has written and not put in yet
+        # SQLite, run by root, sets the owner of journals, also where it only reads: their ctime says nothing.
+        journals = (stamp if stamp.size < 0 else stamp._replace(ctime=0) for stamp in stamps_of(beside))
+        self.stamps = (*stamps_of([file]), *journals)
+        self.files = (file, *(path for path in beside if path.exists()))
+        self.database = Database(file, self.stamps)
+        self.notes += self.database.notes
+        tables = self.database.tables
         if any(tables.get(name) != "table" for name in ("topics", "messages")):
             there = ", ".join(sorted(name for name, kind in tables.items() if kind == "table")[:6]) or "none"
             raise FileError(f"{file}: no rosbag2: SQLite without the tables topics and messages; it has {there}")
@@ -401,7 +489,7 @@ class SqliteBag(Source):
 
     def _ask(self, query: str, *values: Any) -> Iterator[Any]:
         try:
-            yield from self.database.execute(query, values)  # a row at a time: each may hold an image
+            yield from self.database.ask(query, values)
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             raise FileError(f"{self.path}: a damaged SQLite file: {error}") from None
 

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from robocache import _core
-from robocache._bytes import Source, source_of
+from robocache._bytes import ForkLock, Source, source_of
 
 __all__ = ["Channel", "McapWarning", "Message", "Reader", "Record", "Schema", "Writer", "messages", "records"]
 
@@ -83,11 +83,13 @@ class _Warner:
     """Tells of an engine's new warnings, once."""
 
     def __init__(self, engine: _core.McapReader | _core.McapRecords) -> None:
-        self.engine, self.told = engine, 0
+        self.engine, self.told, self.lock = engine, 0, ForkLock()
 
     def tell(self, level: int) -> None:
-        for sentence in self.engine.warnings(self.told):
-            self.told += 1
+        with self.lock:
+            fresh = self.engine.warnings(self.told)
+            self.told += len(fresh)
+        for sentence in fresh:
             warnings.warn(sentence, McapWarning, stacklevel=level + 1)
 
 
@@ -98,6 +100,9 @@ class Reader:
     chunk_indexes, attachment_indexes, metadata_indexes   lists of dicts, names as in the specification
 
     close(), or the end of a `with` block, lets go of the file; a file object of yours stays open.
+
+    Threads may share a Reader, each with messages() of its own. What messages() returns is for one thread: a second one
+    gets a ValueError.
     """
 
     def __init__(self, path: Source) -> None:
@@ -198,9 +203,10 @@ class Reader:
         if first is not None and first > _MOST:
             names = []
         stop = None if last is None or last > _MOST else last
+        warner = self._warner
         chosen = _core.McapMessages(self._engine, names, min(first or 0, _MOST), stop, in_order)
-        assert self._warner is not None
-        return _each(chosen, self._warner)
+        assert warner is not None
+        return _each(chosen, warner)
 
 
 def _each(chosen: _core.McapMessages, warner: _Warner) -> Iterator[Message]:
@@ -271,6 +277,8 @@ class Writer:
     chunk_size    bytes of a chunk before it is compressed; chunks=False: messages lie in the file as they are
     level         of zstd
     Each of the other options leaves a part of the file out where it is False.
+
+    Threads may share a Writer.
     """
 
     def __init__(

@@ -26,8 +26,11 @@
 //     .pieces(topics: list[str] | None = None, start: int = 0, end: int | None = None) -> Iterator[Piece]
 //                                                           one pass, bounded memory; pieces of 1 to 4 MiB; log times
 //                                                           in [start, end), by the index where there is one
-//     .problems: list[tuple[topic, count, sentence]]        after a pass: topics that are skipped (count: 0) and broken
-//                                                           messages (how many, the first one's sentence)
+//                                                           with .problems: list[tuple[topic, count, sentence]]: what
+//                                                           this pass found: topics that are skipped (count: 0) and
+//                                                           broken messages (how many, the first one's sentence).
+//                                                           Passes may run in several threads at once; threads that
+//                                                           share one wait for each other
 #include "messages.h"
 
 #include <nanobind/ndarray.h>
@@ -45,6 +48,7 @@
 #include "errors.h"
 #include "numpy.h"
 #include "source.h"
+#include "turn.h"
 
 namespace nb = nanobind;
 
@@ -154,21 +158,17 @@ nb::list take_pieces(TopicDecoder& topic) {
   return pieces;
 }
 
-// A recording, and what its last pass found.
-struct Recording {
-  McapRecording recording;
-  std::vector<Problem> problems;
-};
-
+// One pass over a recording, and what it found.
 struct Pieces {
   nb::object owner;  // of the recording
-  Recording* recording;
   std::optional<McapBatches> batches;
+  std::vector<Problem> problems{};
   Infos infos{};
+  Gate gate{};
 };
 
-nb::dict summary_of(const Recording& recording) {
-  const Summary summary = recording.recording.summary();
+nb::dict summary_of(const McapRecording& recording) {
+  const Summary summary = recording.summary();
   nb::dict result;
   nb::list topics, warnings;
   for (const Topic& topic : summary.topics) {
@@ -193,12 +193,13 @@ nb::list problems_of(const std::vector<Problem>& problems) {
 }
 
 nb::object next_piece(Pieces& pieces) {
+  const Turn turn(pieces.gate, "this pass over a recording");
   std::optional<StreamBatch> batch;
   if (pieces.batches) {
     const nb::gil_scoped_release released;
     batch = pieces.batches->next();
   }
-  if (pieces.batches) pieces.recording->problems = pieces.batches->problems();
+  if (pieces.batches) pieces.problems = pieces.batches->problems();
   if (!batch) {
     pieces.batches.reset();
     throw nb::stop_iteration();
@@ -235,14 +236,21 @@ void bind_messages(nb::module_& m) {
       .def(
           "__iter__", [](nb::handle self) { return nb::borrow(self); },
           nb::sig("def __iter__(self) -> typing.Iterator[typing.Any]"))
-      .def("__next__", &next_piece, nb::sig("def __next__(self) -> typing.Any"));
+      .def("__next__", &next_piece, nb::sig("def __next__(self) -> typing.Any"))
+      .def_prop_ro(
+          "problems",
+          [](Pieces& pieces) {
+            const Turn turn(pieces.gate, "this pass over a recording");
+            return problems_of(pieces.problems);
+          },
+          nb::sig("def problems(self) -> list[tuple[str, int, str]]"));
 
-  nb::class_<Recording>(m, "McapRecording", "An MCAP file as streams.")
+  nb::class_<McapRecording>(m, "McapRecording", "An MCAP file as streams.")
       .def(nb::new_([](nb::handle source, const std::string& name, const std::string& time) {
              Bytes bytes = bytes_from(source, name);
              const TimeSource chosen = parse_time(time);
              const nb::gil_scoped_release released;
-             return new Recording{McapRecording(std::move(bytes), chosen), {}};
+             return new McapRecording(std::move(bytes), chosen);
            }),
            nb::arg("source"), nb::arg("name"), nb::arg("time") = "auto")
       .def("summary", &summary_of, nb::sig("def summary(self) -> dict[str, typing.Any]"))
@@ -250,19 +258,18 @@ void bind_messages(nb::module_& m) {
           "pieces",
           [](nb::handle self, std::optional<std::vector<std::string>> topics, std::uint64_t start,
              std::optional<std::uint64_t> end) {
-            auto* const recording = nb::cast<Recording*>(self);
-            recording->problems.clear();
-            return new Pieces{nb::borrow(self), recording, recording->recording.batches(std::move(topics), start, end)};
+            auto* const recording = nb::cast<McapRecording*>(self);
+            return new Pieces{nb::borrow(self), recording->batches(std::move(topics), start, end)};
           },
           nb::arg("topics").none() = nb::none(), nb::arg("start") = 0, nb::arg("end").none() = nb::none(),
           nb::rv_policy::take_ownership)
       .def(
           "discover",
-          [](Recording& recording, const std::vector<std::string>& topics) {
+          [](McapRecording& recording, const std::vector<std::string>& topics) {
             Discovery found;
             {
               const nb::gil_scoped_release released;
-              found = recording.recording.discover(topics);
+              found = recording.discover(topics);
             }
             nb::dict streams;
             for (const auto& [topic, names] : found.streams) {
@@ -273,10 +280,7 @@ void bind_messages(nb::module_& m) {
             return nb::make_tuple(streams, problems_of(found.problems));
           },
           nb::arg("topics"),
-          nb::sig("def discover(self, topics: list[str]) -> tuple[dict[str, list[str]], list[tuple[str, int, str]]]"))
-      .def_prop_ro(
-          "problems", [](const Recording& recording) { return problems_of(recording.problems); },
-          nb::sig("def problems(self) -> list[tuple[str, int, str]]"));
+          nb::sig("def discover(self, topics: list[str]) -> tuple[dict[str, list[str]], list[tuple[str, int, str]]]"));
 }
 
 }  // namespace robocache::python

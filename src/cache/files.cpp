@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "cache/hash.h"
+#include "core/interrupt.h"
 #include "core/text.h"
 
 namespace robocache::cache {
@@ -187,6 +188,7 @@ std::int64_t Spool::settle(std::int64_t base, const Path& other, bool anew) {
       moved.create();
       std::vector<std::byte> bytes(static_cast<std::size_t>(block));
       for (std::int64_t at = 0; at < size_; at += block) {
+        check_interrupt();
         const auto part = std::span(bytes).first(static_cast<std::size_t>(std::min(block, size_ - at)));
         read(at, part);
         moved.append(part);
@@ -373,6 +375,7 @@ std::string hash_of(std::span<const Path> files) {
     const std::int64_t size = file.size();
     hash.add(std::as_bytes(std::span(&size, 1)));
     for (std::int64_t at = 0; at < size; at += block) {
+      check_interrupt();
       const auto part = std::span(bytes).first(static_cast<std::size_t>(std::min(block, size - at)));
       file.read(at, part);
       hash.add(part);

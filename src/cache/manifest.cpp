@@ -12,6 +12,7 @@
 #include "cache/directory.h"
 #include "cache/hash.h"
 #include "cache/safetensors.h"
+#include "core/interrupt.h"
 #include "core/text.h"
 
 namespace robocache::cache {
@@ -169,6 +170,7 @@ Json parse(std::string_view text, const std::string& name) {
   const std::size_t most = 20 * text.size() + (std::size_t{128} << 20);
   std::size_t used = 0;
   const auto count = [&](int depth, Json::parse_event_t event, Json&) {
+    check_interrupt();
     if (depth > 16) throw Error(ErrorKind::file, concat(name, ": its lists and objects are nested over 16 deep"));
     const bool is_item = event == Json::parse_event_t::key || event == Json::parse_event_t::value;
     const std::size_t cost = event == Json::parse_event_t::key ? 112 : is_item ? 48 : 64;

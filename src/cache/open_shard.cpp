@@ -8,6 +8,7 @@
 #include <queue>
 
 #include "cache/safetensors.h"
+#include "core/interrupt.h"
 #include "core/text.h"
 
 namespace robocache::cache {
@@ -52,6 +53,7 @@ void merge_runs(const Spool& runs, std::int64_t count, Spool& merged) {
   };
   std::vector<Run> all(static_cast<std::size_t>(run_count));
   const auto refill = [&](Run& run) {
+    check_interrupt();
     const std::int64_t some = std::min(ahead, run.end - run.next);
     run.samples.resize(static_cast<std::size_t>(some));
     runs.read(run.next * static_cast<std::int64_t>(sizeof(Sample)), bytes_into(run.samples));
@@ -80,6 +82,7 @@ std::string hash_of(const Spool& spool) {
   Hash hash;
   std::vector<std::byte> bytes;
   for (std::int64_t at = 0; at < spool.size(); at += block) {
+    check_interrupt();
     bytes.resize(static_cast<std::size_t>(std::min(block, spool.size() - at)));
     spool.read(at, bytes);
     hash.add(bytes);
@@ -168,6 +171,7 @@ void OpenShard::widen(const StreamInfo& info) {
   std::vector<std::byte> from, to;
   try {
     for (std::int64_t row = 0; row < rows_; row += rows_at_once) {
+      check_interrupt();
       const std::int64_t some = std::min(rows_at_once, rows_ - row);
       from.resize(static_cast<std::size_t>(some * old_bytes));
       values_.read(row * old_bytes, from);
@@ -247,6 +251,7 @@ void OpenShard::sort_episode() {
   std::vector<Sample> run;
   std::int64_t at = open_->rows;
   for (std::int64_t first = 0; first < count; first += run_length) {
+    check_interrupt();
     const std::int64_t length = std::min(run_length, count - first);
     run.clear();
     for (std::int64_t k = 0; k < length; k += stamps_block) {
@@ -271,6 +276,7 @@ void OpenShard::sort_episode() {
   stamps_hash_ = open_->stamps_hash;
   std::vector<Sample> sorted;
   for (std::int64_t first = 0; first < count; first += stamps_block) {
+    check_interrupt();
     sorted.resize(static_cast<std::size_t>(std::min(stamps_block, count - first)));
     stamps.resize(sorted.size());
     order.read(first * static_cast<std::int64_t>(sizeof(Sample)), bytes_into(sorted));
@@ -289,6 +295,7 @@ void OpenShard::permute_values(const Spool& order, std::int64_t count) {
   const auto each = [&](const auto& f) {  // sample, where its rows go
     std::int64_t to = open_->rows;
     for (std::int64_t first = 0; first < count; first += stamps_block) {
+      check_interrupt();
       const auto some = std::span(samples).first(static_cast<std::size_t>(std::min(stamps_block, count - first)));
       order.read(first * static_cast<std::int64_t>(sizeof(Sample)), std::as_writable_bytes(some));
       for (const Sample& sample : some) {
@@ -311,6 +318,7 @@ void OpenShard::permute_values(const Spool& order, std::int64_t count) {
   std::int64_t from = 0, until = 0;  // rows that follow each other, not copied yet
   const auto copy = [&] {
     for (std::int64_t at = from * size; at < until * size; at += block) {
+      check_interrupt();
       bytes.resize(static_cast<std::size_t>(std::min(block, until * size - at)));
       values_.read(at, bytes);
       moved.append(bytes);
@@ -326,6 +334,7 @@ void OpenShard::permute_values(const Spool& order, std::int64_t count) {
   });
   copy();
   for (std::int64_t at = 0; at < moved.size(); at += block) {
+    check_interrupt();
     bytes.resize(static_cast<std::size_t>(std::min(block, moved.size() - at)));
     moved.read(at, bytes);
     values_.write(begin * size + at, bytes);
@@ -357,6 +366,7 @@ void OpenShard::generate(const TensorEntry& tensor, const Sink& sink) const {
   std::int64_t sum = 0;
   if (is_inner) sink(std::as_bytes(std::span(&sum, 1)));
   for (std::int64_t first = 0; first < samples_; first += stamps_block) {
+    check_interrupt();
     stamps.resize(static_cast<std::size_t>(std::min(stamps_block, samples_ - first)));
     read_stamps(first, stamps);
     numbers.clear();

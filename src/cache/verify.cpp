@@ -14,6 +14,7 @@
 #include "cache/hash.h"
 #include "cache/manifest.h"
 #include "cache/safetensors.h"
+#include "core/interrupt.h"
 #include "core/text.h"
 
 namespace robocache {
@@ -216,6 +217,7 @@ class Verifier {
 
   void check_shards() {
     for (const Shard& shard : manifest_.shards) {
+      check_interrupt();
       const std::string file = (Path("shards") / shard.file).string();
       try {
         check_shard(shard);
@@ -270,6 +272,7 @@ class Verifier {
     Hash hash;
     std::vector<std::byte> bytes;
     for (std::int64_t at = tensor.begin; at < tensor.end; at += block) {
+      check_interrupt();
       bytes.resize(static_cast<std::size_t>(std::min(block, tensor.end - at)));
       file.read(header.data + at, bytes);
       hash.add(bytes);
@@ -283,6 +286,7 @@ class Verifier {
     std::vector<std::int64_t> numbers;
     std::int64_t k = 0;
     for (std::int64_t at = tensor.begin; at < tensor.end; at += block) {
+      check_interrupt();
       numbers.resize(static_cast<std::size_t>(std::min(block, tensor.end - at)) / sizeof(std::int64_t));
       file.read(header.data + at, std::as_writable_bytes(std::span(numbers)));
       for (const std::int64_t number : numbers) f(k++, number);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "formats/clouds/source.h"
+#include "formats/json/images.h"
 #include "formats/messages/output.h"
 
 namespace robocache::messages {
@@ -397,6 +398,7 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
 }  // namespace
 
 std::unique_ptr<Messages> make_json(const Schema& schema, std::string_view topic) {
+  if (std::unique_ptr<Messages> image = make_json_image(schema, topic)) return image;
   return std::make_unique<JsonMessages>(schema, topic);
 }
 

@@ -68,7 +68,7 @@ struct McapBatches::State {
   Source& source_of(std::uint16_t id) {
     if (id >= of_channel.size()) of_channel.resize(std::size_t{id} + 1, nullptr);
     Source*& known = of_channel[id];
-    if (known == nullptr) known = &find(recording.reader.channels().at(id));
+    if (known == nullptr) known = &find(*recording.reader.channel(id));
     return *known;
   }
 
@@ -239,7 +239,8 @@ Summary McapRecording::summary() const {
   std::map<std::uint16_t, std::uint64_t> counts;
   if (statistics) counts.insert(statistics->channel_message_counts.begin(), statistics->channel_message_counts.end());
   std::map<std::string, Topic> topics;
-  for (const auto& [id, channel] : reader.channels()) {
+  for (const mcap::Channel* const known : reader.all_channels()) {
+    const mcap::Channel& channel = *known;
     const auto [entry, is_new] = topics.try_emplace(channel.topic);
     Topic& topic = entry->second;
     if (is_new) {
@@ -250,7 +251,7 @@ Summary McapRecording::summary() const {
         topic.schema_encoding = schema->encoding;
       }
     }
-    if (statistics) topic.messages = topic.messages.value_or(0) + time_of(counts[id]);
+    if (statistics) topic.messages = topic.messages.value_or(0) + time_of(counts[channel.id]);
   }
   for (auto& [name, topic] : topics) summary.topics.push_back(std::move(topic));
   if (statistics) {
