@@ -543,15 +543,21 @@ class Cache:
                ("varies" where they do not: an episode's stream has its own)
     sources    what the episodes were made from
 
+    map        True: samples are views of the mapped files. Where such a file becomes shorter, or its disk fails, the
+               system ends the process (SIGBUS) when the lost samples are touched. False: the samples of an episode are
+               copied into memory when it is touched, and such a failure is a FileError with the file's name
+
     What is committed later is seen by a Cache that is opened later. A cache that is missing, damaged, or written by a
-    newer RoboCache is a FileError.
+    newer RoboCache is a FileError. Threads may share a Cache; a child process may go on with it after a fork; pickled,
+    it is its path and `map`, and opens the cache again.
     """
 
     files: tuple[str, ...] = ()  # as a source of another cache: always read again
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, map: bool = True) -> None:
         self.path = os.fspath(path)
-        self._core = _core.Cache(os.fsencode(path))
+        self._map = bool(map)
+        self._core = _core.Cache(os.fsencode(path), self._map)
         streams, episodes, sources, self.bytes = self._core.counts()
         self.sources = [CacheSource(*self._core.source(k)) for k in range(sources)]
         infos: dict[str, StreamInfo] = {}
@@ -685,7 +691,7 @@ class Cache:
         groups = {episode._group for episode in having}
         numbered = is_numbered(info)
         channels = info.channels if info.channels and not numbered else None
-        if len(groups) == 1 and len(having) == len(chosen) and len(latencies) == 1 and not numbered:
+        if self._map and len(groups) == 1 and len(having) == len(chosen) and len(latencies) == 1 and not numbered:
             stream = having[0]._entries[name][0]
             values, times, arrivals, _, offsets = self._core.read_group(groups.pop(), stream)
             values = typed(values, info.dtype)
@@ -733,11 +739,18 @@ class Cache:
             channels=channels,
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_cache, (os.path.abspath(self.path), self._map)
+
     def __repr__(self) -> str:
         seconds = sum(episode.duration for episode in self.episodes) if len(self.episodes) <= 10_000 else None
         long = "" if seconds is None else f", {seconds:.1f} s"
         head = f"Cache({self.path!r}: {counted(len(self.episodes), 'episode')}{long}, {self.bytes / 2**20:.1f} MiB)"
         return f"{head}\n{self.streams!r}" if self._names else head
+
+
+def _open_cache(path: str, map: bool) -> Cache:
+    return Cache(path, map=map)
 
 
 # ---- Checking
@@ -751,15 +764,25 @@ class CacheProblem(NamedTuple):
     repair: str
 
 
+class CacheMove(NamedTuple):
+    """A file that a repair has taken out of the cache, or would take out: where it was, and why."""
+
+    file: str
+    reason: str
+
+
 class CacheReport(NamedTuple):
     """What verify_cache found. ok: nothing is wrong, or all of it was repaired."""
 
     problems: list[CacheProblem]
+    moved: list[CacheMove]  # to the quarantine, under the same names; without a repair: what one would move
+    dropped: list[str]  # episodes that the cache loses, since they have a part in a damaged shard
+    quarantine: str | None  # the folder within the cache that `moved` went to, with a report.txt; None: nothing moved
     repaired: bool
-    shards: int
+    shards: int  # this and what follows: what is good
     tensors: int
     bytes: int
-    episodes: int  # that are whole
+    episodes: int
     streams: int
 
     @property
@@ -771,26 +794,43 @@ class CacheReport(NamedTuple):
         good = ", ".join(counted(number, noun) for noun, number in counts.items()) + f", {self.bytes / 2**20:.1f} MiB"
         if not self.problems:
             return f"CacheReport(all is well: {good})"
-        done = "was" if self.repaired else "would be"
-        lines = [f"  {p.file}: {p.sentence} ({done} {p.repair})" for p in self.problems]
+        done = "done" if self.repaired else "a repair would do"
+        lines = [f"  {p.file}: {p.sentence} ({done}: {p.repair})" for p in self.problems]
+        lines += [f"  what was taken out is in {self.quarantine}"] if self.quarantine else []
         return "\n".join([f"CacheReport({counted(len(self.problems), 'problem')}; good: {good})", *lines])
 
 
-def verify_cache(path: Path, *, repair: bool = False) -> CacheReport:
+def verify_cache(path: Path, *, repair: bool = False, dry_run: bool = False) -> CacheReport:
     """Reads all of a cache: checksums, counts, offsets, the order of times, missing files and leftovers.
 
-    With `repair` what is wrong is put right as far as it can be: leftovers are removed; episodes in damaged shards are
-    dropped, all others kept, and the next build reads their sources again; a lost manifest is made anew from the
-    shards.
+    repair    puts right what is wrong as far as it can be, and deletes nothing. Damaged shards, shards that no whole
+              episode needs and what a crash left are moved to quarantine/<time>/ inside the cache, where report.txt
+              says what, why, and how to undo it. Episodes that have a part in a damaged shard are dropped, all others
+              kept, and the next build reads their sources again. A lost or damaged manifest is made anew from the
+              shards, and the old one is kept. A second repair finds nothing to do.
+    dry_run   only says what a repair would do.
+
+    Only a wrong checksum, size or format is damage. A file that the system cannot read (no permission, a disk that
+    fails, too many open files) is a FileError, and nothing was changed.
     """
     if os.path.isfile(path):
         raise _core.FileError(
             f"{os.fspath(path)}: a file, not a cache, which is a directory; robocache info looks at it"
         )
-    problems, *counts = _core.verify_cache(os.fsencode(path), repair)
+    problems, moved, dropped, quarantine, *counts = _core.verify_cache(os.fsencode(path), repair, dry_run)
     repaired, shards, tensors, size, episodes, streams = counts
-    found = [CacheProblem(*problem) for problem in problems]
-    return CacheReport(found, bool(repaired), shards, tensors, size, episodes, streams)
+    return CacheReport(
+        [CacheProblem(*problem) for problem in problems],
+        [CacheMove(*move) for move in moved],
+        dropped,
+        quarantine or None,
+        bool(repaired),
+        shards,
+        tensors,
+        size,
+        episodes,
+        streams,
+    )
 
 
 # ---- Small things
