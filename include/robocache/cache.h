@@ -70,6 +70,12 @@ struct CacheSource {
   std::string stamp{};  // a hash of name, size and mtime of each file; empty in caches of version 1
 };
 
+// A file as fstat() tells of it: what says whether it is still the one that was opened.
+struct FileStamp {
+  std::int64_t device = 0, inode = 0, size = 0, mtime = 0;  // mtime in nanoseconds
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
+};
+
 struct EpisodeStream {
   std::int64_t stream = 0;  // in streams()
   std::int64_t samples = 0;
@@ -156,9 +162,13 @@ class CacheWriter {
 
   // The episodes that follow are this source's. Episodes of another version of it go with the first commit that has new
   // ones. Returns the numbers of those that are committed already and stay: an interrupted build goes on after them.
+  // `opened`: fstat() of each file as it was opened, in the order of `files`; empty: the files are looked at now. The
+  // source is what was opened, whatever lies under these names by now.
   std::vector<std::int64_t> begin_source(std::string_view path, std::span<const std::filesystem::path> files,
-                                         std::string_view options);
-  void end_source();             // all of it was read
+                                         std::string_view options, std::span<const FileStamp> opened = {});
+  // All of it was read. Returns false where a file has changed or was replaced since it was opened: the episodes stay, and
+  // the next build reads the source again.
+  bool end_source();
   void leave_source() noexcept;  // not all of it: a later build goes on
 
   void begin_episode(const Episode& episode);
@@ -179,6 +189,7 @@ class CacheWriter {
   std::int64_t committed_episodes() const noexcept;
   std::int64_t waiting_episodes() const noexcept;  // whole, and not committed yet
   bool has_episode(std::string_view name) const;   // that has no source; committed, or whole
+  bool is_forked() const noexcept;                 // this process was forked while the writer was open
 
  private:
   struct State;

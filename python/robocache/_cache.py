@@ -9,8 +9,10 @@ aligned = cache.align(episodes=[0, 3], rate=50)
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
@@ -51,7 +53,8 @@ class CacheWriter:
             w.add({"joints": rc.Stream(q, t), "gripper": rc.Stream(g, tg, method="hold")}, name="e7", task="pick")
             w.add(rc.open("run.mcap"))
 
-    path         the directory. One writer at a time; readers may read meanwhile.
+    path         the directory. One writer at a time; readers may read meanwhile. Threads may share a writer: they wait for
+                 each other. A process that was forked while it was open cannot use it, and does it no harm.
     group_bytes  whole episodes are committed when so much is waiting, by commit(), and at the end of the `with` block
                  (also where an exception ends it). What is committed survives a crash, a full disk, a kill -9.
 
@@ -63,6 +66,8 @@ class CacheWriter:
     def __init__(self, path: Path, *, group_bytes: int = GROUP_BYTES) -> None:
         self.path = os.fspath(path)
         self._writer = _core.CacheWriter(os.fsencode(path), group_bytes)
+        self._lock = threading.RLock()
+        self._adds = False
 
     def add(
         self,
@@ -93,14 +98,30 @@ class CacheWriter:
 
         A recording whose files are unchanged and that was added with the same options is not read again; of one that
         was added in part, because the build was interrupted, only the other episodes are added. One that has changed
-        takes the place of what was read before. Where adding fails, the episode is left out and the earlier ones stay.
+        takes the place of what was read before.
+
+        Where adding fails, the episode is left out, with the streams, channels and methods that it would have brought;
+        the earlier ones stay. A stream has one method for each channel, which is the one that was given first. An
+        episode that gives none changes nothing; another one is a ValueError, unless everything that has the stream
+        is an older version of the same recording.
         """
-        if isinstance(episode, Mapping):
-            return self._add_streams(episode, name, task, replace)
-        if not hasattr(episode, "batches"):
+        if not isinstance(episode, Mapping) and not hasattr(episode, "batches"):
             kind = type(episode).__name__
             raise TypeError(f"CacheWriter.add: expected a dict of rc.Stream or a recording, not {kind}")
-        return self._add_recording(episode, name, task, streams, options, latency or {}, progress)
+        with self._alone():
+            if self._adds:
+                raise ValueError("CacheWriter.add: called while it adds another episode; wait until that has returned")
+            self._adds = True
+            try:
+                if isinstance(episode, Mapping):
+                    return self._add_streams(episode, name, task, replace)
+                return self._add_recording(episode, name, task, streams, options, latency or {}, progress)
+            finally:
+                self._adds = False
+
+    def _alone(self) -> contextlib.AbstractContextManager[Any]:
+        """For one thread at a time. In a process that was forked nobody waits: the engine refuses each call with a sentence."""
+        return contextlib.nullcontext() if self._writer.is_forked() else self._lock
 
     def knows(self, recording: Recording | Path | Any, options: str = "") -> bool:
         """Whether all of this recording is in the cache, or waits to be committed, as read with these options.
@@ -110,20 +131,26 @@ class CacheWriter:
         """
         path, files = source_of(recording)
         hows = dict.fromkeys([read_how(recording, options), read_how(recording, options, whole=True)])
-        return any(self._writer.knows(path, files, how) for how in hows)
+        with self._alone():
+            return any(self._writer.knows(path, files, how) for how in hows)
 
     def knows_better(self, recording: Any, options: str, was: str) -> bool:
         """Whether a recording that lacks definitions now was read with them, and with these options, as `was` says."""
         lacks, how = getattr(recording, "lacking", ()), read_how(recording, options, whole=True)
-        return bool(lacks) and was.startswith(f"{how} with=") and self._writer.knows(*source_of(recording), was)
+        with self._alone():
+            return bool(lacks) and was.startswith(f"{how} with=") and self._writer.knows(*source_of(recording), was)
 
     def commit(self) -> None:
-        """Writes whole episodes that wait for it to the disk, so that nothing can lose them."""
-        self._writer.commit()
+        """Writes whole episodes that wait for it to the disk, so that nothing can lose them.
+
+        What it costs does not grow with the number of episodes that the cache has."""
+        with self._alone():
+            self._writer.commit()
 
     def close(self) -> None:
         """Commits, and lets the next writer in, also where the commit fails."""
-        self._writer.close()
+        with self._alone():
+            self._writer.close()
 
     def __enter__(self) -> CacheWriter:
         return self
@@ -147,8 +174,8 @@ class CacheWriter:
             while self._writer.has_episode(f"episode-{count}"):
                 count += 1
             name = f"episode-{count}"
-        self._writer.begin_episode(name, task or "", 0, replace)
         try:
+            self._writer.begin_episode(name, task or "", 0, replace)
             for stream_name, stream in streams.items():
                 self._append_stream(stream_name, stream)
             self._writer.end_episode()
@@ -218,7 +245,9 @@ class CacheWriter:
             raise ValueError(f"CacheWriter.add: a name for {len(episodes)} episodes; they have names of their own")
         writer = self._writer
         path, files = source_of(recording)
-        there = set(writer.begin_source(path, files, read_how(recording, options)))
+        # Of each file as it was opened: (st_dev, st_ino, st_size, st_mtime_ns), in the order of `files`.
+        stamps = [tuple(stamp) for stamp in getattr(recording, "stamps", ())]
+        there: set[int] = set()
         added = 0
         current = -1
 
@@ -239,6 +268,7 @@ class CacheWriter:
                     added += 1
 
         try:
+            there.update(writer.begin_source(path, files, read_how(recording, options), stamps))
             for batch in recording.batches(streams):
                 if batch.episode < current:
                     raise ValueError(f"CacheWriter.add: a batch of episode {batch.episode} comes after {current}")

@@ -2,12 +2,14 @@
 #include "cache.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 #include <robocache/cache.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <utility>
@@ -189,13 +191,19 @@ void bind_cache(nb::module_& m) {
           nb::sig("def knows(self, path: bytes, files: list[bytes], options: str) -> bool"))
       .def(
           "begin_source",
-          [](CacheWriter& self, const nb::bytes& path, const nb::list& files, const nb::str& options) {
+          [](CacheWriter& self, const nb::bytes& path, const nb::list& files, const nb::str& options,
+             const std::vector<std::array<std::int64_t, 4>>& opened) {
             const std::string name = string_of(path), with = utf8_of(options);
             const Paths all = paths_of(files);
-            return unlocked([&] { return self.begin_source(name, all, with); });
+            std::vector<FileStamp> stamps;
+            for (const auto& [device, inode, size, mtime] : opened) stamps.push_back({device, inode, size, mtime});
+            return unlocked([&] { return self.begin_source(name, all, with, stamps); });
           },
-          nb::arg("path"), nb::arg("files"), nb::arg("options"),
-          nb::sig("def begin_source(self, path: bytes, files: list[bytes], options: str) -> list[int]"))
+          nb::arg("path"), nb::arg("files"), nb::arg("options"), nb::arg("opened"),
+          "opened: (st_dev, st_ino, st_size, st_mtime_ns) of each file as it was opened; none: the files are looked at "
+          "now",
+          nb::sig("def begin_source(self, path: bytes, files: list[bytes], options: str, "
+                  "opened: list[tuple[int, int, int, int]]) -> list[int]"))
       .def("end_source", &CacheWriter::end_source, nb::call_guard<nb::gil_scoped_release>())
       .def("leave_source", &CacheWriter::leave_source)
       .def(
@@ -216,10 +224,11 @@ void bind_cache(nb::module_& m) {
       .def("discard_episode", &CacheWriter::discard_episode, nb::call_guard<nb::gil_scoped_release>())
       .def("commit", &CacheWriter::commit, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &CacheWriter::close, nb::call_guard<nb::gil_scoped_release>())
-      .def("abandon", &CacheWriter::abandon)
+      .def("abandon", &CacheWriter::abandon, nb::call_guard<nb::gil_scoped_release>())
       .def("has_episode", &CacheWriter::has_episode)
       .def("committed_episodes", &CacheWriter::committed_episodes)
-      .def("waiting_episodes", &CacheWriter::waiting_episodes);
+      .def("waiting_episodes", &CacheWriter::waiting_episodes)
+      .def("is_forked", &CacheWriter::is_forked);
 
   nb::class_<Cache>(m, "Cache", "robocache.Cache is made of it.")
       .def(

@@ -52,6 +52,7 @@ LoadedCache load_once(const Path& cache) {
   LoadedCache loaded;
   const std::string text = read_text(manifest_path(cache), max_manifest);
   loaded.manifest = parse_manifest(text, manifest_path(cache).string());
+  if (identity_of_manifest(text.substr(0, identity_head)).empty()) loaded.version = 1;
   loaded.manifest_bytes = static_cast<std::int64_t>(text.size());
   loaded.journal.checksum = checksum_of_manifest(text);
   const Path journal = journal_path(cache, loaded.manifest);
@@ -95,7 +96,7 @@ std::string read_identity(const Path& cache) {
     std::string head(std::min(identity_head, static_cast<std::size_t>(file.size())), '\0');
     file.read(0, std::as_writable_bytes(std::span(head)));
     std::string identity = identity_of_manifest(head);
-    return identity.empty() ? hash_of(std::vector{manifest_path(cache)}) : identity;
+    return identity.empty() ? checksum_of_manifest(read_text(manifest_path(cache), max_manifest)) : identity;
   } catch (const Error&) {
     return {};
   }
@@ -103,16 +104,11 @@ std::string read_identity(const Path& cache) {
 
 SavedManifest save_manifest(const Path& cache, Manifest& manifest, bool* is_uncertain) {
   const std::string before = std::exchange(manifest.identity, new_identity());
-  try {
-    const std::string text = write_manifest(manifest);
-    static_cast<void>(parse_manifest(text, manifest_path(cache).string()));
-    replace_file(manifest_path(cache), text, is_uncertain);
-    remove_file(cache / journal_name(before));
-    return {checksum_of_manifest(text), static_cast<std::int64_t>(text.size())};
-  } catch (...) {
-    manifest.identity = before;
-    throw;
-  }
+  const std::string text = write_manifest(manifest);
+  static_cast<void>(parse_manifest(text, manifest_path(cache).string()));
+  replace_file(manifest_path(cache), text, is_uncertain);
+  remove_file(cache / journal_name(before));
+  return {checksum_of_manifest(text), static_cast<std::int64_t>(text.size())};
 }
 
 void refuse_links(const Path& cache) {

@@ -21,6 +21,7 @@ inline Path journal_path(const Path& cache, const Manifest& manifest) {
 
 // A cache as its directory says: the manifest with all commits of the journal in it.
 struct LoadedCache {
+  int version = cache_version;
   Manifest manifest{};              // not tidied: numbers of streams and sources are those of the files
   std::int64_t manifest_bytes = 0;  // of manifest.json
   JournalEnd journal{};             // journal.checksum names this state: no other state of the cache has it
@@ -39,7 +40,7 @@ void require_manifest(const Path& cache);
 // where it cannot be read.
 std::string read_identity(const Path& cache);
 
-// Writes manifest.json: all of the manifest, under a new identity, which `manifest` gets. First the text is read back by
+// Writes manifest.json: all of the manifest, under a new identity, which `manifest` gets at once. First the text is read back by
 // the reader's rules. The old journal is out of date from then on, and removed. The caller holds the lock. Throws where
 // the new state may not be on the disk; then *is_uncertain says whether it may be there all the same (the file was
 // renamed, but the directory could not be synced).

@@ -199,12 +199,17 @@ std::int64_t Spool::settle(std::int64_t base, const Path& other, bool anew) {
       remove_file(other);
       throw;
     }
-    remove_file(path_);
+    if (path_ != other) remove_file(path_);
     *this = std::move(moved);
   }
   if (!file_) create();
   flush();
   return base_;
+}
+
+void Spool::rename(const Path& to) {
+  if (file_) file_.rename(to);
+  path_ = to;
 }
 
 // ---- Names

@@ -1,6 +1,7 @@
 // Files as the cache writes them: every failure is a sentence with the file's name; nothing is half replaced.
 #pragma once
 
+#include <robocache/cache.h>
 #include <robocache/error.h>
 
 #include <cstddef>
@@ -75,6 +76,7 @@ class Spool {
   // All of it in the file, whose bytes begin at `base` or later, and where they begin. A file that exists and begins
   // earlier is written anew, as `other`; so is any, if told to.
   std::int64_t settle(std::int64_t base, const Path& other, bool anew);
+  void rename(const Path& to);  // its file, if there is one; an Error leaves it where it is
   File& file() noexcept { return file_; }
   const Path& path() const noexcept { return path_; }
 
@@ -128,11 +130,6 @@ class Lock {
   File file_;
 };
 
-// A file as the system knows it: what tells whether it is still the one that was opened.
-struct FileStamp {
-  std::int64_t device = 0, inode = 0, size = 0, mtime = 0;  // mtime in nanoseconds
-  friend bool operator==(const FileStamp&, const FileStamp&) = default;
-};
 std::vector<FileStamp> stamps_of(std::span<const Path> files);
 
 // The content of files, as a source is known by it.

@@ -528,17 +528,13 @@ std::string stream_text(const StreamInfo& info, const Variants& variants) {
                                   append_string(text, channel);
                                   return text;
                                 }))
-      .add_raw(
-          "method",
-          list(
-              info.methods, ", ",
-              [](const MethodRange& range) {
-                std::string text = "[";
-                append_string(
-                    text,
-                    std::ranges::find(method_names, range.method, &std::pair<Method, std::string_view>::first)->second);
-                return text + ", " + std::to_string(range.begin) + ", " + std::to_string(range.end) + "]";
-              }))
+      .add_raw("method", list(info.methods, ", ",
+                              [](const MethodRange& range) {
+                                std::string text = "[";
+                                append_string(text, method_name(range.method));
+                                return text + ", " + std::to_string(range.begin) + ", " + std::to_string(range.end) +
+                                       "]";
+                              }))
       .add("ragged", info.is_ragged)
       .add_raw("metadata", members_text(metadata));
   if (variants.all().size() > 1) {
@@ -610,6 +606,10 @@ std::string episode_text(const Manifest& manifest, const CachedEpisode& episode,
 }  // namespace
 
 // ---- Text
+
+std::string_view method_name(Method method) {
+  return std::ranges::find(method_names, method, &std::pair<Method, std::string_view>::first)->second;
+}
 
 std::string in_quotes(std::string_view text) {
   constexpr std::size_t longest = 80;

@@ -140,6 +140,8 @@ std::string write_header(std::span<const TensorEntry> tensors, std::string_view 
 Manifest parse_description(std::string_view text, const std::string& name);
 std::string write_description(const Manifest& group, const Shard& shard);
 
+std::string_view method_name(Method method);
+
 // Text for sentences: short, printable, in quotes. (Not `quoted`: of a std::string that would be the standard's.)
 std::string in_quotes(std::string_view text);
 // Bytes that are not UTF-8 become U+FFFD.
