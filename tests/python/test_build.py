@@ -181,7 +181,7 @@ def test_a_folder_with_a_manifest_of_another_tool_is_no_cache(three, tmp_path, t
     folder.rename(below / "runs")
     found = _build.build([str(below)], tmp_path / "second")
     assert [row["state"] for row in found["sources"]] == ["added"]
-    with pytest.raises(rc.FileError, match="not a recording: .*a.mcap"):
+    with pytest.raises(rc.FileError, match=r"not a recording: .*a\.mcap"):
         rc.open(below / "runs")
 
 
