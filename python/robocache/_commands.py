@@ -22,8 +22,8 @@ from robocache._recording import TIMES, NoStream, counted, is_cache
 
 application = typer.Typer(
     help="RoboCache: what robots record, turned into what policies train on and run on.",
-    epilog="Exit codes: 0 done; 1 it could not, and a sentence on stderr says why; 2 wrong usage; "
-    "3 done, and something is wrong with the data (verify, info --strict).",
+    epilog="Exit codes: 0 done; 1 failed, and the reason is on stderr; 2 wrong usage; "
+    "3 done, and something is wrong with the data (verify, info --strict) or with this machine (doctor).",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -45,7 +45,7 @@ def options(
     pass
 
 
-WRONG = 3  # the exit code where a command did its work, and the data is not as it should be
+WRONG = 3  # the exit code where a command did its work and found something wrong
 Parameters = ParamSpec("Parameters")
 
 
@@ -106,10 +106,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="The same as JSON, for prog
 
 @application.command()
 def doctor(as_json: AsJson = False) -> None:
-    """What runs on this machine, and why the rest does not. Paste it into an issue."""
+    """What runs on this machine, and why the rest does not. Paste it into an issue. Exit code 3: an op is wrong."""
     from robocache import _doctor
 
-    _doctor.main(as_json)
+    if not _doctor.main(as_json):
+        raise typer.Exit(WRONG)
 
 
 @application.command()

@@ -121,6 +121,7 @@ def test_public_names():
         "set_simd_target",
         "FileError",
         "open",
+        "mcap",
         "sync_report",
         "Recording",
         "Episode",
