@@ -34,7 +34,7 @@ def expand(paths: Sequence[str]) -> list[str]:
             sniff(place)
             found.append(path)
         except OSError:  # not a recording itself
-            found += map(str, list(below(place)) or [path])
+            found += map(str, list(below(place)) or [place])
     return list(dict.fromkeys(found))
 
 

@@ -142,7 +142,8 @@ class RecordedStream(Stream[Array]):
     """A stream out of a recording: an rc.Stream, with what the file says about it.
 
     values, times, arrivals, channels, method: rc.Stream's own words; sorted by time, equal times as recorded.
-    info      type, dtype, shape, metadata.
+    info      type, dtype, shape, metadata; `type`, `dtype`, `shape` (of a sample), `ragged` and `metadata` are also
+              attributes of the stream.
     backward  how many stamps were earlier than the one before, as recorded.
     samples   where a sample is no row of an array (an image, a cloud, a frame of a video): samples[i] is sample i (raw
               images are [H, W] or [H, W, C], channels in the order of the encoding; compressed ones their bytes), and
@@ -165,6 +166,26 @@ class RecordedStream(Stream[Array]):
 
     def __len__(self) -> int:
         return len(self.times)
+
+    @property
+    def type(self) -> str:
+        return self.info.type
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.info.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.info.shape
+
+    @property
+    def ragged(self) -> bool:
+        return self.info.ragged
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return self.info.metadata
 
 
 class Packed(Sequence[Array]):

@@ -58,14 +58,14 @@ def test_one_bad_recording_is_told_and_skipped(three, tmp_path, monkeypatch, thr
 
     def opening(self, path, time):
         if moment == "open" and path.endswith("b.mcap"):
-            raise thrown
+            raise type(thrown)(*thrown.args)
         made(self, path, time)
 
     def reading(self, *given, **named):
         for number, batch in enumerate(read(self, *given, **named)):
             yield batch
             if moment == "read" and self.path.endswith("b.mcap") and number == 0:
-                raise thrown
+                raise type(thrown)(*thrown.args)
 
     monkeypatch.setattr(McapSource, "__init__", opening)
     monkeypatch.setattr(McapSource, "batches", reading)
