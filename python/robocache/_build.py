@@ -104,7 +104,8 @@ def build(
     sources: list[dict[str, Any]] = []
     places = expand(paths)
     begin = clock.perf_counter()
-    before = {s.path: s for s in (Cache(output).sources if is_cache(output) else []) if s.complete}
+    there = Cache(output) if is_cache(output) else None
+    before = {s.path: s for s in (there.sources if there is not None else []) if s.complete}
     with CacheWriter(output) as writer, progress("building", show) as told:
         for number, path in enumerate(places):
             row: dict[str, Any] = {"path": path, "state": "added", "episodes": 0, "samples": 0, "bytes": 0}
@@ -123,6 +124,8 @@ def build(
                     row["state"] = "added" if old is None else "replaced"
                     if old is not None and not old.options.startswith(how):
                         row["notes"] = ["was built with other options before, as another recipe; these hold now"]
+                    if there is not None:
+                        refuse_other_joins(there, cooked)
                     episodes = cooked.apply(split(recording, by, gap, topic))  # what marks them need not be taken
                     add(writer, episodes, how, row, number, len(places), told)
                 row["notes"] = [*recording.notes, *row.get("notes", [])]
@@ -134,6 +137,21 @@ def build(
             sources.append(row)
         told("committing", 1.0)
     return {"cache": str(output), "sources": sources, "seconds": clock.perf_counter() - begin}
+
+
+def refuse_other_joins(cache: Cache, recipe: Recipe) -> None:
+    """A name is one stream in all of a cache: stored, or joined of the same members."""
+    how = "build into a new cache, or give the stream another name"
+    for wanted in recipe.streams:
+        name, members = json.loads(wanted.joined) if wanted.joined else (wanted.name, [])
+        joined = cache._joined.get(name)
+        if members and name in cache._infos:
+            raise ValueError(f'{recipe.path}: stream "{name}" of {cache.path} is not joined of topics; {how}')
+        if joined is not None and not members:
+            parts = ", ".join(joined)
+            raise ValueError(f'{recipe.path}: stream "{name}" is joined of {parts} in {cache.path}; {how}')
+        if joined is not None and tuple(members) != joined:
+            raise ValueError(f'{recipe.path}: stream "{name}" was joined by another recipe in {cache.path}; {how}')
 
 
 def add(
