@@ -580,6 +580,16 @@ NAMES = {"float16": "F16", "float32": "F32", "float64": "F64", "bool": "BOOL", "
 NAMES |= {f"int{n}": f"I{n}" for n in (8, 16, 32, 64)} | {f"uint{n}": f"U{n}" for n in (8, 16, 32, 64)}
 
 
+def finish(folder: Path, target: Path) -> None:
+    """What was written takes its place; where that is nothing, nothing does."""
+    if not any(folder.iterdir()):
+        folder.rmdir()
+        return
+    if target.exists():
+        target.rmdir()
+    folder.rename(target)
+
+
 SAFETENSORS = Named(
     lambda name: name, lambda key: [f"{key}.valid", f"{key}.age", f"{key}.offsets"], ("times", "__metadata__")
 )
@@ -628,9 +638,7 @@ def to_safetensors(episodes: Iterator[Taken], target: Path, rate: float, notes: 
             metadata = {"episode": taken.name, "task": taken.task, "rate_hz": f"{rate:g}", "streams": json.dumps(about)}
             save(folder / f"episode-{taken.number:06d}.safetensors", tensors, metadata)
             yield len(taken.times)
-        if target.exists():
-            target.rmdir()
-        folder.rename(target)
+        finish(folder, target)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -693,9 +701,7 @@ def to_mcap(episodes: Iterator[Taken], target: Path, rate: float, notes: list[st
                         if valid[k]:
                             writer.write(channel, message(), log_time=at)
             yield len(taken.times)
-        if target.exists():
-            target.rmdir()
-        folder.rename(target)
+        finish(folder, target)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
