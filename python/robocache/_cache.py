@@ -171,7 +171,7 @@ class CacheWriter:
         latency = _core.nanoseconds(where + "latency", stream.latency)
         info = getattr(stream, "info", None)
         kind = info.type if info else ""
-        metadata = dict(info.metadata) if info else {}
+        metadata = self._portable(info.metadata) if info else {}
         samples = getattr(stream, "samples", None)
         values: Any = stream.values
         lengths: Stamps | None = None
@@ -271,9 +271,16 @@ class CacheWriter:
             tuple(info.channels),
             None if info.ragged else info.method,
             info.ragged,
-            dict(info.metadata),
+            self._portable(info.metadata),
             _core.nanoseconds(f'CacheWriter.add: stream "{batch.stream}": latency', given),
         )
+
+    def _portable(self, metadata: Mapping[str, str]) -> dict[str, str]:
+        """A video's file also as the way to it from the cache: so that both can be moved together."""
+        found = dict(metadata)
+        if found.get("kind") == "video" and "file" in found:
+            found["from_cache"] = os.path.relpath(os.path.realpath(found["file"]), os.path.realpath(self.path))
+        return found
 
 
 def read_how(recording: Any, options: str, *, whole: bool = False) -> str:
@@ -420,6 +427,7 @@ class CachedStreams(Mapping[str, RecordedStream]):
         elif info.metadata.get("kind") == "video":
             from robocache._lerobot import Frames
 
+            info = info._replace(metadata=self._cache._found(info.metadata))
             samples, values = Frames(info, values), np.arange(len(times), dtype=np.int64)
         else:
             values = widen(values, info.shape)
@@ -636,6 +644,13 @@ class Cache:
         self._shown = shown(infos, self._joined)
         self.streams = StreamsOfCache(self)
         self.episodes = CachedEpisodes(self, episodes)
+
+    def _found(self, metadata: dict[str, str]) -> dict[str, str]:
+        """Where a video is now: where it was, or, if the data set was moved with the cache, as far from it as then."""
+        moved = os.path.normpath(os.path.join(os.path.realpath(self.path), metadata.get("from_cache", "")))
+        if "from_cache" in metadata and not os.path.exists(metadata.get("file", "")) and os.path.exists(moved):
+            return metadata | {"file": moved}
+        return metadata
 
     def _info(self, name: str) -> StreamInfo:
         """Of a stream that is stored, or joined of such."""
