@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from robocache._cache import Cache
 from robocache._core import FileError
 from robocache._extent import extent, steps
 from robocache._lerobot_write import Feature, LeRobotWriter
+from robocache._new_folder import new_folder, told
 from robocache._recording import Array, Recording, is_cache, missing
 from robocache._recording import open as open_recording
 from robocache._sync import is_regular
@@ -358,9 +358,7 @@ NAMES |= {f"int{n}": f"I{n}" for n in (8, 16, 32, 64)} | {f"uint{n}": f"U{n}" fo
 
 def to_safetensors(episodes: Iterator[Taken], target: Path, rate: float, notes: list[str]) -> Iterator[int]:
     """A file for each episode: times, and of each stream its values, .valid and .age; packed samples with .offsets."""
-    folder = target.with_name(f".{target.name}.part-{os.getpid()}")
-    folder.mkdir(parents=True)
-    try:
+    with new_folder(target) as folder:
         for taken in episodes:
             tensors: dict[str, Array] = {"times": taken.times}
             about: dict[str, Any] = {}
@@ -380,12 +378,6 @@ def to_safetensors(episodes: Iterator[Taken], target: Path, rate: float, notes: 
             metadata = {"episode": taken.name, "task": taken.task, "rate_hz": f"{rate:g}", "streams": json.dumps(about)}
             save(folder / f"episode-{taken.number:06d}.safetensors", tensors, metadata)
             yield len(taken.times)
-        if target.exists():
-            target.rmdir()
-        folder.rename(target)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 def save(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
@@ -403,7 +395,7 @@ def save(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]) 
         offset += array.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
+    with told(path), path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)))
         file.write(text)
         for name in order:
@@ -417,9 +409,7 @@ def to_mcap(episodes: Iterator[Taken], target: Path, rate: float, notes: list[st
     """A file for each episode: JSON messages, an object of channel names and numbers, on a topic for each stream."""
     from robocache import mcap
 
-    folder = target.with_name(f".{target.name}.part-{os.getpid()}")
-    folder.mkdir(parents=True)
-    try:
+    with new_folder(target) as folder:
         for taken in episodes:
             with mcap.Writer(folder / f"episode-{taken.number:06d}.mcap") as writer:
                 if taken.task:
@@ -446,9 +436,3 @@ def to_mcap(episodes: Iterator[Taken], target: Path, rate: float, notes: list[st
                         }
                         writer.write(channel, json.dumps(row, allow_nan=True).encode(), log_time=at)
             yield len(taken.times)
-        if target.exists():
-            target.rmdir()
-        folder.rename(target)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
