@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <latch>
 #include <string>
 #include <thread>
 #include <vector>
@@ -84,10 +85,12 @@ TEST(McapWriter, ThreadsThatShareItGetASentence) {
     Writer writer([&file](Span bytes) { file.append(reinterpret_cast<const char*>(bytes.data()), bytes.size()); },
                   "test", options);
     const std::uint16_t channel = writer.add_channel("/a", "text");
+    std::latch together(4);
     std::vector<std::thread> threads;
     for (std::uint32_t thread = 0; thread < 4; ++thread) {
       threads.emplace_back([&, thread] {
-        for (std::uint64_t k = 0; k < 500; ++k) {
+        together.arrive_and_wait();
+        for (std::uint64_t k = 0; k < 20'000; ++k) {
           try {
             writer.write(Message{channel, thread, k, k, bytes_of("message")});
             ++written;

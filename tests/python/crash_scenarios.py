@@ -313,7 +313,8 @@ def open_work(place: Path, mark: Mark) -> None:
 
 
 def verify_work(place: Path, mark: Mark) -> None:
-    assert rc.verify_cache(place / "work/cache").problems == []
+    for problem in rc.verify_cache(place / "work/cache").problems:  # an unreadable file may be a problem or an error
+        raise rc.FileError(f"{place / 'work/cache' / problem.file}: {problem.sentence}")
 
 
 def read_check(place: Path, marks: list[str], repair: bool) -> None:
