@@ -411,7 +411,9 @@ def to_mcap(episodes: Iterator[Taken], target: Path, rate: float, notes: list[st
 
     with new_folder(target) as folder:
         for taken in episodes:
-            with mcap.Writer(folder / f"episode-{taken.number:06d}.mcap") as writer:
+            path = folder / f"episode-{taken.number:06d}.mcap"
+            # To a file object, since a Writer syncs a path: new_folder syncs all of it once.
+            with told(path), path.open("wb") as file, mcap.Writer(file) as writer:
                 if taken.task:
                     writer.add_metadata("robocache", {"episode": taken.name, "task": taken.task})
                 columns = []
