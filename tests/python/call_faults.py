@@ -45,7 +45,8 @@ def run(scenario: str, folder: Path, error: str, every: int) -> None:
         marks: list[str] = []
         said = ""
         shim.fault_calls_of(f" {CALLS[error]} ".encode())
-        shim.fault_arm(str(place).encode(), 1 + calls * every, number, 0)
+        folder_that_fails = place / "work" if scenario == "build" else place  # that one writes its sources itself
+        shim.fault_arm(str(folder_that_fails).encode(), 1 + calls * every, number, 0)
         try:
             work.work(place, marks.append)
         except rc.FileError as caught:

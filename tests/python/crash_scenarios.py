@@ -182,6 +182,8 @@ def build_check(place: Path, marks: list[str], repair: bool) -> None:
             is_there = (version, number) in found.get(path, set())
             assert is_there or (path == a and found[a] == newest), f"{path} {version} {number} is lost: {found}"
         check_problems(cache)
+    if sources[0].read_text() != "a2":
+        sources[0].write_text("a2")
     build(cache, sources)
     assert rc.verify_cache(cache).problems == []
     assert look(cache, versions) == whole(versions)
