@@ -10,6 +10,7 @@
 #include <robocache/context.h>
 #include <robocache/error.h>
 #include <robocache/formats.h>
+#include <robocache/interrupt.h>
 #include <robocache/mcap.h>
 #include <robocache/tensor.h>
 #include <robocache/tsdf.h>

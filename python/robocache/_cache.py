@@ -9,8 +9,10 @@ aligned = cache.align(episodes=[0, 3], rate=50)
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
@@ -53,7 +55,8 @@ class CacheWriter:
             w.add({"joints": rc.Stream(q, t), "gripper": rc.Stream(g, tg, method="hold")}, name="e7", task="pick")
             w.add(rc.open("run.mcap"))
 
-    path         the directory. One writer at a time; readers may read meanwhile.
+    path         the directory. One writer at a time; readers may read meanwhile. Threads may share a writer: they wait for
+                 each other. A process that was forked while it was open cannot use it, and does it no harm.
     group_bytes  whole episodes are committed when so much is waiting, by commit(), and at the end of the `with` block
                  (also where an exception ends it). What is committed survives a crash, a full disk, a kill -9.
 
@@ -65,6 +68,8 @@ class CacheWriter:
     def __init__(self, path: Path, *, group_bytes: int = GROUP_BYTES) -> None:
         self.path = os.fspath(path)
         self._writer = _core.CacheWriter(os.fsencode(path), group_bytes)
+        self._lock = threading.RLock()
+        self._adds = False
 
     def add(
         self,
@@ -95,14 +100,30 @@ class CacheWriter:
 
         A recording whose files are unchanged and that was added with the same options is not read again; of one that
         was added in part, because the build was interrupted, only the other episodes are added. One that has changed
-        takes the place of what was read before. Where adding fails, the episode is left out and the earlier ones stay.
+        takes the place of what was read before.
+
+        Where adding fails, the episode is left out, with the streams, channels and methods that it would have brought;
+        the earlier ones stay. A stream has one method for each channel, which is the one that was given first. An
+        episode that gives none changes nothing; another one is a ValueError, unless everything that has the stream
+        is an older version of the same recording.
         """
-        if isinstance(episode, Mapping):
-            return self._add_streams(episode, name, task, replace)
-        if not hasattr(episode, "batches"):
+        if not isinstance(episode, Mapping) and not hasattr(episode, "batches"):
             kind = type(episode).__name__
             raise TypeError(f"CacheWriter.add: expected a dict of rc.Stream or a recording, not {kind}")
-        return self._add_recording(episode, name, task, streams, options, latency or {}, progress)
+        with self._alone():
+            if self._adds:
+                raise ValueError("CacheWriter.add: called while it adds another episode; wait until that has returned")
+            self._adds = True
+            try:
+                if isinstance(episode, Mapping):
+                    return self._add_streams(episode, name, task, replace)
+                return self._add_recording(episode, name, task, streams, options, latency or {}, progress)
+            finally:
+                self._adds = False
+
+    def _alone(self) -> contextlib.AbstractContextManager[Any]:
+        """For one thread at a time. In a process that was forked nobody waits: the engine refuses each call with a sentence."""
+        return contextlib.nullcontext() if self._writer.is_forked() else self._lock
 
     def knows(self, recording: Recording | Path | Any, options: str = "") -> bool:
         """Whether all of this recording is in the cache, or waits to be committed, as read with these options.
@@ -112,20 +133,26 @@ class CacheWriter:
         """
         path, files = source_of(recording)
         hows = dict.fromkeys([read_how(recording, options), read_how(recording, options, whole=True)])
-        return any(self._writer.knows(path, files, how) for how in hows)
+        with self._alone():
+            return any(self._writer.knows(path, files, how) for how in hows)
 
     def knows_better(self, recording: Any, options: str, was: str) -> bool:
         """Whether a recording that lacks definitions now was read with them, and with these options, as `was` says."""
         lacks, how = getattr(recording, "lacking", ()), read_how(recording, options, whole=True)
-        return bool(lacks) and was.startswith(f"{how} with=") and self._writer.knows(*source_of(recording), was)
+        with self._alone():
+            return bool(lacks) and was.startswith(f"{how} with=") and self._writer.knows(*source_of(recording), was)
 
     def commit(self) -> None:
-        """Writes whole episodes that wait for it to the disk, so that nothing can lose them."""
-        self._writer.commit()
+        """Writes whole episodes that wait for it to the disk, so that nothing can lose them.
+
+        What it costs does not grow with the number of episodes that the cache has."""
+        with self._alone():
+            self._writer.commit()
 
     def close(self) -> None:
         """Commits, and lets the next writer in, also where the commit fails."""
-        self._writer.close()
+        with self._alone():
+            self._writer.close()
 
     def __enter__(self) -> CacheWriter:
         return self
@@ -149,8 +176,8 @@ class CacheWriter:
             while self._writer.has_episode(f"episode-{count}"):
                 count += 1
             name = f"episode-{count}"
-        self._writer.begin_episode(name, task or "", 0, replace)
         try:
+            self._writer.begin_episode(name, task or "", 0, replace)
             for stream_name, stream in streams.items():
                 self._append_stream(stream_name, stream)
             self._writer.end_episode()
@@ -220,7 +247,9 @@ class CacheWriter:
             raise ValueError(f"CacheWriter.add: a name for {len(episodes)} episodes; they have names of their own")
         writer = self._writer
         path, files = source_of(recording)
-        there = set(writer.begin_source(path, files, read_how(recording, options)))
+        # Of each file as it was opened: (st_dev, st_ino, st_size, st_mtime_ns), in the order of `files`.
+        stamps = [tuple(stamp) for stamp in getattr(recording, "stamps", ())]
+        there: set[int] = set()
         added = 0
         current = -1
 
@@ -241,6 +270,7 @@ class CacheWriter:
                     added += 1
 
         try:
+            there.update(writer.begin_source(path, files, read_how(recording, options), stamps))
             for batch in recording.batches(streams):
                 if batch.episode < current:
                     raise ValueError(f"CacheWriter.add: a batch of episode {batch.episode} comes after {current}")
@@ -620,15 +650,21 @@ class Cache:
                of several topics is one stream here, and in `align`; its `members` are what is stored
     sources    what the episodes were made from
 
+    map        True: samples are views of the mapped files. Where such a file becomes shorter, or its disk fails, the
+               system ends the process (SIGBUS) when the lost samples are touched. False: the samples of an episode are
+               copied into memory when it is touched, and such a failure is a FileError with the file's name
+
     What is committed later is seen by a Cache that is opened later. A cache that is missing, damaged, or written by a
-    newer RoboCache is a FileError.
+    newer RoboCache is a FileError. Threads may share a Cache; a child process may go on with it after a fork; pickled,
+    it is its path and `map`, and opens the cache again.
     """
 
     files: tuple[str, ...] = ()  # as a source of another cache: always read again
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, map: bool = True) -> None:
         self.path = os.fspath(path)
-        self._core = _core.Cache(os.fsencode(path))
+        self._map = bool(map)
+        self._core = _core.Cache(os.fsencode(path), self._map)
         streams, episodes, sources, self.bytes = self._core.counts()
         self.sources = [CacheSource(*self._core.source(k)) for k in range(sources)]
         infos: dict[str, StreamInfo] = {}
@@ -812,7 +848,7 @@ class Cache:
         groups = {episode._group for episode in having}
         numbered = is_numbered(info)
         channels = info.channels if info.channels and not numbered else None
-        if len(groups) == 1 and len(having) == len(chosen) and len(latencies) == 1 and not numbered:
+        if self._map and len(groups) == 1 and len(having) == len(chosen) and len(latencies) == 1 and not numbered:
             stream = having[0]._entries[name][0]
             values, times, arrivals, _, offsets = self._core.read_group(groups.pop(), stream)
             values = typed(values, info.dtype)
@@ -860,11 +896,18 @@ class Cache:
             channels=channels,
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_cache, (os.path.abspath(self.path), self._map)
+
     def __repr__(self) -> str:
         seconds = sum(episode.duration for episode in self.episodes) if len(self.episodes) <= 10_000 else None
         long = "" if seconds is None else f", {seconds:.1f} s"
         head = f"Cache({self.path!r}: {counted(len(self.episodes), 'episode')}{long}, {self.bytes / 2**20:.1f} MiB)"
         return f"{head}\n{self.streams!r}" if self._names else head
+
+
+def _open_cache(path: str, map: bool) -> Cache:
+    return Cache(path, map=map)
 
 
 # ---- Checking
@@ -878,15 +921,25 @@ class CacheProblem(NamedTuple):
     repair: str
 
 
+class CacheMove(NamedTuple):
+    """A file that a repair has taken out of the cache, or would take out: where it was, and why."""
+
+    file: str
+    reason: str
+
+
 class CacheReport(NamedTuple):
     """What verify_cache found. ok: nothing is wrong, or all of it was repaired."""
 
     problems: list[CacheProblem]
+    moved: list[CacheMove]  # to the quarantine, under the same names; without a repair: what one would move
+    dropped: list[str]  # episodes that the cache loses, since they have a part in a damaged shard
+    quarantine: str | None  # the folder within the cache that `moved` went to, with a report.txt; None: nothing moved
     repaired: bool
-    shards: int
+    shards: int  # this and what follows: what is good
     tensors: int
     bytes: int
-    episodes: int  # that are whole
+    episodes: int
     streams: int
 
     @property
@@ -898,26 +951,43 @@ class CacheReport(NamedTuple):
         good = ", ".join(counted(number, noun) for noun, number in counts.items()) + f", {self.bytes / 2**20:.1f} MiB"
         if not self.problems:
             return f"CacheReport(all is well: {good})"
-        done = "was" if self.repaired else "would be"
-        lines = [f"  {p.file}: {p.sentence} ({done} {p.repair})" for p in self.problems]
+        done = "done" if self.repaired else "a repair would do"
+        lines = [f"  {p.file}: {p.sentence} ({done}: {p.repair})" for p in self.problems]
+        lines += [f"  what was taken out is in {self.quarantine}"] if self.quarantine else []
         return "\n".join([f"CacheReport({counted(len(self.problems), 'problem')}; good: {good})", *lines])
 
 
-def verify_cache(path: Path, *, repair: bool = False) -> CacheReport:
+def verify_cache(path: Path, *, repair: bool = False, dry_run: bool = False) -> CacheReport:
     """Reads all of a cache: checksums, counts, offsets, the order of times, missing files and leftovers.
 
-    With `repair` what is wrong is put right as far as it can be: leftovers are removed; episodes in damaged shards are
-    dropped, all others kept, and the next build reads their sources again; a lost manifest is made anew from the
-    shards.
+    repair    puts right what is wrong as far as it can be, and deletes nothing. Damaged shards, shards that no whole
+              episode needs and what a crash left are moved to quarantine/<time>/ inside the cache, where report.txt
+              says what, why, and how to undo it. Episodes that have a part in a damaged shard are dropped, all others
+              kept, and the next build reads their sources again. A lost or damaged manifest is made anew from the
+              shards, and the old one is kept. A second repair finds nothing to do.
+    dry_run   only says what a repair would do.
+
+    Only a wrong checksum, size or format is damage. A file that the system cannot read (no permission, a disk that
+    fails, too many open files) is a FileError, and nothing was changed.
     """
     if os.path.isfile(path):
         raise _core.FileError(
             f"{os.fspath(path)}: a file, not a cache, which is a directory; robocache info looks at it"
         )
-    problems, *counts = _core.verify_cache(os.fsencode(path), repair)
+    problems, moved, dropped, quarantine, *counts = _core.verify_cache(os.fsencode(path), repair, dry_run)
     repaired, shards, tensors, size, episodes, streams = counts
-    found = [CacheProblem(*problem) for problem in problems]
-    return CacheReport(found, bool(repaired), shards, tensors, size, episodes, streams)
+    return CacheReport(
+        [CacheProblem(*problem) for problem in problems],
+        [CacheMove(*move) for move in moved],
+        dropped,
+        quarantine or None,
+        bool(repaired),
+        shards,
+        tensors,
+        size,
+        episodes,
+        streams,
+    )
 
 
 # ---- Small things

@@ -322,18 +322,30 @@ def export(
 @told
 def verify(
     cache: Annotated[Path, typer.Argument(help="A cache.")],
-    repair: Annotated[bool, typer.Option("--repair", help="Put right what can be.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Put right what can be; what is taken out goes to CACHE/quarantine.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what --repair would do, and change nothing.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check all of a cache: checksums, counts, offsets, order; say what is wrong where. Exit code 3: something is."""
-    report = rc.verify_cache(cache, repair=repair)
+    report = rc.verify_cache(cache, repair=repair and not dry_run, dry_run=dry_run)
     if as_json:
-        problems = [problem._asdict() for problem in report.problems]
-        print(json.dumps(report._asdict() | {"ok": report.ok, "problems": problems}, indent=2))
+        lists = {name: [item._asdict() for item in getattr(report, name)] for name in ("problems", "moved")}
+        print(json.dumps(report._asdict() | {"ok": report.ok} | lists, indent=2))
     else:
         rows = [[problem.file, problem.sentence, problem.repair] for problem in report.problems]
         if rows:
             _report.table("Wrong", ("file", "what", "was done" if report.repaired else "with --repair"), rows)
+        if report.moved and (report.repaired or dry_run):
+            title = f"Moved to {cache / report.quarantine}" if report.quarantine else "Would be moved to quarantine"
+            _report.table(title, ("file", "why"), [list(move) for move in report.moved])
+        if report.dropped:
+            names = ", ".join(report.dropped[:8]) + (", ..." if len(report.dropped) > 8 else "")
+            lost = "Episodes that the cache lost" if report.repaired else "Episodes that a repair would drop"
+            _report.paragraph(f"{lost}: {len(report.dropped)} ({names}).")
         size = f"{report.bytes / 2**20:,.1f} MiB"
         held = f"{counted(report.episodes, 'episode')} in {counted(report.shards, 'shard')}"
         good = f"{held}, {counted(report.tensors, 'tensor')}, {size}"

@@ -19,7 +19,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from robocache._core import FileError
 from robocache._extent import extent, steps
 from robocache._joined import info_of, method_of_member, put_together, shown
 from robocache._lerobot_write import BOOKKEEPING, Feature, LeRobotWriter
+from robocache._new_folder import new_folder, told
 from robocache._recording import Array, Batch, Episode, Packed, Recording, StreamInfo, is_cache, missing
 from robocache._recording import open as open_recording
 from robocache._sync import is_regular
@@ -432,8 +433,19 @@ def seen(taken: Taken, name: str) -> Array:
     return np.asarray(taken.aligned[name].index)
 
 
+class Unreadable(Exception):
+    """An episode's images cannot be read: its video has gone, or an image is damaged."""
+
+
 def frames_of(taken: Taken, name: str) -> Iterator[Array]:
     """The image at each target; black where no sample is behind it. What is held is unpacked once."""
+    try:
+        yield from decoded(taken, name)
+    except FileError as error:
+        raise Unreadable(str(error)) from None
+
+
+def decoded(taken: Taken, name: str) -> Iterator[Array]:
     info, samples, wanted = taken.infos[name], taken.samples[name], seen(taken, name)
     blank = np.zeros(0)
     images: dict[int, Array] = {}
@@ -530,29 +542,24 @@ def to_lerobot(episodes: Iterator[Taken], target: Path, rate: float, notes: list
     layout: Layout | None = None
     writer: LeRobotWriter | None = None
     whole = True
-    try:
+    with ExitStack() as stack:
         for taken in episodes:
             try:
                 layout = layout_of(taken, notes) if layout is None else layout
                 if not layout.features:
                     raise ValueError(f"{target}: nothing to export: no stream has numbers or colour images")
-                writer = LeRobotWriter(target, fps=rate, features=layout.features) if writer is None else writer
+                if writer is None:
+                    writer = stack.enter_context(LeRobotWriter(target, fps=rate, features=layout.features))
                 columns = {key: numbers(taken, name) for name, key in layout.plain}
                 for name, key in (*layout.plain, *layout.pictures):
                     columns[f"valid.{key}"] = taken.valid[name][:, None]
                 videos = {key: cropped(taken, name, layout.sizes[name]) for name, key in layout.pictures}
                 writer.add(columns, taken.task or "no task", videos)
-            except FileError as error:  # a video that has gone, an image that is damaged
+            except Unreadable as error:
                 note(notes, f"episode {taken.name} is left out: {error}")
                 continue
             whole &= all(taken.valid[name].all() for name, _ in (*layout.plain, *layout.pictures))
             yield len(taken.times)
-        if writer is not None:
-            writer.close()
-    except BaseException:
-        if writer is not None:
-            writer.discard()
-        raise
     if not whole:
         note(notes, "some values are not real, and repeat the nearest sample: mask them by valid.<feature>")
 
@@ -580,16 +587,6 @@ NAMES = {"float16": "F16", "float32": "F32", "float64": "F64", "bool": "BOOL", "
 NAMES |= {f"int{n}": f"I{n}" for n in (8, 16, 32, 64)} | {f"uint{n}": f"U{n}" for n in (8, 16, 32, 64)}
 
 
-def finish(folder: Path, target: Path) -> None:
-    """What was written takes its place; where that is nothing, nothing does."""
-    if not any(folder.iterdir()):
-        folder.rmdir()
-        return
-    if target.exists():
-        target.rmdir()
-    folder.rename(target)
-
-
 SAFETENSORS = Named(
     lambda name: name, lambda key: [f"{key}.valid", f"{key}.age", f"{key}.offsets"], ("times", "__metadata__")
 )
@@ -613,9 +610,7 @@ class Packing:
 
 def to_safetensors(episodes: Iterator[Taken], target: Path, rate: float, notes: list[str]) -> Iterator[int]:
     """A file for each episode: times, and of each stream its values, .valid and .age; packed samples with .offsets."""
-    folder = target.with_name(f".{target.name}.part-{os.getpid()}")
-    folder.mkdir(parents=True)
-    try:
+    with new_folder(target) as folder:
         for taken in episodes:
             tensors: dict[str, Array | Packing] = {"times": taken.times}
             about: dict[str, Any] = {}
@@ -638,10 +633,6 @@ def to_safetensors(episodes: Iterator[Taken], target: Path, rate: float, notes: 
             metadata = {"episode": taken.name, "task": taken.task, "rate_hz": f"{rate:g}", "streams": json.dumps(about)}
             save(folder / f"episode-{taken.number:06d}.safetensors", tensors, metadata)
             yield len(taken.times)
-        finish(folder, target)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 def save(path: Path, tensors: Mapping[str, Array | Packing], metadata: Mapping[str, str]) -> None:
@@ -659,7 +650,7 @@ def save(path: Path, tensors: Mapping[str, Array | Packing], metadata: Mapping[s
         offset += array.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
+    with told(path), path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)))
         file.write(text)
         for name in order:
@@ -679,32 +670,37 @@ def to_mcap(episodes: Iterator[Taken], target: Path, rate: float, notes: list[st
     images and videos sensor_msgs/msg/Image or CompressedImage."""
     from robocache import mcap
 
-    folder = target.with_name(f".{target.name}.part-{os.getpid()}")
-    folder.mkdir(parents=True)
-    try:
+    with new_folder(target) as folder:
         for taken in episodes:
-            with mcap.Writer(folder / f"episode-{taken.number:06d}.mcap") as writer:
-                if taken.task:
-                    writer.add_metadata("robocache", {"episode": taken.name, "task": taken.task})
-                columns = []
-                for name, topic in names_in(MCAP, taken.infos, notes).items():
-                    messages = messages_of(taken, name, notes)
-                    if messages is None:
-                        continue
-                    schema, encoding, text, found = messages
-                    number = writer.add_schema(schema, encoding, text)
-                    channel = writer.add_channel(topic, "json" if encoding == "jsonschema" else "cdr", number)
-                    columns.append((channel, np.asarray(taken.aligned[name].valid), found))
-                for k, at in enumerate(taken.times.tolist()):
-                    for channel, valid, found in columns:
-                        message = next(found)
-                        if valid[k]:
-                            writer.write(channel, message(), log_time=at)
+            path = folder / f"episode-{taken.number:06d}.mcap"
+            try:
+                # To a file object, since a Writer syncs a path: new_folder syncs all of it once.
+                with told(path), path.open("wb") as file, mcap.Writer(file) as writer:
+                    write_messages(writer, taken, notes)
+            except Unreadable as error:
+                path.unlink()
+                note(notes, f"episode {taken.name} is left out: {error}")
+                continue
             yield len(taken.times)
-        finish(folder, target)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+
+
+def write_messages(writer: Any, taken: Taken, notes: list[str]) -> None:
+    if taken.task:
+        writer.add_metadata("robocache", {"episode": taken.name, "task": taken.task})
+    columns = []
+    for name, topic in names_in(MCAP, taken.infos, notes).items():
+        messages = messages_of(taken, name, notes)
+        if messages is None:
+            continue
+        schema, encoding, text, found = messages
+        number = writer.add_schema(schema, encoding, text)
+        channel = writer.add_channel(topic, "json" if encoding == "jsonschema" else "cdr", number)
+        columns.append((channel, np.asarray(taken.aligned[name].valid), found))
+    for k, at in enumerate(taken.times.tolist()):
+        for channel, valid, found in columns:
+            message = next(found)
+            if valid[k]:
+                writer.write(channel, message(), log_time=at)
 
 
 Messages = tuple[str, str, str, Iterator[Callable[[], bytes]]]  # schema, its encoding, its text; a message a target

@@ -4,15 +4,15 @@
         writer.add({"action": values}, task="pick", videos={"observation.images.wrist": frames})
 
 Data files hold episodes up to 100 MB, a row group for each; a video has a file for each episode. Everything is written
-beside the target and renamed at the end: a data set is whole, or not there.
+beside the target, synced to the disk and renamed at the end: a data set is whole, or not there.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robocache._core import FileError
+from robocache._new_folder import NewFolder, told
 from robocache._recording import Array, need
 
 FILES_TO_A_CHUNK = 1000
@@ -48,10 +49,8 @@ class LeRobotWriter:
             raise need("pyarrow", "lerobot", "writing a LeRobot data set") from None
         self.pa, self.pq = pa, pq
         self.target = Path(root)
-        if self.target.exists() and (not self.target.is_dir() or any(self.target.iterdir())):
-            raise FileError(f"{self.target}: is there already; a data set is written to a new directory")
-        self.root = self.target.with_name(f".{self.target.name}.part-{os.getpid()}")
-        self.root.mkdir(parents=True)
+        self.folder = NewFolder(self.target)
+        self.root = self.folder.path
         self.fps, self.features, self.robot = fps, dict(features), robot
         self.videos = [name for name, feature in self.features.items() if feature.dtype == "video"]
         self.tasks: dict[str, int] = {}
@@ -67,15 +66,16 @@ class LeRobotWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
-
-    def discard(self) -> None:
-        """Nothing of it stays."""
-        self._end_file()
-        shutil.rmtree(self.root, ignore_errors=True)
+        try:
+            with told(self.target):
+                if error is not None:
+                    raise error
+                self.close()
+        except BaseException:
+            with suppress(Exception):  # of a file that could not be written
+                self._end_file()
+            self.folder.discard()
+            raise
 
     def add(self, values: Mapping[str, Array], task: str, videos: Mapping[str, Iterable[Array]] | None = None) -> None:
         """An episode: [T, ...] of every feature, and an iterable of T frames uint8 [H, W, 3] of every video. Where it
@@ -176,9 +176,7 @@ class LeRobotWriter:
         (meta / "stats.json").write_text(json.dumps(gathered(stats), indent=4))
         self._write_tasks(meta / "tasks.parquet")
         (meta / "info.json").write_text(json.dumps(self._info(), indent=4))
-        if self.target.exists():
-            self.target.rmdir()
-        self.root.rename(self.target)
+        self.folder.publish()
 
     def _write_tasks(self, path: Path) -> None:
         """LeRobot reads it with pandas, and the tasks must be the index."""

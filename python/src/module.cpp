@@ -15,6 +15,7 @@
 #include "clouds.h"
 #include "errors.h"
 #include "exported.h"
+#include "interrupt.h"
 #include "mcap.h"
 #include "messages.h"
 #include "options.h"
@@ -57,6 +58,7 @@ nb::dict build_info() {
 
 NB_MODULE(_core, m) {
   bind_errors(m);
+  bind_interrupt(m);
   bind_exported(m);
   bind_align(m);
   bind_voxelize(m);

@@ -112,7 +112,7 @@ def test_what_the_system_refuses_is_a_sentence(tmp_path):
         result = robocache(*command)
         assert result.exit_code == 1, command
         assert result.stderr.startswith(f"robocache {command[0]}: {tmp_path}")
-        assert result.stderr.endswith(": Not a directory\n")
+        assert ": Not a directory" in result.stderr
         assert "Errno" not in result.stderr
 
 

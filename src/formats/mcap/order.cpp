@@ -2,6 +2,8 @@
 
 #include <set>
 
+#include "core/interrupt.h"
+
 namespace robocache::mcap {
 
 namespace {
@@ -270,6 +272,7 @@ const Message* Ordering::next() {
   recycle(std::move(spent_));
   for (;;) {
     if (is_due()) {
+      check_interrupt();  // before anything changes: whoever goes on after an interrupt misses no message
       start(pieces_[due_++]);
     } else if (heap_.empty()) {
       return nullptr;

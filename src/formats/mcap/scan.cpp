@@ -1,5 +1,7 @@
 #include "formats/mcap/scan.h"
 
+#include "core/interrupt.h"
+
 namespace robocache::mcap {
 
 namespace {
@@ -76,6 +78,7 @@ bool Scan::gap(std::uint64_t begin, std::uint64_t end) {
 }
 
 void Scan::record(Cursor& cursor, const Head& head) {
+  check_interrupt();
   if (head.op != Op::message_index) end_indexes();
   try {
     switch (head.op) {
