@@ -769,21 +769,25 @@ class Cache:
             first = 0
             for member in self._joined.get(name, (name,)):
                 stored = self._infos[member]
-                width = int(np.prod(stored.shape, dtype=np.int64))
-                changes = own | said("Cache.align: method", "method", method, name, {}, names)
-                if "method" in changes and member != name:
-                    changes["method"] = method_of_member("Cache.align", changes["method"], info, first, width)
-                changes.setdefault("method", stored.method)
+                changes = {"method": stored.method, **own}
+                if method is not None:
+                    changes |= said("Cache.align: method", "method", method, name, {}, names)
+                if member != name:
+                    width = int(np.prod(stored.shape, dtype=np.int64))
+                    if changes["method"] is not stored.method:
+                        changes["method"] = method_of_member("Cache.align", changes["method"], info, first, width)
+                    first += width
                 gaps = [max_gap_of(episode._info(member)) for episode in chosen if member in episode.samples]
                 least = min((gap for gap in gaps if gap is not None), default=None)
-                changes |= said("Cache.align: max_gap", "max_gap", max_gap, name, {"max_gap": least}, names)
+                changes["max_gap"] = least
+                if max_gap is not None:
+                    changes |= said("Cache.align: max_gap", "max_gap", max_gap, name, {}, names)
                 if is_numbered(stored):  # numbers of samples, between which there is nothing, and of which none is NaN
                     changes["method"] = "nearest" if changes["method"] == "nearest" else "hold"
                     at_edge = changes.get("edge", call["edge"])
                     changes["edge"] = "clamp" if at_edge == "nan" else at_edge
                 key = member if member == name or member not in infos else f"{name}: {member}"
                 members[key] = self._packed(member, stored, chosen, move, result.samples).replace(**changes)
-                first += width
         at: Any = move(line) if isinstance(line, np.ndarray) else line
         if isinstance(line, Timeline):
             at = Timeline(move(line.start), rate=line.rate, count=line.count)
