@@ -20,6 +20,7 @@
 //                     padding   [1..7] uint8, where the int64 tensors would not lie at multiples of 8
 //                   The description in __metadata__ is what `verify_cache` makes a lost manifest from.
 //   lock            held (flock) by the one writer.
+//   quarantine/     what verify_cache has taken out in repairs. Readers and writers do not look there.
 //
 // What is promised
 //   - A shard is written under a temporary name, fsynced and renamed; then the manifest, the same way. A crash at any
@@ -195,23 +196,40 @@ class CacheWriter {
   std::unique_ptr<State> state_;
 };
 
-// What verify_cache found, most important first in each file.
+// Something that verify_cache found.
 struct CacheProblem {
   std::string file{};      // within the cache
   std::string sentence{};  // what is wrong, where
   std::string repair{};    // what was done about it, or what would be
 };
 
+// A file that a repair has taken out of the cache, or would take out.
+struct CacheMove {
+  std::string file{};    // within the cache; in the quarantine it has the same name
+  std::string reason{};  // one sentence
+};
+
 struct CacheReport {
   std::vector<CacheProblem> problems{};
-  bool is_repaired = false;                                                    // problems were there, and are no more
+  std::vector<CacheMove> moved{};      // a manifest.json and its journal are copied there before a new one is written
+  std::vector<std::string> dropped{};  // names of episodes that the cache loses: they have a part in a damaged shard
+  std::string quarantine{};            // the folder within the cache that `moved` went to; empty: nothing was moved
+  bool is_repaired = false;            // problems were there, and are no more
   std::int64_t shards = 0, tensors = 0, bytes = 0, episodes = 0, streams = 0;  // that are good
 };
 
-// Reads all of a cache: checksums, counts, offsets, the order of times, missing files and leftovers. With `repair` what is
-// wrong is put right as far as it can be: leftovers are removed, episodes that lie in damaged shards are dropped (and
-// their sources read again by the next build), a missing or damaged manifest is made anew from the shards. Throws where
-// the directory cannot be read, holds no cache, is of a later version, or, with `repair`, has a writer.
-CacheReport verify_cache(const std::filesystem::path& path, bool repair);
+// Reads all of a cache: checksums, counts, offsets, the order of times, missing files and leftovers. Changes nothing.
+//
+// With `repair` what is wrong is put right as far as it can be, and nothing is deleted. Shards that are damaged, shards that
+// no whole episode needs, and what a crash left are moved to quarantine/<time>/ inside the cache, under their names, and
+// report.txt there says what, why, when, and how to undo it. Episodes that have a part in a damaged shard are dropped, all
+// others stay, and the next build reads their sources again. A missing or damaged manifest is made anew from the shards:
+// every intact shard is found again. The new manifest passes the reader's rules before anything is moved, and the old one
+// is kept in the quarantine. A second repair finds nothing to do. `dry_run`: only the plan, as the report.
+//
+// Damage is a wrong checksum, size or format. Where the system fails to read a file (no permission, a disk that fails, too
+// many open files), that says nothing about the file: the call throws, and nothing was changed. It also throws where the
+// directory holds no cache, is of a later version, lacks its folder shards/, or, with `repair` or `dry_run`, has a writer.
+CacheReport verify_cache(const std::filesystem::path& path, bool repair, bool dry_run = false);
 
 }  // namespace robocache

@@ -300,6 +300,11 @@ struct WriteOptions {
 // Writes from the first byte to the last, never back: a chunk goes out when it is full, and a file that was cut off
 // reads up to its last whole chunk. Throws Error(file) where it cannot write, and then writes nothing more; Error(value)
 // where a channel or schema is unknown, or an id is declared twice and differs.
+//
+// A file that the writer opened is on the disk, with its name, when finish() returns (fsync). After a crash before that, the
+// file may be missing, or lack any part; the reader gives the messages of the chunks that are whole, and warns.
+// One thread at a time: a call beside another one throws Error(value). After a fork the file stays the parent's: a child's
+// copy of the writer throws Error(file) where it would write, and its destructor does nothing.
 class Writer {
  public:
   using Sink = std::function<void(std::span<const std::byte>)>;  // takes all of it, or throws
@@ -308,7 +313,7 @@ class Writer {
   Writer(Sink sink, std::string name, const WriteOptions& options = {});
   ~Writer();  // finishes, where finish() was not called; what goes wrong then is not told
   Writer(Writer&&) noexcept;
-  Writer& operator=(Writer&&) noexcept;
+  Writer& operator=(Writer&&) noexcept;  // finishes the file that was open, as the destructor does
 
   // Ids from 1 on. The same schema or channel again gives its id again.
   std::uint16_t add_schema(std::string_view name, std::string_view encoding, std::string_view data);
@@ -322,12 +327,13 @@ class Writer {
   void write(const Attachment& attachment);  // its crc is computed
   void write(const Metadata& metadata);
 
-  void flush();   // ends the chunk
+  void flush();   // ends the chunk and hands it to the system; it is on the disk only after finish()
   void finish();  // ends the file; then nothing more can be written. A second call does nothing
   const Statistics& statistics() const noexcept;  // of what was written
 
  private:
   struct State;
+  class Use;
   std::unique_ptr<State> state_;
 };
 

@@ -278,7 +278,8 @@ class Writer:
     level         of zstd
     Each of the other options leaves a part of the file out where it is False.
 
-    Threads may share a Writer.
+    Threads may share a Writer: their calls wait for each other. When close() returns, a file given by its path is on the
+    disk, also if the power fails then. After os.fork() the file stays the parent's.
     """
 
     def __init__(
@@ -384,11 +385,11 @@ class Writer:
         self._engine.add_metadata(name, dict(metadata))
 
     def flush(self) -> None:
-        """Ends the chunk, so that everything so far is in the file."""
+        """Ends the chunk, so that everything so far is in the file. It survives a power failure only after close()."""
         self._engine.flush()
 
     def close(self) -> None:
-        """Ends the file; a second call does nothing."""
+        """Ends the file and puts it on the disk (fsync); a second call does nothing."""
         self._engine.finish()
 
     @property

@@ -92,7 +92,9 @@ void File::read(std::int64_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
     const ssize_t count = retried([&] { return pread(descriptor_, to.data(), to.size(), offset); });
     if (count < 0) fail_errno(path_, "cannot be read", errno);
-    if (count == 0) throw Error(ErrorKind::file, concat(path_.string(), ": the file became shorter while it was read"));
+    if (count == 0) {  // whoever shortens it is at work: this is no damage that a repair may act on
+      throw SystemError(concat(path_.string(), ": the file became shorter while it was read"), EIO);
+    }
     to = to.subspan(static_cast<std::size_t>(count));
     offset += count;
   }

@@ -760,7 +760,7 @@ def test_damaged_shards_are_found_and_dropped(tmp_path):
         assert not report.ok
         assert [p.file for p in report.problems] == [f"shards/{target.name}"]
         assert re.search(words, report.problems[0].sentence)
-        assert "with the 1 episode" in report.problems[0].repair
+        assert "loses the 1 episode" in report.problems[0].repair
         if "checksum" not in words and number != 4 and number != 3:  # those, only reading tells
             with pytest.raises(rc.FileError, match=target.name):
                 rc.Cache(path)
