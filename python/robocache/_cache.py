@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from robocache import _core
 from robocache._align import Aligned, Duration, Method, Stream, Timeline, align
 from robocache._extent import check_dtype, nanoseconds, on_host, steps
+from robocache._joined import info_of, joins, method_of_member, put_together, shown
 from robocache._recording import (
     BATCH_BYTES,
     Batch,
@@ -41,6 +42,7 @@ Path = str | os.PathLike[str]
 Stamps = NDArray[np.int64]
 GROUP_BYTES = 256 << 20
 MOST_STREAMS = 64  # of one call of rc.align
+DEFAULTS: dict[str, Any] = {"edge": "clamp", "causal": False, "on_nan": "propagate"}  # its defaults
 
 
 # ---- Writing
@@ -196,7 +198,7 @@ class CacheWriter:
         latency = _core.nanoseconds(where + "latency", stream.latency)
         info = getattr(stream, "info", None)
         kind = info.type if info else ""
-        metadata = dict(info.metadata) if info else {}
+        metadata = self._portable(info.metadata) if info else {}
         samples = getattr(stream, "samples", None)
         values: Any = stream.values
         lengths: Stamps | None = None
@@ -298,9 +300,16 @@ class CacheWriter:
             tuple(info.channels),
             None if info.ragged else info.method,
             info.ragged,
-            dict(info.metadata),
+            self._portable(info.metadata),
             _core.nanoseconds(f'CacheWriter.add: stream "{batch.stream}": latency', given),
         )
+
+    def _portable(self, metadata: Mapping[str, str]) -> dict[str, str]:
+        """A video's file also as the way to it from the cache: so that both can be moved together."""
+        found = dict(metadata)
+        if found.get("kind") == "video" and "file" in found:
+            found["from_cache"] = os.path.relpath(os.path.realpath(found["file"]), os.path.realpath(self.path))
+        return found
 
 
 def read_how(recording: Any, options: str, *, whole: bool = False) -> str:
@@ -417,7 +426,7 @@ class CachedEpisode:
     def _info(self, name: str) -> StreamInfo:
         """Of a stream that the episode has, with its own metadata."""
         cache = self._cache
-        return cache.streams[name]._replace(metadata=cache._core.metadata(self.index, self._entries[name][0]))
+        return cache._infos[name]._replace(metadata=cache._core.metadata(self.index, self._entries[name][0]))
 
     def __repr__(self) -> str:
         parts = [f"{self.index}: {self.name!r}", counted(len(self.samples), "stream"), f"{self.duration:.2f} s"]
@@ -435,6 +444,12 @@ class CachedStreams(Mapping[str, RecordedStream]):
     def __getitem__(self, name: str) -> RecordedStream:
         episode = self._episode
         if name not in episode._entries:
+            if name in self._cache._joined:
+                parts = ", ".join(self._cache._joined[name])
+                raise NoStream(
+                    f'{self._cache.path}: stream "{name}" is joined of {parts}, each with its own times: take one of '
+                    "them, or cache.align, which brings them onto one timeline"
+                )
             raise NoStream(missing(f"{self._cache.path}: episode {episode.name!r} has no stream", name, self))
         stream, _, backward, latency = episode._entries[name]
         values, times, arrivals, inner, _ = self._cache._core.read(episode.index, stream)
@@ -449,6 +464,7 @@ class CachedStreams(Mapping[str, RecordedStream]):
         elif info.metadata.get("kind") == "video":
             from robocache._lerobot import Frames
 
+            info = info._replace(metadata=self._cache._found(info.metadata))
             samples, values = Frames(info, values), np.arange(len(times), dtype=np.int64)
         else:
             values = widen(values, info.shape)
@@ -523,29 +539,88 @@ class CachedEpisodes(Sequence[CachedEpisode]):
         return table(rows, right=(0, 3, 4, 5)) + more
 
 
-class CachedStreamInfos(Mapping[str, StreamInfo]):
-    """The streams of a cache by name; a table when shown."""
+class CachedStream(RecordedStream):
+    """A stream of a cache with several episodes: what they agree on, which is all but the samples.
 
-    def __init__(self, infos: Mapping[str, StreamInfo]) -> None:
-        self._infos = infos
+    name, type, dtype, shape, channels, method, ragged, metadata ("varies" where episodes differ), info: as every
+    RecordedStream has them. members: of a joined stream, the names of the streams that it is made of; else ().
+    The samples are those of one episode: cache.episodes[0].streams[name].
+    """
 
-    def __getitem__(self, name: str) -> StreamInfo:
-        if name not in self._infos:
-            raise NoStream(missing("the cache has no stream", name, self._infos))
-        return self._infos[name]
+    __slots__ = ("_why_not", "members")
+
+    members: tuple[str, ...]
+
+    def __init__(self, info: StreamInfo, members: tuple[str, ...], why_not: str) -> None:
+        # whoever reads the slots instead of the properties, as the engine does, must find no array there
+        super().__init__(NoSamples(), NoSamples(), channels=info.channels or None, name=info.name)  # type: ignore
+        self.info, self.members, self._why_not = info, members, why_not
+
+    def _refuse(self) -> Any:
+        raise ValueError(self._why_not)
+
+    values = times = arrivals = latency = samples = backward = property(_refuse)
+
+    @property
+    def method(self) -> Method | None:
+        return self.info.method
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CachedStream):
+            return NotImplemented
+        return (self.info, self.members) == (other.info, other.members)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CachedStream, (self.info, self.members, self._why_not)
+
+    def __repr__(self) -> str:
+        shape = f"{list(self.info.shape)}" if not self.ragged else f"{['*', *self.info.shape]}".replace("'", "")
+        made = f", of {', '.join(self.members)}" if self.members else ""
+        kind = f" {self.type}," if self.type else ""
+        return f"CachedStream({self.name!r},{kind} {dtype_name(self.dtype)} {shape}, {method_text(self.info)}{made})"
+
+
+class NoSamples:
+    """In the place of a stream's arrays where there is no one array."""
+
+
+class StreamsOfCache(Mapping[str, RecordedStream]):
+    """The streams of a cache by name, as policies see them; a table when shown. The members of a joined stream are
+    found by their names, too, but not listed."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+
+    def __getitem__(self, name: str) -> RecordedStream:
+        cache = self._cache
+        info, members = cache._info(name), cache._joined.get(name, ())
+        if len(cache.episodes) == 1 and not members:
+            streams = cache.episodes[0].streams
+            if name in streams:
+                return streams[name]
+        if members:
+            parts = ", ".join(members)
+            why = f'stream "{name}" is joined of {parts}, each with its own times; cache.align makes one of them'
+        else:
+            has = counted(len(cache.episodes), "episode")
+            why = f'there are {has}; take the samples of one: cache.episodes[0].streams["{name}"]'
+        return CachedStream(info, members, f"{cache.path}: {why}")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._infos)
+        return iter(self._cache._shown)
 
     def __len__(self) -> int:
-        return len(self._infos)
+        return len(self._cache._shown)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._infos
+        return name in self._cache._infos or name in self._cache._joined
 
     def __repr__(self) -> str:
         rows = [["stream", "type", "dtype", "shape", "method"]]
-        for info in self._infos.values():
+        for name in self:
+            info = self._cache._info(name)
             shape = f"{list(info.shape)}" if not info.ragged else f"{['*', *info.shape]}".replace("'", "")
             rows.append([info.name, info.type, dtype_name(info.dtype), shape, method_text(info)])
         return table(rows)
@@ -576,8 +651,10 @@ class Cache:
 
     path, bytes
     episodes   by number or name: cache.episodes[3].streams["joints"] is an rc.Stream over the mapped files, no copy
-    streams    {name: StreamInfo}: dtype, shape, channels, method, type, and metadata where the episodes agree on them
-               ("varies" where they do not: an episode's stream has its own)
+    streams    {name: RecordedStream}, as a recording has it: type, dtype, shape, channels, method, and metadata where
+               the episodes agree on them ("varies" where they do not: an episode's stream has its own). With its
+               samples where the cache has one episode; of several, an episode has them. A stream that a recipe joined
+               of several topics is one stream here, and in `align`; its `members` are what is stored
     sources    what the episodes were made from
 
     map        True: samples are views of the mapped files. Where such a file becomes shorter, or its disk fails, the
@@ -604,19 +681,38 @@ class Cache:
                 name, kind, numpy_dtype(dtype), shape, channels, method_of(ranges, shape), ragged, metadata
             )
             infos[name] = info
+        self._infos = infos  # as stored
         self._names = list(infos)
-        self.streams = CachedStreamInfos(infos)
+        self._joined = joins(infos)
+        self._shown = shown(infos, self._joined)
+        self.streams = StreamsOfCache(self)
         self.episodes = CachedEpisodes(self, episodes)
+
+    def _found(self, metadata: dict[str, str]) -> dict[str, str]:
+        """Where a video is now: where it was, or, if the data set was moved with the cache, as far from it as then."""
+        moved = os.path.normpath(os.path.join(os.path.realpath(self.path), metadata.get("from_cache", "")))
+        if "from_cache" in metadata and not os.path.exists(metadata.get("file", "")) and os.path.exists(moved):
+            return metadata | {"file": moved}
+        return metadata
+
+    def _info(self, name: str) -> StreamInfo:
+        """Of a stream that is stored, or joined of such."""
+        if name in self._joined:
+            return info_of(name, [self._infos[member] for member in self._joined[name]])
+        if name not in self._infos:
+            raise NoStream(missing(f"{self.path}: the cache has no stream", name, self._shown))
+        return self._infos[name]
 
     def batches(self, streams: Collection[str] | None = None, episode: int | None = None) -> Iterator[Batch]:
         """All samples in pieces of a few MiB, as a recording gives them: what another CacheWriter takes. Latencies are
         taken off the times."""
         for name in streams or ():
-            self.streams[name]  # a sentence where there is none
+            self._info(name)  # a sentence where there is none
+        wanted = None if streams is None else {member for n in streams for member in self._joined.get(n, (n,))}
         for number in range(len(self.episodes)) if episode is None else [episode]:
             found = self.episodes[number].streams
             for name in found:
-                if streams is None or name in streams:
+                if wanted is None or name in wanted:
                     late = _core.nanoseconds("latency", found[name].latency)
                     for batch in cut(number, found[name]):
                         yield batch._replace(times=batch.times - late)
@@ -630,9 +726,9 @@ class Cache:
         streams: Sequence[str] | None = None,
         method: Method | Mapping[str, Method] | None = None,
         max_gap: Duration | Mapping[str, Duration] | None = None,
-        edge: str = "clamp",
-        causal: bool = False,
-        on_nan: str = "propagate",
+        edge: str | Mapping[str, str] = "clamp",
+        causal: bool | Mapping[str, bool] = False,
+        on_nan: str | Mapping[str, str] = "propagate",
         device: Any = None,
         backend: str | None = None,
     ) -> CacheAligned:
@@ -649,44 +745,79 @@ class Cache:
         streams    names; default: all that any of the episodes has. In an episode that lacks one, nothing is valid.
         method, max_gap   for all streams, or by name; default: what the cache has. Where the episodes were built with
                    different max_gaps, the least.
-        edge, causal, on_nan, backend   as in rc.align. Latencies that the cache has are taken off.
+        edge, causal, on_nan   as in rc.align, for all streams or by name ({"action": False}; the others: the default).
+        backend    as in rc.align. Latencies that the cache has are taken off.
         device     None: NumPy arrays. "cpu", "cuda", ...: torch tensors there.
 
         Episodes in one shard are read in place; else their samples are copied together. Of streams whose samples vary
-        in length (images, clouds) and of videos the number of the sample is aligned, and `samples` has them.
+        in length (images, clouds) and of videos the number of the sample is aligned, and `samples` has them. A joined
+        stream has the channels of its members side by side: valid where all are, as old as the oldest, index -1.
         """
         chosen = [self.episodes[k] for k in self._numbers(episodes)]
         if (rate is None) == (targets is None):
             raise ValueError("Cache.align: give a rate or targets, one of them")
-        names = (
-            list(streams) if streams is not None else [n for n in self._names if any(n in e.samples for e in chosen)]
-        )
-        infos = [self.streams[name] for name in names]
+        names = list(streams) if streams is not None else self._having(chosen)
+        infos = {name: self._info(name) for name in names}
         starts = np.asarray([episode.start for episode in chosen], np.int64)
         line, lengths = self._timeline(chosen, starts, rate, targets)
         move = mover(device)
         result = CacheAligned()
         result.samples = {}
+        options = {"edge": edge, "causal": causal, "on_nan": on_nan}
+        call: dict[str, Any] = {
+            option: DEFAULTS[option] if isinstance(given, Mapping) else given for option, given in options.items()
+        }
         members: dict[str, Stream[Any]] = {}
-        for name, info in zip(names, infos, strict=True):
-            changes = said("method", method, name, {"method": info.method}, names)
-            gaps = [max_gap_of(episode._info(name)) for episode in chosen if name in episode.samples]
-            least = min((gap for gap in gaps if gap is not None), default=None)
-            changes |= said("max_gap", max_gap, name, {"max_gap": least}, names)
-            if is_numbered(info):  # numbers of samples, between which there is nothing, and of which none is NaN
-                changes["method"] = "nearest" if changes["method"] == "nearest" else "hold"
-                changes["edge"] = "clamp" if edge == "nan" else edge
-            members[name] = self._packed(name, info, chosen, move, result.samples).replace(**changes)
+        for name, info in infos.items():
+            own: dict[str, Any] = {}
+            for option, given in options.items():
+                if isinstance(given, Mapping):
+                    own |= said(f"Cache.align: {option}", option, given, name, {}, names)
+            first = 0
+            for member in self._joined.get(name, (name,)):
+                stored = self._infos[member]
+                changes = {"method": stored.method, **own}
+                if method is not None:
+                    changes |= said("Cache.align: method", "method", method, name, {}, names)
+                if member != name:
+                    width = int(np.prod(stored.shape, dtype=np.int64))
+                    if changes["method"] is not stored.method:
+                        changes["method"] = method_of_member("Cache.align", changes["method"], info, first, width)
+                    first += width
+                gaps = [max_gap_of(episode._info(member)) for episode in chosen if member in episode.samples]
+                least = min((gap for gap in gaps if gap is not None), default=None)
+                changes["max_gap"] = least
+                if max_gap is not None:
+                    changes |= said("Cache.align: max_gap", "max_gap", max_gap, name, {}, names)
+                if is_numbered(stored):  # numbers of samples, between which there is nothing, and of which none is NaN
+                    changes["method"] = "nearest" if changes["method"] == "nearest" else "hold"
+                    at_edge = changes.get("edge", call["edge"])
+                    changes["edge"] = "clamp" if at_edge == "nan" else at_edge
+                key = member if member == name or member not in infos else f"{name}: {member}"
+                members[key] = self._packed(member, stored, chosen, move, result.samples).replace(**changes)
         at: Any = move(line) if isinstance(line, np.ndarray) else line
         if isinstance(line, Timeline):
             at = Timeline(move(line.start), rate=line.rate, count=line.count)
-        for first in range(0, len(names), MOST_STREAMS):
-            some = {name: members[name] for name in names[first : first + MOST_STREAMS]}
-            result.update(align(some, at, edge=edge, causal=causal, on_nan=on_nan, backend=backend))
+        keys = list(members)
+        aligned: dict[str, Aligned[Any]] = {}
+        for begin in range(0, len(keys), MOST_STREAMS):
+            some = {key: members[key] for key in keys[begin : begin + MOST_STREAMS]}
+            aligned.update(align(some, at, **call, backend=backend))
+        for name, info in infos.items():
+            if name in self._joined:
+                keys = [member if member not in infos else f"{name}: {member}" for member in self._joined[name]]
+                parts = [aligned[key] for key in keys]
+                result[name] = put_together(parts, info.dtype)
+            else:
+                result[name] = aligned[name]
         result.lengths = move(lengths)
         result.times = at.times if isinstance(at, Timeline) else at
         result.episodes = [episode.index for episode in chosen]
         return result
+
+    def _having(self, chosen: Sequence[CachedEpisode]) -> list[str]:
+        """The streams of which any of these episodes has something, as users see them."""
+        return shown([name for name in self._names if any(name in e.samples for e in chosen)], self._joined)
 
     def _numbers(self, episodes: Sequence[int | str] | int | str | None) -> list[int]:
         if episodes is None:
@@ -915,12 +1046,14 @@ def method_text(info: StreamInfo) -> str:
     return ", ".join(f"{name} {begin}..{end}" for name, begin, end in info.method)
 
 
-def said(argument: str, given: Any, name: str, default: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def said(
+    where: str, argument: str, given: Any, name: str, default: dict[str, Any], names: Collection[str]
+) -> dict[str, Any]:
     """What a call says for this stream: one thing for all, or a mapping by name."""
-    if isinstance(given, Mapping) and (not given or any(key in names for key in given)):
+    if isinstance(given, Mapping) and (not given or argument != "method" or any(key in names for key in given)):
         for key in given:
             if key not in names:
-                raise NoStream(missing(f"Cache.align: {argument} names a stream", key, names))
+                raise NoStream(missing(f"{where} names a stream", key, names))
         return {argument: given[name]} if name in given else default
     return default if given is None else {argument: given}
 

@@ -23,7 +23,7 @@ class CachedSource(Source):
 
     def contents(self, episode: int) -> Mapping[str, Content]:
         samples = self.cache.episodes[episode].samples
-        return {name: Content(name, self.cache.streams[name].type, count) for name, count in samples.items()}
+        return {name: Content(name, self.cache._infos[name].type, count) for name, count in samples.items()}
 
     def batches(
         self,

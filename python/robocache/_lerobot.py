@@ -412,7 +412,10 @@ class Frames(Sequence[Array]):
         if not self.file:
             raise FileError(f'the frames of "{self.name}" lie in a file that is not known')
         if not os.path.exists(self.file):
-            raise FileError(f'{self.file}: is not there, and has the frames of "{self.name}": has it moved?')
+            raise FileError(
+                f'{self.file}: is not there, and has the frames of "{self.name}": has it moved? Put the data set back, '
+                "move it together with the cache, or build the cache again: robocache build DATA_SET -o CACHE"
+            )
         numbers = [int(self.references[k, 0]) for k in wanted]
         found = decode(self.file, sorted(set(numbers)), self.fps)
         return [found[number] for number in numbers]

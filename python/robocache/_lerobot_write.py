@@ -28,6 +28,7 @@ DATA_FILE = 100 << 20  # bytes
 VIDEO_MEGABYTES = 200
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 CODECS = ("libx264", "libopenh264", "libsvtav1", "mpeg4")  # the first that this PyAV has
+BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")  # features of every data set
 STILLS = 100  # frames of a video that its statistics are taken from, evenly
 
 
@@ -77,7 +78,8 @@ class LeRobotWriter:
             raise
 
     def add(self, values: Mapping[str, Array], task: str, videos: Mapping[str, Iterable[Array]] | None = None) -> None:
-        """An episode: [T, ...] of every feature, and an iterable of T frames uint8 [H, W, 3] of every video."""
+        """An episode: [T, ...] of every feature, and an iterable of T frames uint8 [H, W, 3] of every video. Where it
+        fails, as when a frame cannot be decoded, the episode is left out, and others may follow."""
         given = [name for name in self.features if name not in self.videos]
         lengths = {len(values[name]) for name in given}
         if len(lengths) != 1:
@@ -85,7 +87,7 @@ class LeRobotWriter:
         (length,), episode = lengths, len(self.episodes)
         if length == 0:
             raise ValueError(f"LeRobotWriter.add: episode {episode} has no frames")
-        number = self.tasks.setdefault(task, len(self.tasks))
+        number = self.tasks.get(task, len(self.tasks))
         frames = np.arange(length, dtype=np.int64)
         extra: dict[str, Array] = {
             "timestamp": (frames / self.fps).astype(np.float32),
@@ -114,13 +116,19 @@ class LeRobotWriter:
             path = self.root / f"videos/{name}/chunk-{chunk:03d}/file-{file:03d}.mp4"
             path.parent.mkdir(parents=True, exist_ok=True)
             shape = self.features[name].shape
-            count, codec, stats[name] = encode(path, (videos or {})[name], length, self.fps, shape)
-            if count != length:
-                raise ValueError(f'LeRobotWriter.add: video "{name}" has {count} frames; the data has {length}')
+            try:
+                count, codec, stats[name] = encode(path, (videos or {})[name], length, self.fps, shape)
+                if count != length:
+                    raise ValueError(f'LeRobotWriter.add: video "{name}" has {count} frames; the data has {length}')
+            except BaseException:
+                for other in self.videos:
+                    (self.root / f"videos/{other}/chunk-{chunk:03d}/file-{file:03d}.mp4").unlink(missing_ok=True)
+                raise
             self.codecs[name] = codec
             row |= {f"videos/{name}/chunk_index": chunk, f"videos/{name}/file_index": file}
             row |= {f"videos/{name}/from_timestamp": 0.0, f"videos/{name}/to_timestamp": length / self.fps}
         self._write(self.pa.table(columns))
+        self.tasks[task] = number
         row["stats"] = stats
         self.episodes.append(row)
         self.frames += length
@@ -205,7 +213,7 @@ class LeRobotWriter:
                 }
             elif len(feature.shape) == 0:
                 features[name]["shape"] = [1]
-        for name in ("timestamp", "frame_index", "episode_index", "index", "task_index"):
+        for name in BOOKKEEPING:
             dtype = "float32" if name == "timestamp" else "int64"
             features[name] = {"dtype": dtype, "shape": [1], "names": None}
         return {

@@ -66,12 +66,15 @@ class NewFolder:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A NewFolder's path; it is published where the block ends, and discarded where it raises."""
+    """A NewFolder's path; it is published where the block ends, and discarded where it raises or wrote nothing."""
     folder = NewFolder(target)
     try:
         with told(target):
             yield folder.path
-        folder.publish()
+        if any(folder.path.iterdir()):
+            folder.publish()
+        else:
+            folder.discard()
     except BaseException:
         folder.discard()
         raise

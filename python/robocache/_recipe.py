@@ -11,7 +11,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ import numpy as np
 
 from robocache._align import Method
 from robocache._core import FileError
+from robocache._joined import KEY as JOINED
+from robocache._joined import declaration
 from robocache._recording import (
     Array,
     Batch,
@@ -42,6 +44,7 @@ SECTIONS: dict[str, dict[str, tuple[type, ...]]] = {
 }
 STREAM: dict[str, tuple[type, ...]] = {
     "topic": (str,),
+    "topics": (list,),
     "name": (str,),
     "channels": (list, str),
     "method": (str, dict),
@@ -73,6 +76,7 @@ class Wanted:
     times: str | None = None
     unit: str | None = None  # of integer times
     rate: float | None = None
+    joined: str | None = None  # where it is a member of a joined stream: _joined.declaration
 
 
 @dataclass(frozen=True)
@@ -124,14 +128,16 @@ def load_recipe(path: str | os.PathLike[str]) -> Recipe:
     by = given.get("episodes", {}).get("by", "file")
     if by not in BY:
         raise ValueError(f'{where}: [episodes]: by is "{by}"; expected "file", "gap" or "topic"')
-    streams = []
+    streams: list[Wanted] = []
+    names: list[str] = []
     for key, table in given.get("streams", {}).items():
         spot = f'{where}: [streams."{key}"]'
         if not isinstance(table, dict):
             raise ValueError(f"{spot} must be a table")
         check(spot, table, STREAM)
-        streams.append(wanted_of(spot, key, table))
-    names = [wanted.name for wanted in streams]
+        found = members_of(spot, key, table) if "topics" in table else [wanted_of(spot, key, table)]
+        streams += found
+        names += dict.fromkeys([table.get("name", key), *(wanted.name for wanted in found)])
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ValueError(f'{where}: two streams are named "{twice}"')
@@ -184,6 +190,35 @@ def wanted_of(where: str, key: str, table: Mapping[str, Any]) -> Wanted:
         table.get("unit"),
         table.get("rate"),
     )
+
+
+def members_of(where: str, key: str, table: Mapping[str, Any]) -> list[Wanted]:
+    """A stream of several topics. Each member is a stream of its own, named after the joined one and its topic. What
+    the table says holds for all of them, unless a member says it itself."""
+    for other in ("topic", "channels"):
+        if other in table:
+            how = '{ topic = "/gripper", channels = ["width"] }'
+            raise ValueError(f"{where}: {other} and topics; say it of each topic: topics = [{how}]")
+    given = [{"topic": each} if isinstance(each, str) else each for each in table["topics"]]
+    if not given or not all(isinstance(each, dict) and "topic" in each for each in given):
+        how = '["/joint_states", { topic = "/gripper", latency = 0.01 }]'
+        raise ValueError(f"{where}: topics is {table['topics']!r}; expected topics or tables with a topic: {how}")
+    name = table.get("name", key)
+    alone = {key: value for key, value in STREAM.items() if key not in ("topics", "name", "dtype")}
+    shared = {key: value for key, value in table.items() if key not in ("topics", "name")}
+    named: list[str] = []
+    for each in given:
+        check(f"{where}: topics", each, alone)
+        member, count = f"{name}/{each['topic'].strip('/')}", 1
+        while member in named:
+            count += 1
+            member = f"{name}/{each['topic'].strip('/')}-{count}"
+        named.append(member)
+    said = declaration(name, named)
+    return [
+        replace(wanted_of(where, key, {**shared, **each, "name": member}), joined=said)
+        for each, member in zip(given, named, strict=True)
+    ]
 
 
 # ---- Applied to a recording
@@ -287,8 +322,12 @@ def cooked(where: str, wanted: Wanted, batch: Batch, every: Callable[[], tuple[s
         picks = [place[name] for name in chosen]
         values, channels = values[:, picks], tuple(chosen)
         info = info._replace(shape=(len(picks),), channels=channels, method=kept_method(info.method, picks))
+    if wanted.joined is not None and (info.ragged or values.ndim > 2 or info.metadata.get("kind") == "video"):
+        raise ValueError(
+            f"{spot}: {wanted.topic} cannot be joined: its samples are no rows of numbers; give it a stream of its own"
+        )
     if wanted.dtype is not None and not info.ragged:
-        values = values.astype(wanted.dtype)
+        values = fitted(spot, values, np.dtype(wanted.dtype), channels)
         info = info._replace(dtype=np.dtype(wanted.dtype))
     if wanted.method is not None:
         info = info._replace(method=method_of(spot, wanted.method, channels))
@@ -298,8 +337,30 @@ def cooked(where: str, wanted: Wanted, batch: Batch, every: Callable[[], tuple[s
         metadata |= {"latency_ns": str(wanted.latency), "clock_offset_ns": str(wanted.clock_offset)}
     if wanted.max_gap is not None:
         metadata["max_gap_ns"] = str(wanted.max_gap)
+    if wanted.joined is not None:
+        metadata[JOINED] = wanted.joined
     info = info._replace(name=wanted.name, metadata=metadata | {"topic": wanted.topic})
     return batch._replace(stream=wanted.name, values=values, times=batch.times - shift, info=info)
+
+
+def fitted(where: str, values: Array, dtype: np.dtype[Any], channels: Sequence[str]) -> Array:
+    """The values in another dtype. Floats are rounded; a value that an integer or bool cannot hold exactly, or that is
+    too large for a float, is refused."""
+    if np.can_cast(values.dtype, dtype, "safe"):
+        return values.astype(dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        made = values.astype(dtype)
+        if dtype.kind == "f":
+            wrong = np.isinf(made) & np.isfinite(values)
+        else:
+            wrong = (made.astype(values.dtype) != values) | ((made < 0) != (values < 0))
+    if wrong.any():
+        at = tuple(int(k) for k in np.argwhere(wrong)[0])
+        of = f' of channel "{channels[at[1]]}"' if len(at) == 2 and len(channels) == values.shape[1] else ""
+        raise ValueError(
+            f"{where}: dtype is {dtype}, which cannot hold {values[at]}{of}; take a wider one, as float32, or none"
+        )
+    return made
 
 
 def matches(where: str, pattern: str, channels: Sequence[str], every: Callable[[], tuple[str, ...]]) -> list[str]:
@@ -445,7 +506,8 @@ def first_recipe(
     lines = [
         f"# What robocache build --recipe makes of {os.path.basename(recording.path.rstrip('/'))}: delete what is not",
         "# wanted, and name what policies ask for: observation.state, action, observation.images.<camera>.",
-        '# In a stream also: dtype = "float32"; topic, for two out of one. All keys: docs/semantics.md, Recipes.',
+        '# In a stream also: dtype = "float32"; topic, for two out of one; topics = ["/joint_states", "/gripper"], for',
+        "# one out of two. All keys: docs/semantics.md, Recipes.",
         "",
         "[source]",
         f"time = {json.dumps(recording.time)}  # or stamp, log, publish",

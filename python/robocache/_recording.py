@@ -7,12 +7,12 @@ when they are touched, sorted by time, and go straight into rc.align.
 
 from __future__ import annotations
 
-import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +68,10 @@ class Part(NamedTuple):
 
 
 class Source(ABC):
-    """A format's reader. Nothing is decoded before `batches` is asked for its next one."""
+    """A format's reader. Nothing is decoded before `batches` is asked for its next one.
+
+    A pickled source is opened again from the arguments it was made with: engines and file handles do not travel.
+    """
 
     format: str  # "MCAP", "LeRobot v3.0"
     path: str  # for sentences
@@ -77,6 +80,21 @@ class Source(ABC):
     notes: list[str]  # what a person should know: a rate that was assumed, topics that were left out
     given: str = ""  # what was read with the help of others' files, which may change: a digest of them
     lacking: tuple[str, ...] = ()  # left out as this machine cannot read it yet: types that nobody defines
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        made = super().__new__(cls)
+        made._made_with = (given, named)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given, named = self._made_with
+        if any(hasattr(argument, "read") for argument in (*given, *named.values())):
+            raise TypeError(
+                f"{self.path}: a recording of an open file cannot be pickled; open it by its path or from its bytes"
+            )
+        given = tuple(bytes(each) if isinstance(each, memoryview) else each for each in given)
+        return _reopen, (type(self), given, named)
 
     @abstractmethod
     def parts(self) -> Sequence[Part]:
@@ -113,6 +131,10 @@ class Source(ABC):
         return {}
 
 
+def _reopen(kind: type[Source], given: tuple[Any, ...], named: dict[str, Any]) -> Source:
+    return kind(*given, **named)
+
+
 # ---- Streams in memory
 
 
@@ -120,7 +142,8 @@ class RecordedStream(Stream[Array]):
     """A stream out of a recording: an rc.Stream, with what the file says about it.
 
     values, times, arrivals, channels, method: rc.Stream's own words; sorted by time, equal times as recorded.
-    info      type, dtype, shape, metadata.
+    info      type, dtype, shape, metadata; `type`, `dtype`, `shape` (of a sample), `ragged` and `metadata` are also
+              attributes of the stream.
     backward  how many stamps were earlier than the one before, as recorded.
     samples   where a sample is no row of an array (an image, a cloud, a frame of a video): samples[i] is sample i (raw
               images are [H, W] or [H, W, C], channels in the order of the encoding; compressed ones their bytes), and
@@ -143,6 +166,26 @@ class RecordedStream(Stream[Array]):
 
     def __len__(self) -> int:
         return len(self.times)
+
+    @property
+    def type(self) -> str:
+        return self.info.type
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.info.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.info.shape
+
+    @property
+    def ragged(self) -> bool:
+        return self.info.ragged
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return self.info.metadata
 
 
 class Packed(Sequence[Array]):
@@ -343,6 +386,9 @@ class Episode:
         self.streams = Streams(source, index)
         self._part = part
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Episode, (self.streams._source, self.index, self._part)
+
     @property
     def start(self) -> int:
         """Nanoseconds: when the first sample was logged (or taken, where the format has no log time)."""
@@ -422,6 +468,9 @@ class Recording:
         self.given = source.given
         self.lacking = source.lacking
         self.episodes = Episodes(source)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Recording, (self._source,)
 
     @property
     def notes(self) -> list[str]:
@@ -656,11 +705,15 @@ def recorded(entry: Path) -> bool:
     return (entry / "metadata.yaml").is_file() or (entry / "meta" / "info.json").is_file()
 
 
+MANIFEST = re.compile(rb'\s*\{\s*"format"\s*:\s*"robocache"')
+
+
 def is_cache(place: Path) -> bool:
+    """Whether the directory has a cache's manifest. Many tools write a manifest.json, so its first key decides."""
     try:
-        head = (place / "manifest.json").read_bytes()
-        return isinstance(json.loads(head), dict)
-    except (OSError, ValueError, RecursionError):
+        with (place / "manifest.json").open("rb") as file:
+            return MANIFEST.match(file.read(4096)) is not None
+    except OSError:
         return False
 
 

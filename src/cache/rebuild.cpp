@@ -211,15 +211,14 @@ class Rebuild {
 
 std::vector<LeftOut> add_groups(const Path& cache, std::span<const Path> files, Manifest& manifest) {
   Rebuild rebuild(manifest);
-  std::set<std::int64_t> known;
-  for (const Shard& shard : manifest.shards) known.insert(shard.group);
+  const std::int64_t next_group = manifest.next_group;
   std::map<std::int64_t, std::map<std::string, Group>> groups;  // by number, by what they say that they hold
   for (const Path& file : files) {
     check_interrupt();
     try {
       Described described = read_described(cache, file);
-      if (known.contains(described.shard().group)) {
-        rebuild.left_out.push_back({file, "the manifest has other shards of its group"});
+      if (described.shard().group < next_group) {
+        rebuild.left_out.push_back({file, "no manifest names it: left by a crash"});
         continue;
       }
       Group& group = groups[described.shard().group][shape_of(described)];

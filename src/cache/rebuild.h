@@ -15,10 +15,10 @@ struct LeftOut {
   std::string reason{};  // one sentence without the file's name
 };
 
-// Adds to the manifest what the shards `files` (paths within the cache) hold. An episode comes back where the shards of
-// all its streams are there; of an episode that was replaced, the newest. A group that is in the manifest already stays as
-// it is. The result passes the reader's rules. Returns what did not find its place. Throws SystemError where a file cannot
-// be read, NewerVersion where a later RoboCache wrote one.
+// Adds to the manifest what the shards `files` (paths within the cache) hold, as far as their groups come after those of
+// the manifest. An episode comes back where the shards of all its streams are there; of an episode that was replaced, the
+// newest. The result passes the reader's rules. Returns what did not find its place. Throws SystemError where a file
+// cannot be read, NewerVersion where a later RoboCache wrote one.
 std::vector<LeftOut> add_groups(const Path& cache, std::span<const Path> files, Manifest& manifest);
 
 }  // namespace robocache::cache

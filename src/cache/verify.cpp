@@ -102,8 +102,7 @@ class Verifier {
       identity_ = manifest_.identity;
       has_live_journal_ = type_of(path_ / journal_name(identity_)) != 0;
       tidy(manifest_);
-      const bool is_torn = loaded.journal.torn_bytes > 0 && (repair_ || !Lock::is_held(path_));
-      if (is_torn) take_up_last_commit(loaded.journal.torn_bytes);
+      if (repair_ || !Lock::is_held(path_)) take_up_commits(loaded.journal.torn_bytes);
       return;
     } catch (const NewerVersion&) {
       throw;
@@ -160,22 +159,30 @@ class Verifier {
     manifest_.identity = identity_;  // so that saving the new one removes the journal, of which there is a copy
   }
 
-  // The last line of the journal is not whole: its commit had not finished, or it was damaged since. Where its shards are
-  // whole, nothing is lost.
-  void take_up_last_commit(std::int64_t torn_bytes) {
+  // Whole shards of later groups than the manifest knows: a commit was interrupted before the journal had its line, or the
+  // line was damaged since, or the journal is gone. Their episodes are whole, so they are taken in.
+  void take_up_commits(std::int64_t torn_bytes) {
     std::vector<Path> shards = find_leftovers(path_, manifest_);
     std::erase_if(shards, [](const Path& path) { return !is_shard(path); });
-    const std::size_t before = manifest_.episodes.size();
+    if (shards.empty() && torn_bytes == 0) return;
+    const Manifest before = manifest_;
     const std::vector<LeftOut> left_out = add_groups(path_, shards, manifest_);
-    const std::size_t found = manifest_.episodes.size() - std::min(before, manifest_.episodes.size());
-    const std::string words =
-        concat("its last ", torn_bytes, " bytes are not whole: the last commit was interrupted, or ",
-               "they were damaged since");
-    problem(journal_name(identity_), words,
-            concat("the manifest is written anew, with ", counted(found, "episode"),
-                   " of that commit whose shards are ", "whole"));
+    const bool is_more = manifest_.shards.size() > before.shards.size();
+    if (torn_bytes > 0) {
+      const std::string words =
+          concat("its last ", torn_bytes, " bytes are not whole: the last commit was interrupted, ",
+                 "or they were damaged since");
+      problem(journal_name(identity_), words, "the manifest is written anew");
+      replace_manifest(words);
+    }
+    if (is_more) {
+      const std::string words =
+          concat("does not name the ", counted(manifest_.shards.size() - before.shards.size(), "shard"),
+                 " of later commits: they were interrupted, or their journal is gone");
+      problem("manifest.json", words, "their whole episodes are taken in");
+      if (!must_write_) replace_manifest(words);
+    }
     report_left_out(left_out);
-    replace_manifest(words);
   }
 
   void report_left_out(const std::vector<LeftOut>& left_out) {
