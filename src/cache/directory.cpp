@@ -19,9 +19,13 @@ constexpr std::string_view advice = "; `robocache verify --repair` makes it anew
 std::vector<std::string> names_in(const Path& directory) {
   std::vector<std::string> names;
   std::error_code error;
-  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    names.push_back(it->path().filename().string());
-  }
+  do {
+    names.clear();
+    error.clear();
+    for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+      names.push_back(it->path().filename().string());
+    }
+  } while (error == std::errc::interrupted);
   if (error && error != std::errc::no_such_file_or_directory) {
     fail_errno(directory, "cannot be listed", error.value());
   }

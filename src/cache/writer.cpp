@@ -229,7 +229,7 @@ void CacheWriter::State::open() {
     if (std::ranges::any_of(in_shards, [](const Path& p) { return is_shard_name(p.filename().string()); })) {
       require_manifest(path);  // throws: there are shards, and verify can help
     }
-    make_directory(shards_path(path));
+    make_directory(shards_path(path), false);  // save_manifest() syncs the folder that it is in
     Manifest empty;
     save_manifest(path, empty);
   }
