@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import time as clock
 from collections.abc import Callable, Iterator, Sequence

@@ -7,7 +7,6 @@ when they are touched, sorted by time, and go straight into rc.align.
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 import re

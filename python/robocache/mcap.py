@@ -278,8 +278,8 @@ class Writer:
     level         of zstd
     Each of the other options leaves a part of the file out where it is False.
 
-    Threads may share a Writer: their calls wait for each other. When close() returns, a file given by its path is on the
-    disk, also if the power fails then. After os.fork() the file stays the parent's.
+    Threads may share a Writer: their calls wait for each other. When close() returns, a file given by its path is on
+    the disk, also if the power fails then. After os.fork() the file stays the parent's.
     """
 
     def __init__(
