@@ -13,7 +13,7 @@ from typing import Any
 
 from robocache import _align, _core
 from robocache._align import _kind, _shape
-from robocache._voxelize import _beside
+from robocache._arrays import beside
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -125,11 +125,11 @@ def attention(
     kernel a call takes; with ROBOCACHE_DEBUG=attention in the environment each call does, on stderr.
     """
     if lengths is not None:
-        lengths = _beside(q, lengths)
+        lengths = beside(q, lengths)
     if q_offsets is not None:
-        q_offsets = _beside(q, q_offsets)
+        q_offsets = beside(q, q_offsets)
     if k_offsets is not None:
-        k_offsets = _beside(q, k_offsets)
+        k_offsets = beside(q, k_offsets)
     if not _align._compiling():
         made = _core.attention(
             q,
@@ -175,7 +175,7 @@ def describe_attention(
     backend: str | None = None,
 ) -> str:
     """Which kernel `attention` would take for these arguments on this machine, and why, in one line."""
-    arrays = {"q_offsets": _beside(q, q_offsets), "k_offsets": _beside(q, k_offsets), "lengths": _beside(q, lengths)}
+    arrays = {"q_offsets": beside(q, q_offsets), "k_offsets": beside(q, k_offsets), "lengths": beside(q, lengths)}
     given = (q, k, v, causal, scale, window, mask, *arrays.values(), append, layout, False, backend)
     said = _core.describe_attention(*given)
     if said is not NotImplemented:

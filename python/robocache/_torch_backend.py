@@ -303,7 +303,7 @@ def is_tiny(interval: Tensor, neighbour: Tensor) -> Tensor:
 
 
 def cubic_steps(w: Tensor, h_before: Tensor, h: Tensor, h_after: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The Hermite cubic as steps between neighbours. The lengths are integers; 0 stands for a neighbour without weight."""
+    """The Hermite cubic as steps between neighbours. Lengths are integers; 0 stands for a neighbour without weight."""
     u = 1.0 - w
     into_left, into_right = w * u * u, -(w * w * u)
     across = w * w * (3.0 - 2.0 * w)
@@ -327,16 +327,29 @@ def norm4(q: Tensor) -> Tensor:
     return torch.sqrt(((x + y) + z) + w)
 
 
+def two_sum(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The rounded sum, and what rounding took from it."""
+    total = x + y
+    part = total - x
+    return total, (x - (total - part)) + (y - part)
+
+
 def fused(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-    """x y + z with one rounding, or nearly so: the product and the sum are each split into a number and its error."""
+    """x y + z with one rounding (Boldo and Melquiond, Emulation of FMA and correctly rounded sums, 2008), for numbers far
+    from overflow and underflow."""
     split = 134217729.0 if x.dtype == torch.float64 else 4097.0
     x_high, y_high = split * x - (split * x - x), split * y - (split * y - y)
     x_low, y_low = x - x_high, y - y_high
     product = x * y
     product_error = ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
-    total = product + z
-    part = total - product
-    return total + (((product - (total - part)) + (z - part)) + product_error)
+    low, low_error = two_sum(z, product_error)
+    high, high_error = two_sum(product, low)
+    rest, rest_error = two_sum(low_error, high_error)
+    # Rounded to odd, so that the last rounding is not a second one.
+    bits = rest.view(torch.int64 if x.dtype == torch.float64 else torch.int32)
+    step = torch.where((rest_error > 0) == (rest > 0), 1, -1).to(bits.dtype)
+    odd = torch.where((rest_error != 0) & (bits & 1 == 0), bits + step, bits).view(x.dtype)
+    return high + odd
 
 
 def turns_away(a: Tensor, b: Tensor) -> Tensor:
@@ -457,7 +470,9 @@ class Range:
         flat = self.flat.detach()
         finite = torch.isfinite(flat).all(dim=1)
         if self.method == "slerp":
-            finite &= is_real(norm4(flat.to(self.wide).reshape(flat.shape[0], flat.shape[1] // 4, 4))).all(dim=1).squeeze(-1)
+            finite &= (
+                is_real(norm4(flat.to(self.wide).reshape(flat.shape[0], flat.shape[1] // 4, 4))).all(dim=1).squeeze(-1)
+            )
         return finite
 
     def taps_finite(self, copied: Tensor) -> Tensor:

@@ -63,8 +63,9 @@ def ranges(stream) -> list[tuple[str, int, int]]:
         return [(method, 0, count)]
     if isinstance(method, dict):
         # Neighbouring channels of one key are a range. A quaternion is a whole, whatever keys name its parts.
+        patterns = [key for key in method if key not in stream.channels]
         keys = [
-            channel if channel in method else next(p for p in method if fnmatch.fnmatchcase(channel, p))
+            channel if channel in method else next(p for p in patterns if fnmatch.fnmatchcase(channel, p))
             for channel in stream.channels
         ]
         begins = [0]
