@@ -324,7 +324,16 @@ def cubic_steps(w: Tensor, h_before: Tensor, h: Tensor, h_after: Tensor) -> tupl
 def norm4(q: Tensor) -> Tensor:
     """In channel order: of float32 values the squares are exact in float64, and the sum has the engine's bits."""
     x, y, z, w = (q * q).split(1, -1)
-    return torch.sqrt(((x + y) + z) + w)
+    return root(((x + y) + z) + w)
+
+
+def root(x: Tensor) -> Tensor:
+    """The square root, rounded to nearest: torch's is an ulp off on some CPUs, and that would decide an arc."""
+    near = torch.sqrt(x)
+    fixed = near.detach()
+    usable = (fixed > 0) & torch.isfinite(fixed)
+    safe = torch.where(usable, fixed, 1.0)
+    return near + torch.where(usable, fused(-safe, safe, x.detach()) / (2.0 * safe), 0.0)
 
 
 def two_sum(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
