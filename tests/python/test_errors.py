@@ -664,6 +664,25 @@ def test_out_that_cannot_be_written():
         rc.resample(VALUES, TIMES, TARGETS, out=np.broadcast_to(np.zeros((1, 3), np.float32), (3, 3)))
 
 
+@pytest.mark.parametrize("backend", ["reference", "cpu", "torch"])
+def test_out_that_overlaps_itself(backend):
+    """Rows that share elements came back half overwritten. Layouts that only look so are fine."""
+    torch = pytest.importorskip("torch")
+    values, times, targets = (torch.from_numpy(array) for array in (VALUES, TIMES, TARGETS))
+    expected = rc.resample(VALUES, TIMES, TARGETS)
+    for strides, overlaps in [((1, 1), True), ((2, 1), True), ((3, 1), False), ((2, 3), False), ((2, 4), True)]:
+        out = torch.zeros(40).as_strided((3, 3), strides)
+        if overlaps:
+            parts = ["resample: out overlaps itself: several of its elements are one place in memory"]
+            says(ValueError, parts, rc.resample, values, times, targets, out=out, backend=backend)
+        else:
+            rc.resample(values, times, targets, out=out, backend=backend)
+            np.testing.assert_array_equal(out.numpy(), expected)
+    woven = torch.zeros(40).as_strided((3, 2), (2, 3))  # 0, 3, 2, 5, 4, 7: each once
+    rc.resample(values[:, :2], times, targets, out=woven, backend=backend)
+    np.testing.assert_array_equal(woven.numpy(), expected[:, :2])
+
+
 def test_a_broadcast_out_is_refused():
     """Several targets would be written to one place."""
     base = np.zeros((1, 3), np.float32)
