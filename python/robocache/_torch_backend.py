@@ -5,7 +5,8 @@ are compared with where they cannot run. Beside `reference`:
 - valid, age, index, and every value that is a copy (hold, nearest, last, max, min, edges, exact hits) are equal;
 - linear, the angles and cubic are within 2, 2 and 4 ulp of the dtype at the row's largest sample (or half a turn);
 - mean is within 2 ulp of the dtype at the row's largest sample (its sum, in float64, runs in another order);
-- slerp is within 1e-12 (float64), 2e-7 (float32), or an ulp (half types);
+- slerp is within 1e-12 (float64), 2e-7 (float32), or an ulp (half types); where two float64 quaternions are at right
+  angles, roundings of their norms may choose the other of two equally long arcs;
 - a NaN that is computed is NaN, with the bits that torch gives it.
 Devices without float64 compute weights and slerp in float32, from differences that were taken in int64; slerp is then
 within 2e-6. Gradients are torch's own. Nothing here waits for the device but the bins, which ask it once how many

@@ -437,7 +437,8 @@ void* Arrays::current_stream(const Where& where) const {
                           "cuda_stream");
   }
   if (type_.library == Library::cupy) {
-    return stream_pointer(where, nb::module_::import_("cupy").attr("cuda").attr("get_current_stream")(), "ptr");
+    const nb::object cuda = nb::module_::import_("cupy").attr("cuda");
+    return stream_pointer(where, cuda.attr("get_current_stream")(device_.index), "ptr");
   }
   return nullptr;  // JAX tells none: the call waits before and after
 }

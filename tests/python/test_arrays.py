@@ -691,6 +691,63 @@ def test_pretended_cupy():
     assert run_alone(PRETENDED_CUPY) == "served\n"
 
 
+def test_cupys_stream_is_that_of_the_arrays_device():
+    """With cuda:0 current and arrays on cuda:1, the stream of cuda:0 was taken."""
+    code = """
+        import sys, types
+        import numpy as np
+
+        asked, given = [], []
+        class ndarray:
+            def __init__(self, array): self.array = np.asarray(array)
+            def __dlpack_device__(self): return (2, 1)  # says cuda:1, and gives host memory: no GPU is needed here
+            def __dlpack__(self, *, stream=None, max_version=None):
+                given.append(stream)
+                return self.array.__dlpack__(max_version=max_version)
+        class Device:
+            def __init__(self, index): pass
+            def __enter__(self): return self
+            def __exit__(self, *_): pass
+        def get_current_stream(device=-1):
+            asked.append(device)
+            return types.SimpleNamespace(ptr=4096)
+        cupy = sys.modules["cupy"] = types.ModuleType("cupy")
+        cupy.ndarray = ndarray
+        cupy.cuda = types.SimpleNamespace(Device=Device, get_current_stream=get_current_stream)
+        cupy.empty = lambda shape, dtype: ndarray(np.empty(shape, dtype))
+
+        import robocache as rc
+        made = rc.resample(ndarray(np.arange(4.)), ndarray(np.arange(4) * 10), ndarray(np.array([5])))
+        assert made.array.tolist() == [0.5]
+        assert set(asked) == {1}, asked
+        assert set(given) == {4096}, given
+        print("served")
+    """
+    assert run_alone(code) == "served\n"
+
+
+def test_jax_memory_is_freed_when_nobody_reads_it(cuda):
+    """An output's memory was freed on the null stream while JAX still read it on another."""
+    pytest.importorskip("jax", reason="jax is not installed")
+    code = """
+        import jax; jax.config.update("jax_enable_x64", True)
+        import jax.numpy as jnp, robocache as rc
+        if jax.default_backend() != "gpu":
+            print("served")
+            raise SystemExit
+        times, targets = jnp.arange(2) * 10, jnp.array([0] * 4096)
+        slow = jax.jit(lambda x: (jax.lax.fori_loop(0, 200, lambda _, y: y @ y / 4096, x[:, :4096]), x.sum()))
+        for turn in range(20):
+            made = rc.resample(jnp.full((2, 4096), float(turn)), times, targets)
+            answer = slow(made)[1]
+            del made
+            others = [rc.resample(jnp.full((2, 4096), -1.0), times, targets) for _ in range(4)]
+            assert answer == turn * 4096 * 4096, (turn, answer)
+        print("served")
+    """
+    assert run_alone(code) == "served\n"
+
+
 # ---- lifetimes
 
 
