@@ -530,6 +530,12 @@ _compiling: Callable[[], bool] = _look_for_torch
 _look_for_torch()
 
 
+def stored_duration(nanoseconds: int) -> Duration:
+    """A duration out of a file or another call. As an int a short one would be refused, since a person who writes that
+    means another unit."""
+    return nanoseconds * 1e-9 if -1_000_000 < nanoseconds < 1_000_000 else nanoseconds
+
+
 def _beside(values: Any, array: Any) -> Any:
     """A list, or a NumPy array beside tensors of another library, as an array like the values."""
     from robocache._arrays import beside  # NumPy is only needed here

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache import _core
-from robocache._align import Aligned, Duration, Method, Stream, Timeline, align
+from robocache._align import Aligned, Duration, Method, Stream, Timeline, align, stored_duration
 from robocache._extent import check_dtype, nanoseconds, on_host, steps
 from robocache._recording import (
     BATCH_BYTES,
@@ -423,7 +423,7 @@ class CachedStreams(Mapping[str, RecordedStream]):
             arrivals=arrivals,
             method=method,
             channels=channels,
-            latency=latency,
+            latency=stored_duration(latency),
             max_gap=max_gap_of(info),
             name=name,
         )
@@ -628,7 +628,8 @@ class Cache:
         for name, info in zip(names, infos, strict=True):
             changes = said("method", method, name, {"method": info.method}, names)
             gaps = [max_gap_of(episode._info(name)) for episode in chosen if name in episode.samples]
-            least = min((gap for gap in gaps if gap is not None), default=None)
+            stated = [gap for gap in gaps if gap is not None]
+            least = min(stated, key=lambda gap: _core.nanoseconds("max_gap", gap), default=None)
             changes |= said("max_gap", max_gap, name, {"max_gap": least}, names)
             if is_numbered(info):  # numbers of samples, between which there is nothing, and of which none is NaN
                 changes["method"] = "nearest" if changes["method"] == "nearest" else "hold"
@@ -702,7 +703,7 @@ class Cache:
                     offsets=move(offsets),
                     rows=move(rows),
                     channels=channels,
-                    latency=latencies.pop(),
+                    latency=stored_duration(latencies.pop()),
                 )
         parts: list[NDArray[Any]] = []
         times_of: list[Stamps] = []
@@ -716,7 +717,7 @@ class Cache:
                 continue
             found = episode.streams[name]
             parts.append(found.values)
-            times_of.append(found.times - found.latency)
+            times_of.append(found.times - _core.nanoseconds("latency", found.latency))
             arrivals_of.append(found.arrivals)
             lengths.append(len(found.times))
             seen.append(found.samples if found.samples is not None else ())

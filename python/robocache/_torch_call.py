@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import _methods
-from ._align import Stream, Timeline
+from ._align import Stream, Timeline, stored_duration
 
 OPTIONAL = ("arrivals", "lengths", "offsets", "rows")
 LIST, TIMELINE, TIMELINES = 0, 1, 2  # the targets: a list, a timeline from one start, from a start for each row
@@ -288,8 +288,8 @@ def bind(tensors: Sequence[Tensor], call: Call) -> tuple[list[Stream[Any]], Any]
                 offsets=arrays.get("offsets"),
                 rows=arrays.get("rows"),
                 method=method_ranges(words.method, 0) if " " in words.method else words.method,
-                latency=engine_duration(numbers.latency),
-                max_gap=None if numbers.max_gap == NO_MAX_GAP else engine_duration(numbers.max_gap),
+                latency=stored_duration(numbers.latency),
+                max_gap=None if numbers.max_gap == NO_MAX_GAP else stored_duration(numbers.max_gap),
                 edge=words.edge,
                 causal=words.causal == "true",
                 on_nan=words.on_nan,
@@ -301,11 +301,6 @@ def bind(tensors: Sequence[Tensor], call: Call) -> tuple[list[Stream[Any]], Any]
         return streams, unpacked.times
     start = unpacked.start if unpacked.times is None else unpacked.times
     return streams, timeline(start, call.rate, unpacked.steps, unpacked.first)
-
-
-def engine_duration(ns: int) -> int | float:
-    """The engine refuses a few nanoseconds as an int, because a person who writes that means seconds."""
-    return ns * 1e-9 if -LEAST_MAX_GAP < ns < LEAST_MAX_GAP else ns
 
 
 def timeline(start: Any, rate: float, count: int, first: int) -> Timeline:
