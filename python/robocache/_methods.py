@@ -10,8 +10,8 @@ def by_name(where: str, methods: Mapping[str, str], channels: Sequence[str] | No
     """(method, begin, end) for each run of neighbouring channels that one key names.
 
     A key that is the name of a channel ("position[0]") is that name and no pattern; of the patterns the first that
-    matches wins. A key that matches no channel is an error. Runs of different keys stay apart, because `on_nan="skip"` judges each by itself;
-    only a quaternion is never cut.
+    matches wins. A key that matches no channel is an error. Runs of different keys stay apart, because `on_nan="skip"`
+    judges each by itself; only a quaternion is never cut.
     """
     if channels is None:
         raise ValueError(f"{where}method is a dict of patterns, and the stream has no channels for them to match")

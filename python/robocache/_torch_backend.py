@@ -345,8 +345,8 @@ def two_sum(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fused(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-    """x y + z with one rounding (Boldo and Melquiond, Emulation of FMA and correctly rounded sums, 2008), for numbers far
-    from overflow and underflow."""
+    """x y + z with one rounding, for numbers far from overflow and underflow (Boldo and Melquiond, 2008: Emulation of
+    FMA and correctly rounded sums)."""
     split = 134217729.0 if x.dtype == torch.float64 else 4097.0
     x_high, y_high = split * x - (split * x - x), split * y - (split * y - y)
     x_low, y_low = x - x_high, y - y_high
