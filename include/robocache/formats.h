@@ -153,6 +153,12 @@ class McapBatches {
   std::unique_ptr<State> state_;
 };
 
+// The streams that topics turn out to have.
+struct Discovery {
+  std::map<std::string, std::vector<std::string>> streams{};  // by topic, in the order of first appearance
+  std::vector<Problem> problems{};
+};
+
 // An MCAP file as streams. For one thread.
 class McapRecording {
  public:
@@ -167,6 +173,9 @@ class McapRecording {
   // that may have such messages are read.
   McapBatches batches(std::optional<std::vector<std::string>> topics = {}, std::uint64_t start = 0,
                       std::optional<std::uint64_t> end = {});
+  // Which streams the topics have, by the first messages of each: one pass, which ends when all have told. A topic of which
+  // 1024 messages in order tell nothing has none. (JSON: the first number may come in any message.)
+  Discovery discover(const std::vector<std::string>& topics);
 
  private:
   friend class McapBatches;
