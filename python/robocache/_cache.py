@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache import _core
-from robocache._align import Aligned, Duration, Method, Stream, Timeline, align
+from robocache._align import Aligned, Duration, Method, Stream, Timeline, align, stored_duration
 from robocache._extent import check_dtype, nanoseconds, on_host, steps
 from robocache._joined import info_of, joins, method_of_member, put_together, shown
 from robocache._recording import (
@@ -518,7 +518,7 @@ class CachedStreams(Mapping[str, RecordedStream]):
             arrivals=arrivals,
             method=method,
             channels=channels,
-            latency=latency,
+            latency=stored_duration(latency),
             max_gap=max_gap_of(info),
             name=name,
         )
@@ -829,7 +829,8 @@ class Cache:
                         changes["method"] = method_of_member("Cache.align", changes["method"], info, first, width)
                     first += width
                 gaps = [max_gap_of(episode._info(member)) for episode in chosen if member in episode.samples]
-                least = min((gap for gap in gaps if gap is not None), default=None)
+                stated = [gap for gap in gaps if gap is not None]
+                least = min(stated, key=lambda gap: _core.nanoseconds("max_gap", gap), default=None)
                 changes["max_gap"] = least
                 if max_gap is not None:
                     changes |= said("Cache.align: max_gap", "max_gap", max_gap, name, {}, names)
@@ -961,7 +962,7 @@ class Cache:
                     offsets=move(offsets),
                     rows=move(rows),
                     channels=channels,
-                    latency=latencies.pop(),
+                    latency=stored_duration(latencies.pop()),
                 )
         parts: list[NDArray[Any]] = []
         times_of: list[Stamps] = []
@@ -975,7 +976,7 @@ class Cache:
                 continue
             found = episode.streams[name]
             parts.append(found.values)
-            times_of.append(found.times - found.latency)
+            times_of.append(found.times - _core.nanoseconds("latency", found.latency))
             arrivals_of.append(found.arrivals)
             lengths.append(len(found.times))
             seen.append(found.samples if found.samples is not None else ())

@@ -404,10 +404,9 @@ def method_of(where: str, method: str | Mapping[str, str], channels: Sequence[st
     if isinstance(method, str):
         return method
     found = []
+    patterns = {key: m for key, m in method.items() if key not in channels}  # "position[3]" is a name before a pattern
     for name in channels:
-        chosen = next(
-            (m for pattern, m in method.items() if pattern == name or fnmatch.fnmatchcase(name, pattern)), None
-        )
+        chosen = method.get(name) or next((m for p, m in patterns.items() if fnmatch.fnmatchcase(name, p)), None)
         if chosen is None:
             raise ValueError(f'{where}: no pattern of method matches the channel "{name}"; end with "*"')
         found.append(chosen)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache._align import Method, Stream
+from robocache._align import Duration, Method, Stream, stored_duration
 from robocache._bytes import ForkLock
 from robocache._core import FileError
 from robocache._stamps import FileStamp
@@ -334,10 +334,10 @@ def join(batches: Sequence[Batch], source: Source) -> RecordedStream:
     return stream
 
 
-def max_gap_of(info: StreamInfo) -> int | None:
-    """Nanoseconds, where a recipe says it."""
+def max_gap_of(info: StreamInfo) -> Duration | None:
+    """Where a recipe says it."""
     told = info.metadata.get("max_gap_ns", "")
-    return int(told) if told.isdecimal() else None
+    return stored_duration(int(told)) if told.isdecimal() else None
 
 
 def describe_rate(times: Array) -> str:

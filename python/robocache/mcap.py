@@ -269,6 +269,17 @@ def _each_record(engine: _core.McapRecords) -> Iterator[Record]:
     warner.tell(2)
 
 
+def _check_numbers(call: str, **numbers: tuple[Any, int]) -> None:
+    """Raises a sentence for the first number that a field of so many bits does not hold."""
+    for name, (number, bits) in numbers.items():
+        if isinstance(number, bool) or not hasattr(number, "__index__"):
+            raise TypeError(f"mcap.Writer.{call}: {name} is {number!r}; expected an int")
+        value = operator.index(number)
+        if not 0 <= value < 1 << bits:
+            why = "; MCAP's times are nanoseconds and never negative: add an offset to all of them" * (bits == 64)
+            raise ValueError(f"mcap.Writer.{call}: {name} is {value}; it must be from 0 to 2^{bits} - 1{why}")
+
+
 class Writer:
     """Writes an MCAP file: a chunk goes out when it is full, so that a file that was cut off reads up to its last one.
 
@@ -368,8 +379,15 @@ class Writer:
         return id
 
     def write(self, channel: int, data: Any, log_time: int, publish_time: int | None = None, sequence: int = 0) -> None:
-        """A message: bytes (any buffer) on a channel. Times are nanoseconds; publish_time=None is log_time."""
-        self._engine.write(channel, data, log_time, log_time if publish_time is None else publish_time, sequence)
+        """A message: bytes (any buffer) on a channel. Times are nanoseconds from 0 to 2^64 - 1; publish_time=None is
+        log_time."""
+        published = log_time if publish_time is None else publish_time
+        try:
+            self._engine.write(channel, data, log_time, published, sequence)
+        except TypeError:
+            _check_numbers("write", channel=(channel, 16), sequence=(sequence, 32))
+            _check_numbers("write", log_time=(log_time, 64), publish_time=(published, 64))
+            raise
 
     def attach(
         self,
@@ -379,7 +397,11 @@ class Writer:
         log_time: int = 0,
         create_time: int = 0,
     ) -> None:
-        self._engine.attach(name, media_type, data, log_time, create_time)
+        try:
+            self._engine.attach(name, media_type, data, log_time, create_time)
+        except TypeError:
+            _check_numbers("attach", log_time=(log_time, 64), create_time=(create_time, 64))
+            raise
 
     def add_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         self._engine.add_metadata(name, dict(metadata))

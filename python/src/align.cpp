@@ -482,6 +482,10 @@ void bind_align(nb::module_& m) {
                 "causal: bool, on_nan: str, check: bool, backend: str | None, dtype: typing.Any, out: typing.Any, /) "
                 "-> typing.Any"),
         "robocache.fuse, or NotImplemented where robocache._torch must serve the call.");
+  m.def("check_stream", &check_stream, nb::sig("def check_stream(stream: typing.Any, /) -> None"),
+        "Raises where an option of a Stream is wrong.");
+  m.def("check_timeline", &check_timeline, nb::sig("def check_timeline(timeline: typing.Any, /) -> None"),
+        "Raises where the rate, count or start of a Timeline is wrong.");
   m.def("align_backward", &align_backward,
         nb::sig("def align_backward(streams: typing.Any, names: tuple[str | None, ...] | None, targets: typing.Any, "
                 "edge: str, causal: bool, on_nan: str, backend: str | None, output_gradients: typing.Any, /) "

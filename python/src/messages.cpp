@@ -126,6 +126,14 @@ TopicDecoder make_decoder(const std::string& name, const std::string& encoding, 
   return {.decoder = {schema, message_encoding, topic, parse_time(time)}};
 }
 
+// MCAP counts unsigned: what an int64 cannot hold is past every time that the decoder takes, and it says so.
+std::int64_t saturated(PyObject* number) {
+  int overflow = 0;
+  const std::int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
+  if (overflow == 0) return value;
+  return overflow > 0 ? std::numeric_limits<std::int64_t>::max() : std::numeric_limits<std::int64_t>::min();
+}
+
 nb::tuple add(TopicDecoder& topic, const nb::list& messages) {
   std::int64_t broken = 0;
   nb::object first = nb::none();
@@ -139,8 +147,8 @@ nb::tuple add(TopicDecoder& topic, const nb::list& messages) {
     char* data = nullptr;
     Py_ssize_t size = 0;
     if (PyBytes_AsStringAndSize(PyTuple_GetItem(message, 0), &data, &size) != 0) throw nb::python_error();
-    const std::int64_t log = PyLong_AsLongLong(PyTuple_GetItem(message, 1));
-    const std::int64_t publish = PyLong_AsLongLong(PyTuple_GetItem(message, 2));
+    const std::int64_t log = saturated(PyTuple_GetItem(message, 1));
+    const std::int64_t publish = saturated(PyTuple_GetItem(message, 2));
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
     try {
       topic.decoder.add({reinterpret_cast<const std::byte*>(data), static_cast<std::size_t>(size)}, log, publish);

@@ -288,3 +288,11 @@ def test_episodes_by_topic():
         split(made(marks), "topic", topic="/of")
     with pytest.raises(ValueError, match="marks no episode"):
         split(made(batch("/on", [[0]], [5])), "topic", topic="/on")
+
+
+def test_an_exact_name_wins_over_a_pattern_in_a_recipe():
+    from robocache._recipe import method_of
+
+    method = {"*": "linear", "position[0]": "angle"}
+    channels = ["position[0]", "position[1]", "position0"]
+    assert method_of("recipe", method, channels) == (("angle", 0, 1), ("linear", 1, 3))
