@@ -79,14 +79,14 @@ def run(
                 "attention: out takes no part in gradients, and an input requires grad; leave out away, "
                 "or call under torch.no_grad()"
             )
-        if is_traced(tensors):
+        plain = not torch.compiler.is_compiling() and all(is_plain(tensor) for tensor in tensors)
+        if not plain and is_traced(tensors):
             made = torch.ops.robocache.attention(tensors, *call)
         elif uses_portable(call, q.device):  # type: ignore[arg-type]
             made = run_now(tensors, call)
         else:
             refuse_tangents("attention", tensors)
-            wrapped = any(is_wrapped(tensor) for tensor in tensors)
-            differentiable = TransformedAttention if wrapped else Attention
+            differentiable = Attention if plain else TransformedAttention
             made = differentiable.apply(call, *tensors) if wants_gradient else run_now(tensors, call)
     result, lse = made
     if out is not None:
@@ -198,8 +198,9 @@ def run_now(tensors: Sequence[Tensor], call: Call) -> Sequence[Tensor]:
 
 
 def arguments(tensors: Sequence[Tensor], call: Call, append: Any = None) -> Any:
-    """What the engine's functions begin with. It takes tensors whose gradients are somebody else's matter."""
-    tensors = [tensor.detach() for tensor in tensors]
+    """What the engine's functions begin with. It takes tensors that require grad only where no gradient is recorded."""
+    if torch.is_grad_enabled():
+        tensors = [tensor.detach() for tensor in tensors]
     q, keys, values, optional = unpack(tensors, call)
     mask = Mask(*(optional.get(name) for name in MASK))
     rest = (optional.get("q_offsets"), optional.get("k_offsets"), optional.get("lengths"))
@@ -271,7 +272,7 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
-        output = run_detached(call, *tensors)
+        output = tuple(run_now(tensors, call))  # nothing is recorded in here
         keep(ctx, (call, *tensors), output)
         return output
 
@@ -311,10 +312,11 @@ def input_gradients(tensors: Sequence[Tensor], call: Call, needed: Sequence[bool
     if not places or (made[2] is None and made[3] is None):
         return found
     wanted = sum(1 << n for n in places)
-    if torch.compiler.is_compiling() or not all(is_plain(part) for part in (*tensors, *made) if part is not None):
+    # What the forward pass made is as plain as its inputs.
+    if torch.compiler.is_compiling() or not all(is_plain(part) for part in made if part is not None):
         parts = torch.ops.robocache.attention_backward(tensors, *call, *made, wanted)
     else:
-        parts = attention_backward(tensors, *call, *made, wanted)
+        parts = run_backward(tensors, call, made, wanted)
     for n, part in zip(places, parts, strict=True):
         found[n] = part
     return found
@@ -366,13 +368,18 @@ def attention_append_fake(
 
 def attention_backward(tensors: Sequence[Tensor], *arguments_: Any) -> list[Tensor]:
     *options, out, lse, d_out, d_lse, wanted = arguments_
-    call = Call(*options)
+    return run_backward(tensors, Call(*options), (out, lse, d_out, d_lse), wanted)
+
+
+def run_backward(tensors: Sequence[Tensor], call: Call, made: Made, wanted: int) -> list[Tensor]:
+    """The gradients of the tensors that `wanted` has a bit for."""
+    out, lse, d_out, d_lse = made
     if not uses_portable(call, out.device):  # type: ignore[arg-type]
         d_out = torch.zeros_like(out) if d_out is None else with_dense_rows(d_out)
         d_lse = None if d_lse is None else d_lse.contiguous()
-        made = engine.attention_backward(*arguments(tensors, call), out, lse, d_out, d_lse, wanted)
-        if made is not NotImplemented:
-            return [part for part in made if part is not None]
+        gradients = engine.attention_backward(*arguments(tensors, call), out, lse, d_out, d_lse, wanted)
+        if gradients is not NotImplemented:
+            return [part for part in gradients if part is not None]
     with torch.enable_grad():
         leaves = [tensor.detach().requires_grad_(bool(wanted >> n & 1)) for n, tensor in enumerate(tensors)]
         plan = plan_of(leaves, call)
@@ -386,7 +393,8 @@ def attention_backward(tensors: Sequence[Tensor], *arguments_: Any) -> list[Tens
 
 def with_dense_rows(tensor: Tensor) -> Tensor:
     """sum() hands out a gradient whose elements are all one place in memory."""
-    tensor = tensor.detach().resolve_neg()
+    if tensor.requires_grad or tensor.is_neg():
+        tensor = tensor.detach().resolve_neg()
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 

@@ -23,6 +23,8 @@ is_wrapped = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrappe
 
 def refuse_tangents(operation: str, tensors: Sequence[Tensor]) -> None:
     """They would be lost: outside torch.func the engine refuses them by itself."""
+    if getattr(forward_ad, "_current_level", 0) < 0:  # no tangents exist outside a dual level
+        return
     if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
         raise ValueError(f"{operation}: it has gradients backward (torch.func.grad, vjp), and none forward (jvp)")
 

@@ -58,6 +58,28 @@ def test_an_unknown_step_is_refused(tmp_path):
     assert done.stderr == "tools/gpu: no step is named sanitise\n"
 
 
+@pytest.mark.parametrize(
+    ("free", "cores", "workers"), [("143000", 16, 16), ("20000", 16, 3), ("100", 16, 1), ("[N/A]", 4, 4), (None, 4, 4)]
+)
+def test_workers_fit_into_the_gpu_s_memory(tmp_path, free, cores, workers):
+    """In a tree of its own: the step deletes the reports of the build that it tests."""
+    for name in ("tools/gpu", "bench/results/h200.json"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        shutil.copy(REPOSITORY / name, tmp_path / name)
+    (tmp_path / "bin").mkdir()
+    path = path_without(tmp_path / "bin", "nvidia-smi")
+    programs = {"nproc": f"echo {cores}", "python3": f'echo "$@" >> {tmp_path}/asked'}
+    if free is not None:
+        programs["nvidia-smi"] = f"echo '{free}'; echo 1"
+    for name, body in programs.items():
+        (tmp_path / "bin" / name).unlink(missing_ok=True)
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    run(tmp_path / "tools/gpu", "test", OUT=str(tmp_path / "out"), PATH=path)
+    asked = (tmp_path / "asked").read_text()
+    assert f"-m pytest -n {workers} " in asked, asked
+
+
 @pytest.mark.parametrize("note", [[], ["--note", "NO CUDA KERNEL WAS COMPILED"]])
 def test_the_summary_closes_with_counts_and_a_note(tmp_path, note):
     report = tmp_path / "report.xml"
