@@ -42,6 +42,7 @@ Path = str | os.PathLike[str]
 Stamps = NDArray[np.int64]
 GROUP_BYTES = 256 << 20
 MOST_STREAMS = 64  # of one call of rc.align
+ON_HOST = (None, "cpu", "reference")  # backends that read NumPy arrays in place
 DEFAULTS: dict[str, Any] = {"edge": "clamp", "causal": False, "on_nan": "propagate"}  # its defaults
 
 
@@ -749,8 +750,9 @@ class Cache:
         backend    as in rc.align. Latencies that the cache has are taken off.
         device     None: NumPy arrays. "cpu", "cuda", ...: torch tensors there.
 
-        Episodes in one shard are read in place; else their samples are copied together. Of streams whose samples vary
-        in length (images, clouds) and of videos the number of the sample is aligned, and `samples` has them. A joined
+        NumPy arrays are made from the mapped files in place, whichever shards the episodes lie in; for a device, and
+        where channels came later than an episode, samples are copied first. Of streams whose samples vary in length
+        (images, clouds) and of videos the number of the sample is aligned, and `samples` has them. A joined
         stream has the channels of its members side by side: valid where all are, as old as the oldest, index -1.
         """
         chosen = [self.episodes[k] for k in self._numbers(episodes)]
@@ -768,6 +770,7 @@ class Cache:
             option: DEFAULTS[option] if isinstance(given, Mapping) else given for option, given in options.items()
         }
         members: dict[str, Stream[Any]] = {}
+        apart: dict[str, str] = {}  # the stored streams that are read where they lie, row by row
         for name, info in infos.items():
             own: dict[str, Any] = {}
             for option, given in options.items():
@@ -794,12 +797,16 @@ class Cache:
                     at_edge = changes.get("edge", call["edge"])
                     changes["edge"] = "clamp" if at_edge == "nan" else at_edge
                 key = member if member == name or member not in infos else f"{name}: {member}"
-                members[key] = self._packed(member, stored, chosen, move, result.samples).replace(**changes)
+                if move is keep and backend in ON_HOST and self._lies_apart(member, stored, chosen):
+                    apart[key] = member
+                    members[key] = empty_stream(stored).replace(**changes)
+                else:
+                    members[key] = self._packed(member, stored, chosen, move, result.samples).replace(**changes)
         at: Any = move(line) if isinstance(line, np.ndarray) else line
         if isinstance(line, Timeline):
             at = Timeline(move(line.start), rate=line.rate, count=line.count)
-        keys = list(members)
-        aligned: dict[str, Aligned[Any]] = {}
+        aligned = self._align_apart(members, apart, chosen, at, call, backend) if apart else {}
+        keys = [key for key in members if key not in aligned]
         for begin in range(0, len(keys), MOST_STREAMS):
             some = {key: members[key] for key in keys[begin : begin + MOST_STREAMS]}
             aligned.update(align(some, at, **call, backend=backend))
@@ -844,6 +851,43 @@ class Cache:
         times = nanoseconds("Cache.align: targets: ", given)
         times = starts[:, None] + (times if times.ndim == 2 else times[None, :])
         return np.ascontiguousarray(times), np.full(len(chosen), times.shape[1], np.int64)
+
+    def _lies_apart(self, name: str, info: StreamInfo, chosen: Sequence[CachedEpisode]) -> bool:
+        """Whether the episodes of a stream of numbers are no rows of one shard with one latency."""
+        if is_numbered(info) or not chosen:
+            return False
+        entries = [episode._entries.get(name) for episode in chosen]
+        latencies = {entry[3] for entry in entries if entry is not None}
+        groups = {episode._group for episode in chosen}
+        return not self._map or None in entries or len(groups) > 1 or len(latencies) > 1
+
+    def _align_apart(
+        self,
+        members: dict[str, Stream[Any]],
+        apart: Mapping[str, str],
+        chosen: Sequence[CachedEpisode],
+        at: Any,
+        call: Mapping[str, Any],
+        backend: str | None,
+    ) -> dict[str, Aligned[Any]]:
+        """Streams whose episodes lie in several shards, each row read in place. Members that cannot be, because a shard
+        has fewer channels than the stream has now, are packed for rc.align instead."""
+        numbers = np.asarray([episode.index for episode in chosen], np.int64)
+        aligned: dict[str, Aligned[Any]] = {}
+        keys = list(apart)
+        for begin in range(0, len(keys), MOST_STREAMS):
+            some = {key: members[key] for key in keys[begin : begin + MOST_STREAMS]}
+            places = np.asarray([self._names.index(apart[key]) for key in some], np.int64)
+            options = (call["edge"], call["causal"], call["on_nan"], backend)
+            made = _core.align_episodes(self._core, numbers, places, some, at, *options)
+            if made is not NotImplemented:
+                aligned.update(made)
+                continue
+            for key, stream in some.items():
+                packed = self._packed(apart[key], self._infos[apart[key]], chosen, keep, {})
+                same = {name: getattr(packed, name) for name in ("values", "times", "arrivals", "offsets")}
+                members[key] = stream.replace(**same)
+        return aligned
 
     def _packed(
         self,
@@ -1096,6 +1140,13 @@ def cut(episode: int, stream: RecordedStream) -> Iterator[Batch]:
             lengths = (ragged.ends - ragged.begins)[part]
             values = ragged.rows[ragged.begins[begin] : ragged.ends[end - 1]] if end > begin else ragged.rows[:0]
         yield Batch(episode, info.name, values, times[part], arrivals[part], lengths, info)
+
+
+def empty_stream(info: StreamInfo) -> Stream[Any]:
+    """What a stream's samples are, without any."""
+    none = np.zeros(0, np.int64)
+    values = typed(np.zeros((0, *info.shape), info.dtype), info.dtype)
+    return Stream(values, none, arrivals=none, channels=info.channels or None)
 
 
 def keep(array: NDArray[Any]) -> NDArray[Any]:
