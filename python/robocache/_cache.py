@@ -56,8 +56,8 @@ class CacheWriter:
             w.add({"joints": rc.Stream(q, t), "gripper": rc.Stream(g, tg, method="hold")}, name="e7", task="pick")
             w.add(rc.open("run.mcap"))
 
-    path         the directory. One writer at a time; readers may read meanwhile. Threads may share a writer: they wait for
-                 each other. A process that was forked while it was open cannot use it, and does it no harm.
+    path         the directory. One writer at a time; readers may read meanwhile. Threads may share a writer: they wait
+                 for each other. A process that was forked while it was open cannot use it, and does it no harm.
     group_bytes  whole episodes are committed when so much is waiting, by commit(), and at the end of the `with` block
                  (also where an exception ends it). What is committed survives a crash, a full disk, a kill -9.
 
@@ -123,7 +123,7 @@ class CacheWriter:
                 self._adds = False
 
     def _alone(self) -> contextlib.AbstractContextManager[Any]:
-        """For one thread at a time. In a process that was forked nobody waits: the engine refuses each call with a sentence."""
+        """For one thread at a time. In a forked process nobody waits: the engine refuses each call with a sentence."""
         return contextlib.nullcontext() if self._writer.is_forked() else self._lock
 
     def knows(self, recording: Recording | Path | Any, options: str = "") -> bool:
@@ -248,8 +248,6 @@ class CacheWriter:
             raise ValueError(f"CacheWriter.add: a name for {len(episodes)} episodes; they have names of their own")
         writer = self._writer
         path, files = source_of(recording)
-        # Of each file as it was opened: (st_dev, st_ino, st_size, st_mtime_ns), in the order of `files`.
-        stamps = [tuple(stamp) for stamp in getattr(recording, "stamps", ())]
         there: set[int] = set()
         added = 0
         current = -1
@@ -271,7 +269,8 @@ class CacheWriter:
                     added += 1
 
         try:
-            there.update(writer.begin_source(path, files, read_how(recording, options), stamps))
+            opened = opened_of(recording, files)
+            there.update(writer.begin_source(path, files, read_how(recording, options), opened))
             for batch in recording.batches(streams):
                 if batch.episode < current:
                     raise ValueError(f"CacheWriter.add: a batch of episode {batch.episode} comes after {current}")
@@ -339,6 +338,14 @@ def source_of(recording: Any) -> tuple[bytes, list[bytes]]:
     elif "://" not in text:
         text = os.path.abspath(text)
     return os.fsencode(text), [os.fsencode(os.path.abspath(file)) for file in files]
+
+
+def opened_of(recording: Any, files: Sequence[bytes]) -> list[tuple[int, int, int, int]]:
+    """Device, inode, size and mtime of each file as the recording opened it; nothing where it does not tell of all."""
+    stamps = recording.stamped() if hasattr(recording, "stamped") else ()
+    opened = {os.path.realpath(s.path): (s.device, s.inode, s.size, s.mtime) for s in stamps}
+    found = [opened.get(os.path.realpath(os.fsdecode(file))) for file in files]
+    return [stamp for stamp in found if stamp is not None] if None not in found else []
 
 
 def stamps_of(where: str, name: str, stamps: Any) -> Stamps:

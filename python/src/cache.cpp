@@ -199,11 +199,12 @@ void bind_cache(nb::module_& m) {
             for (const auto& [device, inode, size, mtime] : opened) stamps.push_back({device, inode, size, mtime});
             return unlocked([&] { return self.begin_source(name, all, with, stamps); });
           },
-          nb::arg("path"), nb::arg("files"), nb::arg("options"), nb::arg("opened"),
+          nb::arg("path"), nb::arg("files"), nb::arg("options"),
+          nb::arg("opened") = std::vector<std::array<std::int64_t, 4>>(),
           "opened: (st_dev, st_ino, st_size, st_mtime_ns) of each file as it was opened; none: the files are looked at "
           "now",
           nb::sig("def begin_source(self, path: bytes, files: list[bytes], options: str, "
-                  "opened: list[tuple[int, int, int, int]]) -> list[int]"))
+                  "opened: list[tuple[int, int, int, int]] = []) -> list[int]"))
       .def("end_source", &CacheWriter::end_source, nb::call_guard<nb::gil_scoped_release>())
       .def("leave_source", &CacheWriter::leave_source)
       .def(

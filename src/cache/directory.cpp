@@ -4,6 +4,7 @@
 #include <robocache/error.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <set>
 #include <utility>
 
@@ -19,9 +20,13 @@ constexpr std::string_view advice = "; `robocache verify --repair` makes it anew
 std::vector<std::string> names_in(const Path& directory) {
   std::vector<std::string> names;
   std::error_code error;
-  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    names.push_back(it->path().filename().string());
-  }
+  do {
+    names.clear();
+    error.clear();
+    for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+      names.push_back(it->path().filename().string());
+    }
+  } while (error == std::errc::interrupted);
   if (error && error != std::errc::no_such_file_or_directory) {
     fail_errno(directory, "cannot be listed", error.value());
   }
@@ -97,6 +102,9 @@ std::string read_identity(const Path& cache) {
     file.read(0, std::as_writable_bytes(std::span(head)));
     std::string identity = identity_of_manifest(head);
     return identity.empty() ? checksum_of_manifest(read_text(manifest_path(cache), max_manifest)) : identity;
+  } catch (const SystemError& error) {
+    if (error.code() != ENOENT) throw;  // a disk that fails is no other writer
+    return {};
   } catch (const Error&) {
     return {};
   }

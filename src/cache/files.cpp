@@ -214,8 +214,9 @@ void Spool::rename(const Path& to) {
 
 // ---- Names
 
-void make_directory(const Path& path) {
+void make_directory(const Path& path, bool is_synced) {
   if (mkdir(path.c_str(), 0777) == 0) {
+    if (!is_synced) return;
     const Path parent = path.parent_path();
     sync_directory(parent.empty() ? "." : parent);
     return;

@@ -95,7 +95,8 @@ class Spool {
   std::vector<std::byte> tail_;
 };
 
-void make_directory(const Path& path);        // fine where it is there; its name is then on the disk
+// Fine where it is there. Its name is on the disk then; else (not is_synced) once something syncs the directory above.
+void make_directory(const Path& path, bool is_synced = true);
 void sync_directory(const Path& path);        // names that were made in it
 void remove_file(const Path& path) noexcept;  // of no use any more: whoever comes next tries again
 bool is_link(const Path& path);               // a symbolic link, whether it leads anywhere or not

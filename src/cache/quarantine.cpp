@@ -90,19 +90,15 @@ Path Quarantine::take(const std::vector<Taken>& files, const std::string& report
   const Path at = cache_ / folder_;
   write_new(at / "report.txt", report);
   try {
-    make_directory(at / "shards");
-    sync_directory(at);
+    make_directory(at / "shards");  // and the report's name is on the disk: before anything is moved
     for (const Taken& taken : files) {
       if (taken.is_copy) copy(taken.file);
     }
-    sync_directory(at);
     for (const Taken& taken : files) {
       if (!taken.is_copy) move(taken.file);
     }
-    sync_directory(at / "shards");
+    sync_directory(at / "shards");  // a rename is on the disk when its new name is
     sync_directory(at);
-    if (std::filesystem::is_directory(cache_ / "shards")) sync_directory(cache_ / "shards");
-    sync_directory(cache_);
   } catch (...) {
     move_back();
     try {

@@ -102,14 +102,29 @@ class Rebuild {
     take(group, manifest_, left_out);
   }
 
-  // Of an episode that was replaced, and of a source that was read again, only the newest stay.
+  // Of an episode that was replaced, only the newest stays. A source that was read again takes the place of what was read
+  // before as in a commit: of a complete one when it is complete itself, else when it has an episode.
   void drop_replaced() {
-    std::map<std::string, std::int64_t> newest;  // of a path, the last source
+    struct Last {
+      std::int64_t begun = -1, complete = -1;  // sources of one path
+    };
+    std::map<std::string, Last> last_of;
     for (const CachedEpisode& episode : manifest_.episodes) {
       if (episode.source < 0) continue;
-      std::int64_t& last = newest[manifest_.sources[static_cast<std::size_t>(episode.source)].path];
+      std::int64_t& last = last_of[manifest_.sources[static_cast<std::size_t>(episode.source)].path].begun;
       last = std::max(last, episode.source);
     }
+    for (std::size_t k = 0; k < manifest_.sources.size(); ++k) {
+      if (!manifest_.sources[k].is_complete) continue;
+      Last& last = last_of[manifest_.sources[k].path];
+      last.complete = static_cast<std::int64_t>(k);
+      last.begun = std::max(last.begun, last.complete);
+    }
+    const auto is_replaced = [&](std::int64_t source) {
+      const CacheSource& one = manifest_.sources[static_cast<std::size_t>(source)];
+      const Last& last = last_of[one.path];
+      return source < (one.is_complete ? last.complete : last.begun);
+    };
     const auto identity = [](const CachedEpisode& episode) {
       return std::pair(episode.source, episode.source < 0 ? episode.name : std::to_string(episode.number));
     };
@@ -117,8 +132,7 @@ class Rebuild {
     for (const CachedEpisode& episode : manifest_.episodes) last[identity(episode)] = {episode.group, episode.row};
     std::erase_if(manifest_.episodes, [&](const CachedEpisode& episode) {
       if (last[identity(episode)] != Row(episode.group, episode.row)) return true;
-      return episode.source >= 0 &&
-             newest[manifest_.sources[static_cast<std::size_t>(episode.source)].path] != episode.source;
+      return episode.source >= 0 && is_replaced(episode.source);
     });
   }
 

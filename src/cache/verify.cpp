@@ -67,7 +67,7 @@ class Verifier {
     Quarantine quarantine(path_);
     report.quarantine = quarantine.take(taken_, report_text()).string();
     if (must_write_) {
-      make_directory(shards_path(path_));
+      make_directory(shards_path(path_), false);
       save_manifest(path_, manifest_);
     }
   }

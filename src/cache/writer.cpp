@@ -181,6 +181,7 @@ struct CacheWriter::State {
   void finish_group();
   Change make_change(std::vector<Path>& useless);
   void write_snapshot(Change change, bool is_last, std::vector<Path>& useless);
+  void take_saved(const SavedManifest& saved);
   void write_line(Change change, const std::string& text, std::vector<Path>& useless);
   void forget_group() noexcept;
   std::size_t drop_group();  // returns how many episodes went
@@ -228,7 +229,7 @@ void CacheWriter::State::open() {
     if (std::ranges::any_of(in_shards, [](const Path& p) { return is_shard_name(p.filename().string()); })) {
       require_manifest(path);  // throws: there are shards, and verify can help
     }
-    make_directory(shards_path(path));
+    make_directory(shards_path(path), false);  // save_manifest() syncs the folder that it is in
     Manifest empty;
     save_manifest(path, empty);
   }
@@ -789,11 +790,7 @@ bool CacheWriter::State::take_back() noexcept {
       Manifest again = manifest;
       const SavedManifest saved = save_manifest(path, again);
       manifest.identity = again.identity;
-      checksum = saved.checksum;
-      manifest_bytes = saved.bytes;
-      journal_bytes = 0;
-      needs_snapshot = false;
-      is_uncertain = false;
+      take_saved(saved);
     }
     if (replaces) replaced.erase(*replaces);
     finished.clear();
@@ -924,11 +921,16 @@ void CacheWriter::State::write_snapshot(Change change, bool is_last, std::vector
     throw;
   }
   manifest = std::move(next);
+  take_saved(saved);
+}
+
+void CacheWriter::State::take_saved(const SavedManifest& saved) {
   checksum = saved.checksum;
   manifest_bytes = saved.bytes;
   journal_bytes = 0;
   journal = {};
   needs_snapshot = false;
+  is_uncertain = false;
 }
 
 void CacheWriter::State::write_line(Change change, const std::string& text, std::vector<Path>& useless) {

@@ -28,7 +28,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-FRAMES = 8
+FRAMES = 4
 RECORD = struct.Struct(f"<8sQq3Q{FRAMES}Q")
 
 Tree = dict[str, bytes | None]  # relative path -> content; None: a directory
@@ -126,9 +126,10 @@ class Log:
         if kind in ("write", "resize"):
             return Call("data", self._by_inode[inode], offset, data if kind == "write" else None, text=path)
         if kind == "fsync":
-            plain = re.sub(r"part-[^/]+|\d+", "#", path[len(self.root) :].strip("/") or ".")  # as in any other run
+            name = path[len(self.root) :].strip("/") or "."
+            name = re.sub(r"part-[^/]+|\b[0-9a-f]{8,}\b|\d+", "#", name)  # as in any other run
             where = hashlib.md5(repr(stack).encode()).hexdigest()[:4]
-            return Call("fsync", self._by_inode[inode], text=path, site=f"{plain} [{where}]")
+            return Call("fsync", self._by_inode[inode], text=path, site=f"{name} [{where}]")
         directory, name = self._place(path)
         if kind in ("create", "mkdir"):
             node = self._by_inode[inode] = Node(is_directory=kind == "mkdir")

@@ -143,14 +143,15 @@ class Watched(FakeRecording):
     def __init__(self, source: Path, cache: Path, mark: Mark) -> None:
         version = source.read_text()
         super().__init__(source, [source_content(version, k) for k in range(3)])
-        self.cache, self.mark, self.marked = cache, mark, 0
+        self.cache, self.mark = cache, mark
 
     def batches(self, streams: Any = None) -> Any:
+        last = None
         for batch in super().batches(streams):
-            seen = [(entry.source.path, version_of(entry), entry.number) for entry in rc.Cache(self.cache).episodes]
-            if len(seen) != self.marked:
-                self.marked = len(seen)
-                self.mark(json.dumps(seen))
+            if batch.episode != last:
+                last = batch.episode
+                episodes = rc.Cache(self.cache).episodes
+                self.mark(json.dumps([(entry.source.path, version_of(entry), entry.number) for entry in episodes]))
             yield batch
 
 
@@ -209,8 +210,8 @@ def repair_prepare(place: Path, *, lose_manifest: bool) -> None:
         for path in cache.iterdir():
             if path.is_file() and path.name != "lock":
                 path.unlink()
-    shards = [path.read_bytes().hex() for path in files_of(cache / "shards")]
-    (place / "shards.json").write_text(json.dumps(shards))
+    files = [path.read_bytes().hex() for path in files_of(cache) if path.name != "lock"]
+    (place / "files.json").write_text(json.dumps(files))
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -225,13 +226,16 @@ def repair_work(place: Path, mark: Mark) -> None:
 def repair_check(place: Path, marks: list[str], repair: bool) -> None:
     cache = place / "work/cache"
     intact = {name: content for name, content in REPAIRED.items() if name != DAMAGED}
-    if "repaired" not in marks or repair:
+    if "repaired" not in marks:
         rc.verify_cache(cache, repair=True)
     assert rc.verify_cache(cache).problems == []
     assert is_same(contents_of(cache, [intact]), intact)
     here = {path.read_bytes().hex() for path in files_of(cache)}
-    missing = [text for text in json.loads((place / "shards.json").read_text()) if text not in here]
-    assert not missing, f"{len(missing)} of the shards are gone from the folder"
+    missing = [text for text in json.loads((place / "files.json").read_text()) if text not in here]
+    assert not missing, f"{len(missing)} of the files are gone, and not in quarantine"
+    for folder in (cache / "quarantine").iterdir():
+        for path in files_of(folder / "shards"):
+            assert path.name in (folder / "report.txt").read_text(), "the report does not say what was taken out"
     finished(cache, REPAIRED)
 
 

@@ -21,7 +21,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { FRAMES = 8 };
+enum { FRAMES = 4 };
 
 // Fixed size; then path, other path and data follow.
 struct record {
@@ -29,7 +29,7 @@ struct record {
   uint64_t inode;
   int64_t offset;
   uint64_t path, other, data;  // bytes of each
-  uint64_t stack[FRAMES];      // of an fsync: return addresses, so that call sites can be told apart
+  uint64_t stack[FRAMES];      // of an fsync: its callers, as places in their library, to tell call sites apart
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -65,7 +65,13 @@ static void add(const char* kind, uint64_t inode, int64_t offset, const char* pa
   void* frames[FRAMES + 2] = {0};
   if (strcmp(kind, "fsync") == 0) {
     const int found = backtrace(frames, FRAMES + 2);
-    for (int k = 2; k < found; ++k) record.stack[k - 2] = (uint64_t)(uintptr_t)frames[k];
+    const void* library = NULL;
+    for (int k = 2; k < found; ++k) {
+      Dl_info info;
+      if (!dladdr(frames[k], &info) || (library && info.dli_fbase != library)) break;
+      library = info.dli_fbase;
+      record.stack[k - 2] = (uint64_t)((const char*)frames[k] - (const char*)library);
+    }
   }
   put(&record, sizeof record);
   put(path, record.path);
