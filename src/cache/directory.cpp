@@ -4,6 +4,7 @@
 #include <robocache/error.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <set>
 #include <utility>
 
@@ -101,6 +102,9 @@ std::string read_identity(const Path& cache) {
     file.read(0, std::as_writable_bytes(std::span(head)));
     std::string identity = identity_of_manifest(head);
     return identity.empty() ? checksum_of_manifest(read_text(manifest_path(cache), max_manifest)) : identity;
+  } catch (const SystemError& error) {
+    if (error.code() != ENOENT) throw;  // a disk that fails is no other writer
+    return {};
   } catch (const Error&) {
     return {};
   }

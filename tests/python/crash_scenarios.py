@@ -143,14 +143,15 @@ class Watched(FakeRecording):
     def __init__(self, source: Path, cache: Path, mark: Mark) -> None:
         version = source.read_text()
         super().__init__(source, [source_content(version, k) for k in range(3)])
-        self.cache, self.mark, self.marked = cache, mark, 0
+        self.cache, self.mark = cache, mark
 
     def batches(self, streams: Any = None) -> Any:
+        last = None
         for batch in super().batches(streams):
-            seen = [(entry.source.path, version_of(entry), entry.number) for entry in rc.Cache(self.cache).episodes]
-            if len(seen) != self.marked:
-                self.marked = len(seen)
-                self.mark(json.dumps(seen))
+            if batch.episode != last:
+                last = batch.episode
+                episodes = rc.Cache(self.cache).episodes
+                self.mark(json.dumps([(entry.source.path, version_of(entry), entry.number) for entry in episodes]))
             yield batch
 
 
