@@ -300,25 +300,40 @@ struct Cubic {
 // Whether an interval is under 1/16 of its neighbour. The tangent between the two is then the slope of the longer one: the
 // slope over a tiny interval is mostly noise, and the parabola through all three points overshoots.
 ROBOCACHE_HD bool is_tiny(std::int64_t interval, std::int64_t neighbour) { return interval <= (neighbour - 1) / 16; }
-// The tangent at one end of the interval h. `outer` is the interval beyond that end, 0 where there is none or it is tiny; `into` is the
-// weight of h times the tangent. Adds to `across`, and returns the weight of the step over the outer interval.
-ROBOCACHE_HD double cubic_tangent(double into, std::int64_t outer, std::int64_t inner, double& across) {
-  if (outer == 0) {
-    across = across + into;
-    return 0;
-  }
-  const auto h_outer = static_cast<double>(outer);
-  const auto h = static_cast<double>(inner);
-  if (is_tiny(inner, outer)) return into * (h / h_outer);
-  across = fused(into, h_outer / (h_outer + h), across);
-  return into * (h * h / (h_outer * (h_outer + h)));
+// The tangent at one end of an interval, times the interval: `outer` times the step over the interval beyond that end, and
+// `own` times the step over the interval itself.
+struct Tangent {
+  double outer = 0, own = 1;
+};
+ROBOCACHE_HD Tangent parabola_tangent(double outer, double inner) {
+  return {inner * inner / (outer * (outer + inner)), outer / (outer + inner)};
 }
+ROBOCACHE_HD_CALLED Tangent limited_tangent(std::int64_t outer, std::int64_t inner) {
+  if (outer == 0) return {};
+  const auto h_outer = static_cast<double>(outer);
+  const auto h_inner = static_cast<double>(inner);
+  if (is_tiny(inner, outer)) return {h_inner / h_outer, 0};
+  return parabola_tangent(h_outer, h_inner);
+}
+// h_before and h_after are 0 where there is no such interval, it is beyond a gap, or it is tiny.
 ROBOCACHE_HD Cubic cubic_steps(double w, std::int64_t h_before, std::int64_t h, std::int64_t h_after) {
   const double u = 1.0 - w;
+  const double into_left = w * u * u;      // weight of h m_i
+  const double into_right = -(w * w * u);  // weight of h m_j
+  Tangent left;
+  Tangent right;
+  // In one piece where nothing is special, so that a compiler divides for both sides at once.
+  if (h_before != 0 && h_after != 0 && !is_tiny(h, h_before) && !is_tiny(h, h_after)) {
+    left = parabola_tangent(static_cast<double>(h_before), static_cast<double>(h));
+    right = parabola_tangent(static_cast<double>(h_after), static_cast<double>(h));
+  } else {
+    left = limited_tangent(h_before, h);
+    right = limited_tangent(h_after, h);
+  }
   Cubic steps;
-  steps.across = w * w * (3.0 - 2.0 * w);
-  steps.before = cubic_tangent(w * u * u, h_before, h, steps.across);
-  steps.after = cubic_tangent(-(w * w * u), h_after, h, steps.across);
+  steps.before = into_left * left.outer;
+  steps.after = into_right * right.outer;
+  steps.across = fused(into_right, right.own, fused(into_left, left.own, w * w * (3.0 - 2.0 * w)));
   return steps;
 }
 template <class C>
