@@ -588,6 +588,74 @@ def test_segments_of_many_tiles_on_cuda(head_dim, sizes, causal, cuda):
     torch.testing.assert_close(made, rc.attention(q, k, v, causal=causal), atol=2**-8, rtol=2**-7)
 
 
+SEQUENCES = [  # batch, heads, key heads, queries, keys, head dim, causal, window
+    (2, 2, 2, 64, 64, 64, False, None),
+    (1, 8, 2, 50, 241, 64, False, None),
+    (2, 2, 2, 10, 10, 64, True, None),
+    (3, 2, 1, 602, 602, 64, False, None),
+    (1, 1, 1, 2000, 1500, 64, False, None),
+    (1, 4, 2, 300, 300, 64, True, None),
+    (1, 2, 1, 333, 333, 64, False, (100, 5)),
+    (2, 2, 2, 100, 130, 32, True, None),
+    (2, 3, 3, 41, 300, 48, False, None),
+    (1, 2, 2, 650, 700, 48, True, (70, None)),
+    (2, 4, 4, 256, 256, 72, False, None),
+    (1, 2, 2, 129, 300, 96, True, None),
+    (1, 2, 2, 700, 650, 128, False, None),
+    (1, 2, 2, 517, 700, 128, True, None),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", SEQUENCES, ids=lambda shape: " ".join(map(str, shape)))
+def test_gradients_of_whole_tiles_and_rests_on_cuda(shape, dtype, cuda):
+    """Against float64, and the same bits again: the kernel for Hopper, with every number of tiles, and its window."""
+    batch, heads, kv_heads, queries, keys, width, causal, window = shape
+    generator = torch.Generator("cuda").manual_seed(5)
+    sizes = ((heads, queries), (kv_heads, keys), (kv_heads, keys), (heads, queries))
+    q, k, v, d_out = (
+        torch.randn(batch, h, n, width, device="cuda", generator=generator).to(dtype).requires_grad_() for h, n in sizes
+    )
+    found = [torch.autograd.grad(rc.attention(q, k, v, causal=causal, window=window), (q, k, v), d_out) for _ in (1, 2)]
+    ahead = torch.arange(keys, device="cuda") - torch.arange(queries, device="cuda")[:, None] - (keys - queries)
+    left, right = window or (None, None)
+    right = 0 if causal else right
+    far = queries + keys
+    seen = (ahead >= -(far if left is None else left)) & (ahead <= (far if right is None else right))
+    wide = [part.detach().double().requires_grad_() for part in (q, k, v)]
+    scores = wide[0] @ wide[1].repeat_interleave(heads // kv_heads, 1).transpose(-1, -2) / math.sqrt(width)
+    weights = torch.softmax(scores.masked_fill(~seen, -math.inf), -1)
+    exact = torch.autograd.grad(weights @ wide[2].repeat_interleave(heads // kv_heads, 1), wide, d_out.double())
+    for first, again, truth in zip(*found, exact, strict=True):
+        assert torch.equal(first, again)
+        # P, dS and the result are rounded to the half type, each by half a unit at most, and not all one way.
+        assert (first.double() - truth).norm() <= torch.finfo(dtype).eps * truth.norm()
+
+
+def test_the_first_call_of_a_thread_takes_the_kernel_of_the_others(cuda):
+    """A thread has no CUDA context until it needs one, and TMA's descriptors cannot be made without."""
+    arrays = [
+        part.requires_grad_() for part in qkv(dtype=torch.bfloat16, device="cuda", queries=200, keys=200, width=64)
+    ]
+    d_out = torch.randn_like(arrays[0])
+
+    def call():
+        out = rc.attention(*arrays)
+        with torch.autograd.set_multithreading_enabled(False):  # in this thread
+            return [out, *torch.autograd.grad(out, arrays, d_out)]
+
+    call()
+    expected = call()
+    made = []
+    for _ in range(3):
+        thread = threading.Thread(target=lambda: made.append(call()))
+        thread.start()
+        thread.join()
+    assert len(made) == 3
+    for answer in made:
+        assert all(torch.equal(mine, first) for mine, first in zip(answer, expected, strict=True))
+
+
 def test_cuda_graph(cuda):
     arrays = qkv(dtype=torch.bfloat16, device="cuda", width=64)
     other = qkv(dtype=torch.bfloat16, device="cuda", width=64, seed=9)

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "core/text.h"
-#include "ops/attention/cuda_call.h"
+#include "ops/attention/cuda_backward_sm90_call.h"
 
 namespace robocache::attention_op {
 namespace {
@@ -55,9 +55,16 @@ bool set_map(CUtensorMap& map, void* data, const std::int64_t (&sizes)[dimension
     bytes[k - 1] = static_cast<cuuint64_t>(counts[k] == 1 ? 16 : strides[k - 1] * 2);
     if (bytes[k - 1] == 0 || bytes[k - 1] >= cuuint64_t{1} << 40) return false;
   }
-  return encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, dimensions, data, counts, bytes, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  const auto set = [&] {
+    return encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, dimensions, data, counts, bytes, box, steps,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  };
+  if (set()) return true;
+  // The driver refuses in a thread that has no context yet (autograd's threads at their first call), and the call would take
+  // another kernel, with other bits, than the next one. The runtime gives the thread its context.
+  int device = 0;
+  return cudaGetDevice(&device) == cudaSuccess && cudaSetDevice(device) == cudaSuccess && set();
 }
 
 // Keys and values of each segment, so many at a time.
@@ -260,6 +267,71 @@ Cut cut_of(const Plan& plan, int device, EngineMaps& maps) {
 
 namespace {
 
+// What Hopper's backward pass needs: nothing where it cannot run this call, or where it is the slower one.
+std::optional<BackwardMaps> sm90_backward_maps([[maybe_unused]] const BackwardPlan& backward,
+                                               [[maybe_unused]] int device) {
+#if defined(ROBOCACHE_WITH_WARPGROUPS)
+  const Plan& plan = backward.forward;
+  if (plan.dtype == DType::f32 || cuda_machine(device).major != 9) return {};
+  if (plan.dense != nullptr || plan.key_ranks.data != nullptr || plan.key_valid.data != nullptr) return {};
+  if (plan.is_packed() || plan.lengths.data != nullptr || plan.segment_count != 1) return {};
+  // What nobody sees may be NaN, which a weight of zero does not stop: each query must see a key, and each key be seen.
+  const std::int64_t shift = plan.keys - plan.queries;
+  if (plan.queries == 0 || plan.keys == 0 || plan.left < std::max<std::int64_t>(shift, 0) ||
+      plan.right < std::max<std::int64_t>(-shift, 0) || std::max(plan.queries, plan.keys) >= 1 << 27) {
+    return {};
+  }
+  constexpr std::int64_t most_rows = std::int64_t{1} << 27;  // 16 threads of one launch have each
+  if (plan.batch * plan.heads * (plan.queries + sm90_backward::rows) >= most_rows) return {};
+  if (!sm90_backward::has(padded_head_dim(plan.head_dim)) || plan.head_dim % 8 != 0) return {};
+  const auto aligned = [&](const Vectors& vectors) { return is_aligned(vectors, plan.batch); };
+  if (!is_aligned(plan) || !aligned(plan.out) || !aligned(backward.d_out) || !aligned(backward.d_q) ||
+      !aligned(backward.d_keys[0]) || !aligned(backward.d_values[0])) {
+    return {};
+  }
+  const std::int64_t blocks = Memory::tile_copies(plan.head_dim) == 1 ? divide_up(plan.head_dim, 64) : 1;
+  const auto set = [&](CUtensorMap& map, const Vectors& vectors, std::int64_t rows, std::int64_t heads) {
+    return set_map<5>(map, vectors.data, {plan.head_dim / blocks, rows, blocks, heads, plan.batch},
+                      {vectors.row, 64, vectors.head, vectors.batch},
+                      {64, sm90_backward::rows, static_cast<cuuint32_t>(blocks), 1, 1});
+  };
+  BackwardMaps maps;
+  const Segment& segment = plan.segments[0];
+  if (!set(maps.q, plan.q, plan.queries, plan.heads) || !set(maps.d_out, backward.d_out, plan.queries, plan.heads) ||
+      !set(maps.keys, segment.keys, plan.keys, plan.kv_heads) ||
+      !set(maps.values, segment.values, plan.keys, plan.kv_heads)) {
+    return {};
+  }
+  return maps;
+#else
+  return {};
+#endif
+}
+
+void run_sm90_backward(const BackwardPlan& plan, const BackwardMaps& maps, FaultBox* box, const Context& context,
+                       int device) {
+  const Plan& forward = plan.forward;
+  const auto stream = static_cast<cudaStream_t>(context.stream);
+  const std::int64_t rows =
+      forward.batch * forward.heads * divide_up(forward.queries, sm90_backward::rows) * sm90_backward::rows;
+  const std::int64_t tiles = forward.group() * divide_up(forward.queries, sm90_backward::rows);
+  Sm90Scratch parts;
+  parts.groups = sm90_backward::groups(padded_head_dim(forward.head_dim), std::max(forward.queries, forward.keys));
+  const std::int64_t blocks = units_of(forward, divide_up(forward.keys, sm90_backward::rows * parts.groups));
+  const std::int64_t room = cuda_machine(device).processors * (parts.groups == 1 ? 2 : 1);
+  parts.key_split = static_cast<int>(std::clamp<std::int64_t>(std::min<std::int64_t>(room / blocks, tiles / 4), 1, 16));
+  const std::int64_t partials =
+      parts.key_split == 1 ? 0
+                           : 2 * parts.key_split * units_of(forward, forward.keys) * padded_head_dim(forward.head_dim);
+  const CudaScratch scratch(context.workspace, device, static_cast<std::size_t>(partials + 2 * rows) * sizeof(float),
+                            stream);
+  parts.lse = static_cast<float*>(scratch.data());
+  parts.delta = parts.lse + rows;
+  parts.partials = parts.delta + rows;
+  (forward.dtype == DType::bf16 ? run_backward_sm90_bf16 : run_backward_sm90_f16)(plan, maps, parts, box, device,
+                                                                                  stream);
+}
+
 // Into how many blocks the rows that see a tile of keys are cut: few keys, of one head, leave most of a GPU idle.
 int key_split_of(const Plan& plan, int device) {
   if (plan.dtype == DType::f32 || plan.is_packed()) return 1;
@@ -292,6 +364,9 @@ void run_cuda_backward(const BackwardPlan& plan, const Context& context, int dev
   FaultBox* const box = cuda_fault_box(device);
   const CudaDevice current(device);
   const auto stream = static_cast<cudaStream_t>(context.stream);
+  if (const std::optional<BackwardMaps> maps = sm90_backward_maps(plan, device)) {
+    return run_sm90_backward(plan, *maps, box, context, device);
+  }
   const Plan& forward = plan.forward;
   const std::int64_t rows = forward.heads * forward.queries * forward.arrays();
   BackwardScratch parts;
