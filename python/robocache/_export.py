@@ -452,9 +452,10 @@ def decoded(taken: Taken, name: str) -> Iterator[Array]:
     for first in range(0, len(wanted), VIDEO_PIECE):  # in pieces, so that a video is read forward
         some = wanted[first : first + VIDEO_PIECE].tolist()
         if is_video(info):
-            needed = sorted({max(k, 0) for k in some} - set(images))
-            images = {k: image for k, image in images.items() if k in some}
-            images |= dict(zip(needed, samples._take(needed), strict=True))
+            needed = {max(k, 0) for k in some}
+            images = {k: image for k, image in images.items() if k in needed}
+            new = sorted(needed - set(images))
+            images |= dict(zip(new, samples._take(new), strict=True))
         for k in some:
             if max(k, 0) not in images:
                 stored = samples.as_stored(max(k, 0)) if isinstance(samples, Packed) else samples[max(k, 0)]

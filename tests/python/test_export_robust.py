@@ -414,6 +414,41 @@ def test_what_had_not_arrived_is_black(camera, tmp_path):
     np.testing.assert_array_equal(inside["/camera"], pixels[:15].reshape(-1))
 
 
+@pytest.mark.parametrize("form", ["lerobot", "mcap", "safetensors"])
+def test_a_video_that_had_not_arrived_is_black(tmp_path, form):
+    """More targets without a sample than are decoded at once, and then all frames."""
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    pytest.importorskip("av", reason="PyAV is not installed")
+    from robocache._lerobot_write import Feature, LeRobotWriter
+
+    features = {"action": Feature("float32", (1,)), "camera": Feature("video", (32, 48, 3))}
+    with LeRobotWriter(tmp_path / "in", fps=10, features=features) as writer:
+        frames = (np.full((32, 48, 3), 4 * k + 40, np.uint8) for k in range(50))
+        writer.add({"action": np.arange(50)[:, None]}, "look", {"camera": frames})
+    with rc.CacheWriter(tmp_path / "one") as writer:
+        writer.add(rc.open(tmp_path / "in"))
+    streams = dict(rc.Cache(tmp_path / "one").episodes[0].streams)
+    camera = streams["camera"]
+    late = rc.RecordedStream(
+        camera.values, camera.times, arrivals=camera.times + 2 * SECOND, method="hold", name="camera"
+    )
+    late.info, late.backward, late.samples = camera.info, camera.backward, camera.samples
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        writer.add({"action": streams["action"], "camera": late}, name="x")
+    rc.export(rc.Cache(tmp_path / "cache"), tmp_path / "out", rate=10, format=form, causal=True)
+    seen = np.arange(50) - 20
+    if form == "safetensors":
+        np.testing.assert_array_equal(tensors(tmp_path / "out")["camera"][:, 0], np.maximum(seen, -1))
+    elif form == "mcap":
+        stream = rc.open(tmp_path / "out" / "episode-000000.mcap").streams["/camera"]
+        assert len(stream) == 30
+        assert abs(float(stream.samples[7].mean()) - (4 * 7 + 40)) < 4
+    else:
+        frames = rc.open(tmp_path / "out").episodes[0].streams["camera"].samples[:]
+        for k in range(50):
+            assert abs(frames[k].mean() - (4 * seen[k] + 40 if seen[k] >= 0 else 0)) < 4
+
+
 def test_an_episode_whose_video_has_gone_is_left_out(tmp_path):
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     pytest.importorskip("av", reason="PyAV is not installed")
@@ -428,8 +463,11 @@ def test_an_episode_whose_video_has_gone_is_left_out(tmp_path):
         video = tmp_path / f"in/videos/camera/chunk-000/file-{gone:03d}.mp4"
         kept = video.read_bytes()
         video.unlink()
+        logs = rc.export(tmp_path / "in", tmp_path / f"logs{gone}", rate=10, format="mcap")
+        assert logs["episodes"] == len(list((tmp_path / f"logs{gone}").iterdir())) == 2
         found = rc.export(tmp_path / "in", tmp_path / f"out{gone}", rate=10)
         assert found["episodes"] == 2
+        assert logs["notes"] == [note for note in found["notes"] if "left out" in note]
         (told,) = [note for note in found["notes"] if "left out" in note]
         assert f"episode-{gone}" in told
         assert f"file-{gone:03d}.mp4" in told
