@@ -88,6 +88,7 @@ class McapSource(Source):
         self.topics = {topic: Content(topic, kind, count) for topic, kind, _, _, count in summary["topics"]}
         self.encodings = {topic: encoding for topic, _, encoding, _, _ in summary["topics"]}
         self.start, self.end = summary["start"], summary["end"]
+        self._latched = frozenset(summary["latched"])
         self._opened: Any = None
         self._inside: dict[str, dict[str, Content]] = {}  # the streams of a topic, where they are known
 
@@ -167,6 +168,12 @@ class McapSource(Source):
         self.note(self.engine.summary()["warnings"])
         for topic, count, sentence in self.engine.problems:
             self.note([left_out(topic, count, sentence) if count else sentence])
+
+    def survey(self, to: Any, at_a_glance: bool) -> None:
+        self.engine.survey(to, at_a_glance)
+
+    def latched(self) -> frozenset[str]:
+        return self._latched
 
     def promised(self) -> Mapping[str, StreamInfo]:
         found: dict[str, StreamInfo] = {}

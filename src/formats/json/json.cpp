@@ -66,17 +66,7 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
     const std::size_t nodes = nodes_.size(), channels = names_.size();
     const auto known = units_;
     try {
-      std::ranges::fill(row_, std::numeric_limits<double>::quiet_NaN());
-      stack_.clear();
-      at_ = 0;
-      ignored_ = 0;
-      is_cut_ = false;
-      part_ = Part::body;
-      std::ranges::fill(stamps_, Stamp{});
-      const char* const begin = reinterpret_cast<const char*>(message.data());
-      nlohmann::json_sax<nlohmann::json>* const sax = this;
-      nlohmann::json::sax_parse(begin, begin + message.size(), sax);
-      const std::optional<std::int64_t> stamp = stamp_of();
+      const std::optional<std::int64_t> stamp = parse(message);
       if (names_.size() > channels) stream_.add_channels(std::span(names_).subspan(channels), methods_);
       if (names_.empty()) return;  // no number yet: there is no stream
       std::memcpy(stream_.rows(1, message.size()), row_.data(), row_.size() * sizeof(double));
@@ -87,6 +77,19 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
       units_ = known;
       forget(nodes, channels);
       stream_.discard();
+      throw;
+    }
+  }
+  void survey(std::string_view topic, std::span<const std::byte> message, std::int64_t log_time,
+              ClockSurvey& to) override {
+    const std::size_t nodes = nodes_.size(), channels = names_.size();
+    const auto known = units_;
+    try {
+      const std::optional<std::int64_t> stamp = parse(message);
+      if (!names_.empty()) to.add(topic, log_time, stamp);
+    } catch (...) {
+      units_ = known;
+      forget(nodes, channels);
       throw;
     }
   }
@@ -101,6 +104,21 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
   }
 
  private:
+  // The numbers of a message into row_; returns its stamp.
+  std::optional<std::int64_t> parse(std::span<const std::byte> message) {
+    std::ranges::fill(row_, std::numeric_limits<double>::quiet_NaN());
+    stack_.clear();
+    at_ = 0;
+    ignored_ = 0;
+    is_cut_ = false;
+    part_ = Part::body;
+    std::ranges::fill(stamps_, Stamp{});
+    const char* const begin = reinterpret_cast<const char*>(message.data());
+    nlohmann::json_sax<nlohmann::json>* const sax = this;
+    nlohmann::json::sax_parse(begin, begin + message.size(), sax);
+    return stamp_of();
+  }
+
   bool null() override { return place(); }
   bool boolean(bool value) override { return number(value ? 1 : 0, Method::hold); }
   bool number_integer(std::int64_t value) override { return number(static_cast<double>(value), Method::linear, value); }

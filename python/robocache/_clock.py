@@ -1,0 +1,254 @@
+"""One clock for a recording: `time="auto"` of formats whose messages have both stamps and log times.
+
+The engine decides (robocache/clock.h) by a survey of the stamps. A glance at three short stretches and at the first
+message of each topic comes first: where all of that runs with log time, nothing is carried over and nothing else is
+read. Else the headers of all messages are surveyed once, and every access path carries its batches over by the result.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache import _core
+from robocache._recording import (
+    Array,
+    Batch,
+    Content,
+    Part,
+    Source,
+    StreamInfo,
+    clipped,
+    counted,
+    figures,
+    topic_of,
+)
+
+FEW = 8  # samples: a latched topic that has fewer is static,
+SLOW = 1.0  # hertz: and one that has more, where they come no faster
+AT_ONCE = 1e9  # nanoseconds: a single sample that arrives so soon after the start
+LONG = 10e9  # of a recording that is so long is static, too
+
+
+class Decision(NamedTuple):
+    """What is known of a recording's clock."""
+
+    clock: _core.RecordingClock
+    carries: bool  # False: times and arrivals are as the source has them
+    static: frozenset[str]  # topics
+
+
+class ClockedSource(Source):
+    """A source whose times and arrivals are on the recording's clock; a reset of a simulation begins an episode."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.format, self.path, self.time = source.format, source.path, source.time
+        self.files, self.notes, self.given, self.lacking = source.files, source.notes, source.given, source.lacking
+        self.as_stamped: frozenset[str] = frozenset()  # streams whose stamps a recipe keeps as they are
+        self._decision: Decision | None = None
+        self._lock = threading.Lock()
+        self._static_infos: dict[str, tuple[StreamInfo, StreamInfo]] = {}
+
+    def decide(self) -> Decision:
+        """Reads what it must, once."""
+        with self._lock:
+            if self._decision is None:
+                self._decision = decide(self.source)
+                if self._decision.carries:
+                    self.notes += [note for note in words(self.describe_clock()) if note not in self.notes]
+            return self._decision
+
+    def describe_clock(self) -> dict[str, Any] | None:
+        decision = self._decision or self.decide()
+        found: dict[str, Any] = decision.clock.describe()
+        if not decision.carries:  # by a glance only, which has seen few of the messages
+            found |= {"kind": "with log time" if found["agreeing"] else "log time", "resets": 0}
+            found["streams"] = {}
+        return found | {"static": sorted(decision.static)}
+
+    def constants(self) -> frozenset[str]:
+        return self.decide().static
+
+    def parts(self) -> Sequence[Part]:
+        clock, carries, _ = self.decide()
+        if not carries:
+            return self.source.parts()
+        whole = self.source.parts()[0]
+        if whole.start is None or whole.end is None:
+            bounds: list[tuple[int | None, int | None]] = [(None, None)] * len(clock.episodes)
+        else:
+            bounds = []
+            for number in range(len(clock.episodes)):
+                low, high = clock.log_range(number, None, None)
+                ends = [whole.start if low is None else low, whole.end if high is None else high - 1]
+                start, end = clock.at(number, np.asarray(ends, np.int64)).tolist()
+                bounds.append((start, max(start, end)))
+        names = [whole.name] if len(bounds) == 1 else [f"{whole.name}-{k}" for k in range(len(bounds))]
+        return [Part(name, whole.task, *bound) for name, bound in zip(names, bounds, strict=True)]
+
+    def contents(self, episode: int) -> Mapping[str, Content]:
+        contents = self.source.contents(0)
+        if len(self.decide().clock.episodes) == 1:
+            return contents
+        return {name: content._replace(samples=None) for name, content in contents.items()}
+
+    def batches(
+        self,
+        streams: Collection[str] | None = None,
+        episode: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> Iterator[Batch]:
+        clock, carries, static = self.decide()
+        if not carries:
+            found = self.source.batches(streams, episode, start, end)
+            yield from map(self._tagged, found) if static else found
+            return
+        for number in range(len(clock.episodes)) if episode is None else [episode]:
+            low, high = clock.log_range(number, start, end)
+            if number > 0 and static:
+                yield from self._kept(clock, number, streams)
+            carried = (self._carried(clock, number, batch) for batch in self.source.batches(streams, 0, low, high))
+            yield from clipped(carried, start, end)
+
+    def _kept(self, clock: _core.RecordingClock, number: int, streams: Collection[str] | None) -> Iterator[Batch]:
+        """The last sample of each constant before a reset: it holds on, and is seldom sent again."""
+        cut, _ = clock.log_range(number, None, None)
+        names = [name for name in self.source.contents(0) if topic_of(name, self.decide().static) is not None]
+        wanted = [name for name in names if streams is None or name in streams]
+        last = {batch.stream: batch for batch in self.source.batches(wanted, 0, None, cut)} if wanted else {}
+        for batch in last.values():
+            at = clock.at(number, np.asarray([cut], np.int64))
+            rows = batch.values[-1:] if batch.lengths is None else batch.values[len(batch.values) - batch.lengths[-1] :]
+            lengths = None if batch.lengths is None else batch.lengths[-1:]
+            yield self._tagged(Batch(number, batch.stream, rows, at, at, lengths, batch.info))
+
+    def _carried(self, clock: _core.RecordingClock, number: int, batch: Batch) -> Batch:
+        told = batch.info.metadata.get("time", "")
+        times, arrivals = clock.carry(
+            number,
+            batch.stream,
+            told,
+            np.ascontiguousarray(batch.times, np.int64),
+            np.ascontiguousarray(batch.arrivals, np.int64),
+        )
+        if batch.stream in self.as_stamped:
+            times = batch.times
+        return self._tagged(batch._replace(episode=number, times=times, arrivals=arrivals))
+
+    def _tagged(self, batch: Batch) -> Batch:
+        if topic_of(batch.stream, self.decide().static) is None:
+            return batch
+        before, tagged = self._static_infos.get(batch.stream, (None, batch.info))
+        if before is not batch.info:
+            tagged = as_static(batch.info)
+            self._static_infos[batch.stream] = batch.info, tagged
+        return batch._replace(info=tagged)
+
+    def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
+        return self.source.samples(info, values)
+
+    def listed(self, episode: int) -> Mapping[str, Content]:
+        return self.source.listed(0)
+
+    def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
+        clock, carries, _ = self.decide()
+        found = self.source.quick() if len(clock.episodes) == 1 else None
+        if found is None or not carries:
+            return found
+        return {name: (kind, clock.at(0, np.ascontiguousarray(at))) for name, (kind, at) in found.items()}
+
+    def promised(self) -> Mapping[str, StreamInfo]:
+        static = self.decide().static
+        found = self.source.promised()
+        return {name: info if topic_of(name, static) is None else as_static(info) for name, info in found.items()}
+
+
+def as_static(info: StreamInfo) -> StreamInfo:
+    """A constant: it is held."""
+    return info._replace(method="hold", metadata=info.metadata | {"static": "true"})
+
+
+def decide(source: Source) -> Decision:
+    glance = _core.ClockSurvey()
+    source.survey(glance, True)
+    static = static_topics(source, glance.first_log_times())
+    names = sorted(static)
+    if glance.runs_with_log_time(names):
+        return Decision(_core.find_clock(glance, names), False, static)
+    survey = _core.ClockSurvey(glance.log_unit())
+    source.survey(survey, False)
+    clock = _core.find_clock(survey, names)
+    return Decision(clock, clock.carries, static)
+
+
+def static_topics(source: Source, first: Mapping[str, int]) -> frozenset[str]:
+    """Constants: tf_static, latched topics that seldom come, and a single sample at the start of a long recording."""
+    latched = source.latched()
+    whole = source.parts()[0]
+    length = None if whole.start is None or whole.end is None else whole.end - whole.start
+    found = set()
+    for topic, content in source.listed(0).items():
+        count = content.samples
+        if topic.rpartition("/")[2] == "tf_static":
+            found.add(topic)
+        elif topic in latched:
+            if count is None or count < FEW or length is None or count <= SLOW * length * 1e-9:
+                found.add(topic)
+        elif count == 1 and length is not None and whole.start is not None and length >= LONG:
+            at = min((log for name, log in first.items() if topic_of(name, (topic,)) is not None), default=None)
+            if at is not None and at - whole.start <= AT_ONCE:
+                found.add(topic)
+    return frozenset(found)
+
+
+# ---- In words
+
+
+def words(clock: Mapping[str, Any] | None) -> list[str]:
+    """What a person should know of a recording's clock."""
+    if clock is None:
+        return []
+    said = [named(clock)]
+    if clock["log_unit_ns"] != 1:
+        unit = {1_000: "microseconds", 1_000_000: "milliseconds", 1_000_000_000: "seconds"}[clock["log_unit_ns"]]
+        said.append(f"its log times are in {unit}, not in nanoseconds, as its stamps show; they are read as such")
+    own = {name: stream for name, stream in clock["streams"].items() if stream["source"] == "own"}
+    for name, stream in list(own.items())[:8]:
+        drift = f"drift {stream['drift_ppm']:+.0f} ppm"
+        said.append(
+            f"{name} is stamped by a clock of its own, {seconds(-stream['offset_s'])} from log time, {drift}; its stamps "
+            'were carried over (a recipe undoes that: clock = "as stamped")'
+        )
+    if len(own) > 8:
+        said.append(f"{len(own) - 8} more streams have clocks of their own, and were carried over")
+    if clock["resets"]:
+        again = "once" if clock["resets"] == 1 else f"{clock['resets']} times"
+        said.append(f"its clock was reset {again}: a new episode begins at each reset")
+    return said
+
+
+def named(clock: Mapping[str, Any]) -> str:
+    on = counted(clock["agreeing"], "stamped stream")
+    if clock["kind"] == "log time":
+        return "its clock is log time: no stream is stamped"
+    if clock["kind"] == "with log time":
+        return f"its clock is wall time: the stamps of {on} run with log time, and nothing was carried over"
+    name = "wall time of another clock" if clock["is_wall"] else "simulated time"
+    rate = f"real-time factor {figures(clock['rate'])}"
+    if clock["fastest"] - clock["slowest"] > 0.02 * max(clock["rate"], 1e-9):
+        rate += f" ({figures(clock['slowest'])} to {figures(clock['fastest'])})"
+    unstamped = sum(stream["source"] == "log" for stream in clock["streams"].values())
+    what = f"the log times of {counted(unstamped, 'stream')} without stamps and all arrivals"
+    by = "/clock" if clock["by"] == "/clock" else "the stamps of the fastest messages"
+    start = f"{seconds(clock['offset_s'])} from log time at the start"
+    return f"its clock is {name} ({on}; {rate}; {start}); {what} were carried over by {by}"
+
+
+def seconds(offset: float) -> str:
+    return f"{offset:+,.3f} s" if abs(offset) < 1e5 else f"{offset:+,.0f} s"
