@@ -12,7 +12,7 @@
 //
 // Where the recording's clock runs with log time (within 60 s; its rate within 1,000 ppm, or less than 100 ms apart over
 // the whole recording) nothing is carried over. Else a map carries log times over: by /clock where it was recorded and
-// belongs to that clock, else by nodes, one for each second of log time: the pair of the stamped streams with the largest
+// belongs to that clock, else by nodes, one for each quarter of a second of log time: the pair of the stamped streams with the largest
 // stamp - r * log time (r: the slope over +-5 s). Nodes never decrease, the map is linear between them and goes on with the
 // slope of the nearest 2 s outside. A stamped stream on another clock is carried over by an offset and a drift of its own,
 // fitted to its fastest messages.

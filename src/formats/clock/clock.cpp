@@ -43,16 +43,12 @@ struct Candidate {
 std::optional<double> apart(const Seen& a, const Seen& b) {
   std::vector<double> differences;
   auto x = a.bins.begin(), y = b.bins.begin();
+  const auto second_of = [](const Bin& bin) { return bin.first_log / second; };
   while (x != a.bins.end() && y != b.bins.end() && differences.size() < most_common) {
-    if (x->number < y->number) {
-      ++x;
-    } else if (y->number < x->number) {
-      ++y;
-    } else {
-      differences.push_back(x->delay() - y->delay());
-      ++x;
-      ++y;
-    }
+    const std::int64_t here = second_of(*x), there = second_of(*y);
+    if (here == there) differences.push_back(x->delay() - y->delay());
+    while (x != a.bins.end() && second_of(*x) <= std::min(here, there)) ++x;
+    while (y != b.bins.end() && second_of(*y) <= std::min(here, there)) ++y;
   }
   if (differences.empty()) return {};
   return median(std::move(differences));
@@ -254,48 +250,49 @@ ClockMap map_of_ticks(const ClockSurvey::State& survey, std::int64_t start, std:
   return finish(std::move(nodes));
 }
 
+using Bins = std::map<std::int64_t, std::vector<const Bin*>>;  // by number
+
+// Of these the pair with the largest stamp - rate * log.
+Pair most_ahead(std::span<const Pair> pairs, double rate) {
+  const Pair base = pairs.front();
+  return *std::ranges::max_element(pairs, {}, [&](const Pair& pair) {
+    return static_cast<double>(pair.stamp - base.stamp) - rate * static_cast<double>(pair.log - base.log);
+  });
+}
+
+ClockMap::Node node_of(const std::vector<const Bin*>& bins, double rate) {
+  std::vector<Pair> pairs;
+  for (const Bin* const bin : bins) pairs.push_back(bin->best(rate));
+  const Pair pair = most_ahead(pairs, rate);
+  return {pair.log, pair.stamp};
+}
+
 ClockMap map_of_stamps(std::span<const Candidate* const> members, std::int64_t start, std::int64_t end) {
-  std::map<std::int64_t, std::vector<const Bin*>> seconds;
+  Bins bins_of;
   for (const Candidate* const member : members) {
     for (const Bin& bin : member->seen->bins) {
       const bool is_of_lap = start == -limit || member->seen->laps[bin.lap] >= start;
-      if (is_of_lap && bin.first_log < end) seconds[bin.number].push_back(&bin);
+      if (is_of_lap && bin.first_log < end) bins_of[bin.number].push_back(&bin);
     }
   }
+  if (bins_of.empty()) return {};
   std::vector<ClockMap::Node> nodes;
-  for (const auto& [number, bins] : seconds) {
-    Pair latest = bins.front()->best(0.0);
-    for (const Bin* const bin : bins) {
-      if (const Pair pair = bin->best(0.0); pair.stamp > latest.stamp) latest = pair;
-    }
-    nodes.push_back({latest.log, latest.stamp});
-  }
-  if (nodes.empty()) return {};
-  const std::vector<double> slopes = slopes_of(nodes);
+  for (const auto& [number, bins] : bins_of) nodes.push_back(node_of(bins, 0.0));
   const ClockMap::Node last = nodes.back();
-  ClockMap::Node first{};
-  std::size_t k = 0;
-  for (const auto& [number, bins] : seconds) {
-    const auto lead = [&](const Pair& pair) {
-      return static_cast<double>(pair.stamp - nodes[k].time) -
-             slopes[k] * static_cast<double>(pair.log - nodes[k].log_time);
-    };
-    Pair best = bins.front()->best(slopes[k]);
-    for (const Bin* const bin : bins) {
-      if (const Pair pair = bin->best(slopes[k]); lead(pair) > lead(best)) best = pair;
+  // The slope over +-5 s tells where to look; that over +-1 s, of the nodes so found, follows a rate that changes.
+  for (const std::int64_t reach : {wide_reach, second}) {
+    const std::vector<double> slopes = slopes_of(nodes, reach);
+    std::size_t k = 0;
+    for (const auto& [number, bins] : bins_of) {
+      nodes[k] = node_of(bins, slopes[k]);
+      ++k;
     }
-    if (k == 0) {
-      Pair earliest = bins.front()->hull.front();
-      for (const Bin* const bin : bins) {
-        if (lead(bin->hull.front()) > lead(earliest)) earliest = bin->hull.front();
-      }
-      first = {earliest.log, earliest.stamp};
-    }
-    nodes[k] = {best.log, best.stamp};
-    ++k;
   }
-  // The first and the last second have a pair at either side, so that less lies outside.
-  if (first.log_time < nodes.front().log_time) nodes.insert(nodes.begin(), first);
+  // The first and the last bin have a pair at either side, so that less lies outside.
+  std::vector<Pair> earliest;
+  for (const Bin* const bin : bins_of.begin()->second) earliest.push_back(bin->hull.front());
+  const Pair first = most_ahead(earliest, slopes_of(nodes).front());
+  if (first.log < nodes.front().log_time) nodes.insert(nodes.begin(), {first.log, first.stamp});
   if (last.log_time > nodes.back().log_time) nodes.push_back(last);
   return finish(std::move(nodes));
 }

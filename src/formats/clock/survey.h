@@ -1,4 +1,4 @@
-// What a ClockSurvey keeps: for each stream and second of log time the upper hull of its (log time, stamp) pairs. A hull
+// What a ClockSurvey keeps: for each stream and quarter of a second of log time the upper hull of its (log time, stamp) pairs. A hull
 // has the pair with the largest stamp - r * log time for every r, so the slope need not be known while messages pass.
 #pragma once
 
@@ -54,7 +54,7 @@ bool is_among(std::string_view name, std::span<const std::string> topics);
 
 struct ClockSurvey::State {
   std::int64_t unit = 1;
-  std::int64_t width = clock::second;
+  std::int64_t width = clock::second / 4;
   std::size_t bins = 0;
   std::map<std::string, clock::Seen, std::less<>> streams{};
   clock::Seen simulation{};          // of /clock
