@@ -20,7 +20,17 @@ from numpy.typing import NDArray
 
 from robocache import _core
 from robocache._align import Aligned, Duration, Method, Stream, Timeline, align
-from robocache._extent import check_dtype, nanoseconds, on_host, steps
+from robocache._default_timeline import (
+    Reach,
+    hold_always,
+    reach_of,
+    refuse_too_large,
+    result_bytes,
+    span_of,
+    steps_of,
+    valid_always,
+)
+from robocache._extent import check_dtype, nanoseconds, on_host
 from robocache._recording import (
     BATCH_BYTES,
     Batch,
@@ -30,10 +40,12 @@ from robocache._recording import (
     Recording,
     StreamInfo,
     counted,
+    is_static,
     max_gap_of,
     missing,
     packed,
 )
+from robocache._recording import method_of as method_in
 
 Path = str | os.PathLike[str]
 Stamps = NDArray[np.int64]
@@ -416,12 +428,11 @@ class CachedStreams(Mapping[str, RecordedStream]):
         else:
             values = widen(values, info.shape)
         channels = info.channels if info.channels and samples is None else None
-        method = "hold" if info.ragged else info.method
         made = RecordedStream(
             values,
             times,
             arrivals=arrivals,
-            method=method,
+            method=method_in(info, len(times)),
             channels=channels,
             latency=latency,
             max_gap=max_gap_of(info),
@@ -564,6 +575,7 @@ class Cache:
         self._names = list(infos)
         self.streams = CachedStreamInfos(infos)
         self.episodes = CachedEpisodes(self, episodes)
+        self._known_reaches: dict[tuple[int, str], Reach | None] = {}
 
     def batches(self, streams: Collection[str] | None = None, episode: int | None = None) -> Iterator[Batch]:
         """All samples in pieces of a few MiB, as a recording gives them: what another CacheWriter takes. Latencies are
@@ -595,12 +607,14 @@ class Cache:
     ) -> CacheAligned:
         """Whole episodes on one timeline each, or times of your choice in each.
 
-            aligned = cache.align(episodes=[0, 3], rate=50)         # from the start of each episode to its end
+            aligned = cache.align(episodes=[0, 3], rate=50)         # the default timeline of each episode
             aligned["joints"].values, aligned.lengths, aligned.times
             cache.align(targets=[0.0, 0.5, 1.0])                    # seconds after the start of each episode
 
         episodes   numbers or names; default: all.
-        rate       hertz. Rows have as many steps as the longest episode has; `lengths` says how many are real.
+        rate       hertz. An episode's timeline spans what its streams share, of those asked for that run all the time:
+                   constants and streams that are written on change bound nothing (docs/semantics.md, The default
+                   timeline). Rows have as many steps as the longest has; `lengths` says how many are real.
         targets    instead of a rate: [T], or [B, T], relative to each episode's start; floats are seconds, ints
                    nanoseconds. All of them count: lengths are T.
         streams    names; default: all that any of the episodes has. In an episode that lacks one, nothing is valid.
@@ -619,8 +633,7 @@ class Cache:
             list(streams) if streams is not None else [n for n in self._names if any(n in e.samples for e in chosen)]
         )
         infos = [self.streams[name] for name in names]
-        starts = np.asarray([episode.start for episode in chosen], np.int64)
-        line, lengths = self._timeline(chosen, starts, rate, targets)
+        line, lengths = self._timeline(chosen, names, rate, targets)
         move = mover(device)
         result = CacheAligned()
         result.samples = {}
@@ -634,12 +647,17 @@ class Cache:
                 changes["method"] = "nearest" if changes["method"] == "nearest" else "hold"
                 changes["edge"] = "clamp" if edge == "nan" else edge
             members[name] = self._packed(name, info, chosen, move, result.samples).replace(**changes)
+            if is_static(info):
+                members[name] = hold_always(members[name], move)
         at: Any = move(line) if isinstance(line, np.ndarray) else line
         if isinstance(line, Timeline):
             at = Timeline(move(line.start), rate=line.rate, count=line.count)
         for first in range(0, len(names), MOST_STREAMS):
             some = {name: members[name] for name in names[first : first + MOST_STREAMS]}
             result.update(align(some, at, edge=edge, causal=causal, on_nan=on_nan, backend=backend))
+        for name, info in zip(names, infos, strict=True):
+            if is_static(info):
+                result[name] = valid_always(result[name])
         result.lengths = move(lengths)
         result.times = at.times if isinstance(at, Timeline) else at
         result.episodes = [episode.index for episode in chosen]
@@ -653,14 +671,26 @@ class Cache:
         return [self.episodes[k].index if isinstance(k, str) else range(len(self.episodes))[int(k)] for k in episodes]
 
     def _timeline(
-        self, chosen: Sequence[CachedEpisode], starts: Stamps, rate: float | None, targets: Any
+        self, chosen: Sequence[CachedEpisode], names: Sequence[str], rate: float | None, targets: Any
     ) -> tuple[Timeline | Stamps, Stamps]:
+        starts = np.asarray([episode.start for episode in chosen], np.int64)
         if rate is not None:
             if not 0 < _core.hertz("Cache.align: rate", rate) < np.inf:
                 raise ValueError(f"Cache.align: rate is {rate}; it must be a positive number of hertz")
-            spans = [episode.end - episode.start if any(episode.samples.values()) else -1 for episode in chosen]
-            lengths = np.asarray([steps(np.asarray([span], np.int64), rate) for span in spans], np.int64)
-            return Timeline(starts, rate=rate, count=int(lengths.max(initial=0))), lengths
+            reaches = [self._reaches(episode, names) for episode in chosen]
+            spans = [span_of(found) for found in reaches]
+            starts = np.asarray(
+                [e.start if s is None else s.start for e, s in zip(chosen, spans, strict=True)], np.int64
+            )
+            lengths = np.asarray([steps_of(span, rate) for span in spans], np.int64)
+            count = int(lengths.max(initial=0))
+            longest = int(lengths.argmax()) if len(lengths) else 0
+            if count and spans[longest] is not None:
+                size = result_bytes(len(chosen) * count, (row_bytes(self.streams[name]) for name in names))
+                where, name, span = "Cache.align", chosen[longest].name, spans[longest]
+                assert span is not None
+                refuse_too_large(where, name, span, rate, count, size, reaches[longest])
+            return Timeline(starts, rate=rate, count=count), lengths
         given = on_host(targets) if hasattr(targets, "shape") else np.asarray(targets)
         if given.dtype == np.int32 or given.size == 0:
             given = given.astype(np.int64)
@@ -670,6 +700,20 @@ class Cache:
         times = nanoseconds("Cache.align: targets: ", given)
         times = starts[:, None] + (times if times.ndim == 2 else times[None, :])
         return np.ascontiguousarray(times), np.full(len(chosen), times.shape[1], np.int64)
+
+    def _reaches(self, episode: CachedEpisode, names: Sequence[str]) -> dict[str, Reach]:
+        """What each of these streams tells of the episode's span; found once, as it takes all stamps."""
+        found: dict[str, Reach] = {}
+        for name in names:
+            if name not in episode.samples:
+                continue
+            key = episode.index, name
+            if key not in self._known_reaches:
+                self._known_reaches[key] = reach_of(episode.streams[name], name)
+            reach = self._known_reaches[key]
+            if reach is not None:
+                found[name] = reach
+        return found
 
     def _packed(
         self,
@@ -860,6 +904,11 @@ def widen(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
 def is_numbered(info: StreamInfo) -> bool:
     """Whether `values` are the numbers of `samples`."""
     return info.ragged or info.metadata.get("kind") == "video"
+
+
+def row_bytes(info: StreamInfo) -> int:
+    """Of a sample on a timeline: of what is numbered, its number."""
+    return 8 if is_numbered(info) else int(np.prod(info.shape, dtype=np.int64)) * info.dtype.itemsize
 
 
 def cut(episode: int, stream: RecordedStream) -> Iterator[Batch]:

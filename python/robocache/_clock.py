@@ -49,7 +49,8 @@ class ClockedSource(Source):
         self.source = source
         self.format, self.path, self.time = source.format, source.path, source.time
         self.files, self.notes, self.given, self.lacking = source.files, source.notes, source.given, source.lacking
-        self.as_stamped: frozenset[str] = frozenset()  # streams whose stamps a recipe keeps as they are
+        self.as_stamped: frozenset[str] = frozenset()  # streams whose stamps a recipe keeps as they are,
+        self.not_static: frozenset[str] = frozenset()  # and those that it says are no constants
         self._decision: Decision | None = None
         self._lock = threading.Lock()
         self._static_infos: dict[str, tuple[StreamInfo, StreamInfo]] = {}
@@ -119,8 +120,8 @@ class ClockedSource(Source):
     def _kept(self, clock: _core.RecordingClock, number: int, streams: Collection[str] | None) -> Iterator[Batch]:
         """The last sample of each constant before a reset: it holds on, and is seldom sent again."""
         cut, _ = clock.log_range(number, None, None)
-        names = [name for name in self.source.contents(0) if topic_of(name, self.decide().static) is not None]
-        wanted = [name for name in names if streams is None or name in streams]
+        names = list(self.source.contents(0)) if streams is None else list(streams)
+        wanted = [name for name in names if self._is_static(name)]
         last = {batch.stream: batch for batch in self.source.batches(wanted, 0, None, cut)} if wanted else {}
         for batch in last.values():
             at = clock.at(number, np.asarray([cut], np.int64))
@@ -141,14 +142,17 @@ class ClockedSource(Source):
             times = batch.times
         return self._tagged(batch._replace(episode=number, times=times, arrivals=arrivals))
 
+    def _is_static(self, stream: str) -> bool:
+        return topic_of(stream, self.decide().static) is not None and stream not in self.not_static
+
     def _tagged(self, batch: Batch) -> Batch:
-        if topic_of(batch.stream, self.decide().static) is None:
+        if not self._is_static(batch.stream):
             return batch
         before, tagged = self._static_infos.get(batch.stream, (None, batch.info))
         if before is not batch.info:
             tagged = as_static(batch.info)
             self._static_infos[batch.stream] = batch.info, tagged
-        return batch._replace(info=tagged)
+        return batch._replace(info=tagged, times=batch.times if batch.stream in self.as_stamped else batch.arrivals)
 
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         return self.source.samples(info, values)
@@ -164,14 +168,13 @@ class ClockedSource(Source):
         return {name: (kind, clock.at(0, np.ascontiguousarray(at))) for name, (kind, at) in found.items()}
 
     def promised(self) -> Mapping[str, StreamInfo]:
-        static = self.decide().static
         found = self.source.promised()
-        return {name: info if topic_of(name, static) is None else as_static(info) for name, info in found.items()}
+        return {name: as_static(info) if self._is_static(name) else info for name, info in found.items()}
 
 
 def as_static(info: StreamInfo) -> StreamInfo:
-    """A constant: it is held."""
-    return info._replace(method="hold", metadata=info.metadata | {"static": "true"})
+    """A constant. Its times are its arrivals: its stamps may be of long before the recording."""
+    return info._replace(metadata=info.metadata | {"static": "true", "time": "log"})
 
 
 def decide(source: Source) -> Decision:
@@ -222,8 +225,8 @@ def words(clock: Mapping[str, Any] | None) -> list[str]:
     for name, stream in list(own.items())[:8]:
         drift = f"drift {stream['drift_ppm']:+.0f} ppm"
         said.append(
-            f"{name} is stamped by a clock of its own, {seconds(-stream['offset_s'])} from log time, {drift}; its stamps "
-            'were carried over (a recipe undoes that: clock = "as stamped")'
+            f"{name} is stamped by a clock of its own, {seconds(-stream['offset_s'])} from log time, {drift}; its "
+            'stamps were carried over (a recipe undoes that: clock = "as stamped")'
         )
     if len(own) > 8:
         said.append(f"{len(own) - 8} more streams have clocks of their own, and were carried over")

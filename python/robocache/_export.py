@@ -1,10 +1,9 @@
 """`robocache export`: the episodes of a cache, aligned at a rate, as a LeRobot data set, safetensors or MCAP.
 
-Of each episode the timeline spans what those streams share that run all the time and are interpolated; one that is held
-or irregular bounds nothing, and one that is both, as when written on change, is held to the end. Values are aligned as
-the streams say. Where a value is not real (outside a stream's samples, or inside a gap over its max_gap)
-it is the nearest one, and a feature tells: `valid.<name>` in a LeRobot data set, whose policies take every feature that
-begins with "observation" or "action" as their own; `<name>.valid` in safetensors. MCAP has no message there. Rows that
+Each episode is aligned on its default timeline (_default_timeline.py). A stream that is written on change is held to
+the end, and a static one is always valid. Values are aligned as the streams say. Where a value is not real (outside a
+stream's samples, or inside a gap over its max_gap) it is the nearest one, and a feature tells: `valid.<name>` in a
+LeRobot data set, whose policies take every feature that begins with "observation" or "action" as their own; `<name>.valid` in safetensors. MCAP has no message there. Rows that
 are not finite are as they were, and not valid; of MCAP's JSON, null.
 """
 
@@ -22,13 +21,25 @@ import numpy as np
 
 from robocache import _core, _pictures
 from robocache._align import Aligned, Duration, Stream, Timeline, align
-from robocache._cache import Cache
+from robocache._cache import Cache, row_bytes
 from robocache._core import FileError
-from robocache._extent import extent, steps
+from robocache._default_timeline import (
+    Reach,
+    bounding,
+    hold_always,
+    is_held,
+    reach_of,
+    refuse_too_large,
+    result_bytes,
+    runs,
+    span_of,
+    steps_of,
+    valid_always,
+)
+from robocache._extent import extent
 from robocache._lerobot_write import Feature, LeRobotWriter
-from robocache._recording import Array, Recording, is_cache, missing
+from robocache._recording import Array, Recording, is_cache, is_static, missing
 from robocache._recording import open as open_recording
-from robocache._sync import is_regular
 
 KEPT = 0.9  # of an episode: less on the timeline is told
 FORMATS = ("lerobot", "safetensors", "mcap")
@@ -46,38 +57,6 @@ class Taken(NamedTuple):
     streams: Mapping[str, Any]
 
 
-def runs(times: Array) -> bool:
-    """All the time, not only on change."""
-    steps = np.diff(times)
-    return is_regular(steps[steps > 0])
-
-
-def is_held(stream: Any) -> bool:
-    """Nothing is between two of its samples."""
-    if stream.method is None:
-        return np.asarray(stream.values).dtype.kind in "biu"
-    if isinstance(stream.method, str):
-        return stream.method == "hold"
-    if isinstance(stream.method, Mapping):
-        return set(stream.method.values()) == {"hold"}
-    return {name for name, _, _ in stream.method} == {"hold"}
-
-
-def bounding(streams: Mapping[str, Stream[Any]]) -> dict[str, Stream[Any]]:
-    """Those that say where an episode begins and ends: what runs and is not held, else what runs, else none."""
-    running = {name: stream for name, stream in streams.items() if runs(np.asarray(stream.times))}
-    return {name: stream for name, stream in running.items() if not is_held(stream)} or running
-
-
-def timeline_of(streams: Mapping[str, Stream[Any]], rate: float) -> Timeline:
-    bounds = bounding(streams)
-    if bounds:
-        return Timeline.over(bounds, rate=rate)
-    ends = [extent(f'stream "{name}": ', stream)[:2] for name, stream in streams.items()]
-    start, end = min(int(first) for first, _ in ends), max(int(last) for _, last in ends)
-    return Timeline(start, rate=rate, count=steps(np.asarray([end - start], np.int64), rate))
-
-
 def held_on(stream: Stream[Any], aligned: Aligned[Any], times: Array) -> Aligned[Any]:
     """What is written on change, or once, is still so behind its last sample, for as long as max_gap allows."""
     if runs(np.asarray(stream.times)) or not (is_held(stream) or len(stream.times) == 1):
@@ -87,15 +66,15 @@ def held_on(stream: Stream[Any], aligned: Aligned[Any], times: Array) -> Aligned
     return aligned._replace(valid=np.asarray(aligned.valid) | ((since > 0) & (since <= long)))
 
 
-def warn_of_cuts(episode: str, streams: Mapping[str, Stream[Any]], line: Timeline, notes: list[str]) -> None:
+def warn_of_cuts(episode: str, reaches: Mapping[str, Reach], line: Timeline, notes: list[str]) -> None:
     """A sensor that died cuts the timeline of all."""
-    times = {name: np.asarray(stream.times) for name, stream in bounding(streams).items()}
-    if not times:
+    bounds = bounding(reaches)
+    if not bounds:
         return
-    whole = max(int(t[-1]) for t in times.values()) - min(int(t[0]) for t in times.values())
+    whole = max(reach.last for reach in bounds.values()) - min(reach.first for reach in bounds.values())
     if (len(line) - 1) * 1e9 / line.rate > KEPT * whole:
         return
-    late, early = max(times, key=lambda name: times[name][0]), min(times, key=lambda name: times[name][-1])
+    late, early = max(bounds, key=lambda name: bounds[name].first), min(bounds, key=lambda name: bounds[name].last)
     share = 100 * (len(line) - 1) * 1e9 / line.rate / whole
     cut = f'"{late}" begins last and "{early}" ends first' if late != early else f'"{late}" is the shortest'
     note(notes, f"of episode {episode}, {share:.0f} % are exported: {cut}; --streams leaves one out")
@@ -132,17 +111,29 @@ def take(
         if not streams or not all(len(stream.times) for stream in streams.values()):
             note(notes, f"episode {episode.name} is left out: a stream has no samples")
             continue
-        timeline = timeline_of(streams, rate)
-        if not len(timeline):
+        found = {name: reach_of(stream, name) for name, stream in streams.items()}
+        reaches = {name: reach for name, reach in found.items() if reach is not None}
+        span = span_of(reaches)
+        count = steps_of(span, rate)
+        if span is None or not count:
             note(notes, f"episode {episode.name} is left out: its streams share no time")
             continue
-        warn_of_cuts(episode.name, streams, timeline, notes)
+        sizes = (row_bytes(stream.info) for stream in streams.values())
+        refuse_too_large("export", episode.name, span, rate, count, result_bytes(count, sizes), reaches)
+        timeline = Timeline(span.start, rate=rate, count=count)
+        warn_of_cuts(episode.name, reaches, timeline, notes)
         aligned: dict[str, Aligned[Any]] = {}
         items = [(n, s if max_gap is None else s.replace(max_gap=max_gap)) for n, s in streams.items()]
-        for first in range(0, len(items), 64):  # what one call takes
-            aligned |= align(dict(items[first : first + 64]), timeline)
+        asked = [(n, hold_always(s) if is_static(streams[n].info) else s) for n, s in items]
+        for first in range(0, len(asked), 64):  # what one call takes
+            aligned |= align(dict(asked[first : first + 64]), timeline)
         times = np.asarray(timeline.times)
-        aligned = {name: held_on(stream, aligned[name], times) for name, stream in items}
+        aligned = {
+            name: valid_always(aligned[name])
+            if is_static(streams[name].info)
+            else held_on(stream, aligned[name], times)
+            for name, stream in items
+        }
         valid = {name: tally.watch(name, one, streams[name].channels) for name, one in aligned.items()}
         yield Taken(number, episode.name, episode.task or "", times, aligned, valid, streams)
     tally.tell(notes)
@@ -208,7 +199,7 @@ def export(
 
     source    a cache, a recording, the path of one of them, or some of its episodes: cache.episodes[4:].
     path      a new directory.
-    rate      hertz, of the timeline: in each episode, the time that its streams share.
+    rate      hertz, of the timeline: each episode's default timeline, as in Cache.align.
     streams   only these; default: those that are in every episode.
     format    "lerobot" (v3.0), "safetensors" or "mcap".
     max_gap   inside a longer gap no value is valid: for all streams, instead of what each of them says.

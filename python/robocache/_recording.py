@@ -242,14 +242,24 @@ def join(batches: Sequence[Batch], source: Source) -> RecordedStream:
     named = None
     if samples is None and info.channels and len(info.channels) == int(np.prod(info.shape, dtype=np.int64)):
         named = info.channels
-    method = "hold" if info.ragged else info.method
     stream = RecordedStream(
-        values, times, arrivals=arrivals, method=method, channels=named, max_gap=max_gap_of(info), name=info.name
+        values,
+        times,
+        arrivals=arrivals,
+        method=method_of(info, len(times)),
+        channels=named,
+        max_gap=max_gap_of(info),
+        name=info.name,
     )
     stream.info = info
     stream.backward = backward
     stream.samples = samples
     return stream
+
+
+def method_of(info: StreamInfo, samples: int) -> Method | None:
+    """How the stream is aligned: pictures, clouds and constants are held."""
+    return "hold" if info.ragged or (is_static(info) and samples > 1) else info.method
 
 
 def max_gap_of(info: StreamInfo) -> int | None:
