@@ -8,7 +8,7 @@ read. Else the headers of all messages are surveyed once, and every access path 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,12 +122,9 @@ class ClockedSource(Source):
         cut, _ = clock.log_range(number, None, None)
         names = list(self.source.contents(0)) if streams is None else list(streams)
         wanted = [name for name in names if self._is_static(name)]
-        last = {batch.stream: batch for batch in self.source.batches(wanted, 0, None, cut)} if wanted else {}
-        for batch in last.values():
-            at = clock.at(number, np.asarray([cut], np.int64))
-            rows = batch.values[-1:] if batch.lengths is None else batch.values[len(batch.values) - batch.lengths[-1] :]
-            lengths = None if batch.lengths is None else batch.lengths[-1:]
-            yield self._tagged(Batch(number, batch.stream, rows, at, at, lengths, batch.info))
+        at = int(clock.at(number, np.asarray([cut], np.int64))[0])
+        before = self.source.batches(wanted, 0, None, cut) if wanted else ()
+        yield from map(self._tagged, last_samples(before, number, at))
 
     def _carried(self, clock: _core.RecordingClock, number: int, batch: Batch) -> Batch:
         told = batch.info.metadata.get("time", "")
@@ -170,6 +167,16 @@ class ClockedSource(Source):
     def promised(self) -> Mapping[str, StreamInfo]:
         found = self.source.promised()
         return {name: as_static(info) if self._is_static(name) else info for name, info in found.items()}
+
+
+def last_samples(batches: Iterable[Batch], episode: int, at: int) -> Iterator[Batch]:
+    """The last sample of each stream, as a batch of this episode, at this time."""
+    last = {batch.stream: batch for batch in batches if len(batch.times)}
+    stamp = np.asarray([at], np.int64)
+    for batch in last.values():
+        rows = batch.values[-1:] if batch.lengths is None else batch.values[len(batch.values) - batch.lengths[-1] :]
+        lengths = None if batch.lengths is None else batch.lengths[-1:]
+        yield Batch(episode, batch.stream, rows, stamp, stamp, lengths, batch.info)
 
 
 def as_static(info: StreamInfo) -> StreamInfo:

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robocache._align import Aligned, Stream
-from robocache._extent import extent, on_host, steps
+from robocache import _core
+from robocache._align import Aligned, Stream, Timeline
+from robocache._extent import nanoseconds, on_host, steps
 from robocache._recording import Array, figures, is_static
 from robocache._sync import is_regular
 
@@ -60,12 +61,13 @@ def is_held(stream: Any) -> bool:
 
 def reach_of(stream: Stream[Any], name: str = "") -> Reach | None:
     """None: it has no samples."""
-    first, last, filled = extent(f'stream "{name}": ', stream)
-    if not filled:
+    times = np.asarray(stream.times)
+    if not len(times):
         return None
+    ends = nanoseconds(f'stream "{name}": ', times[[0, -1]]) - _core.nanoseconds("latency", stream.latency)
     info = getattr(stream, "info", None)
     static = info is not None and is_static(info)
-    return Reach(int(first), int(last), not static and runs(np.asarray(stream.times)), is_held(stream), static)
+    return Reach(int(ends[0]), int(ends[1]), not static and runs(times), is_held(stream), static)
 
 
 def bounding(reaches: Mapping[str, Reach]) -> dict[str, Reach]:
@@ -88,6 +90,13 @@ def span_of(reaches: Mapping[str, Reach]) -> Span | None:
 def steps_of(span: Span | None, rate: float) -> int:
     """How many steps of a timeline at this rate lie in the span."""
     return 0 if span is None else steps(np.asarray([span.end - span.start], np.int64), rate)
+
+
+def default_timeline(streams: Mapping[str, Stream[Any]], rate: float) -> Timeline:
+    """Of streams that were recorded together; empty where they share no time."""
+    found = {name: reach_of(stream, name) for name, stream in streams.items()}
+    span = span_of({name: reach for name, reach in found.items() if reach is not None})
+    return Timeline(0 if span is None else span.start, rate=rate, count=steps_of(span, rate))
 
 
 def refuse_too_large(

@@ -3,8 +3,9 @@
 Each episode is aligned on its default timeline (_default_timeline.py). A stream that is written on change is held to
 the end, and a static one is always valid. Values are aligned as the streams say. Where a value is not real (outside a
 stream's samples, or inside a gap over its max_gap) it is the nearest one, and a feature tells: `valid.<name>` in a
-LeRobot data set, whose policies take every feature that begins with "observation" or "action" as their own; `<name>.valid` in safetensors. MCAP has no message there. Rows that
-are not finite are as they were, and not valid; of MCAP's JSON, null.
+LeRobot data set, whose policies take every feature that begins with "observation" or "action" as their own;
+`<name>.valid` in safetensors. MCAP has no message there. Rows that are not finite are as they were, and not valid; of
+MCAP's JSON, null.
 """
 
 from __future__ import annotations

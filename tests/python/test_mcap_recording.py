@@ -133,7 +133,7 @@ def test_the_index_is_all_that_is_read(tmp_path):
     content = (tmp_path / "a.mcap").read_bytes()
     report = rc.sync_report(rc.open(Counted(content)), full=False)
     assert report.streams["/a"].samples == 2000
-    assert Counted.count < len(content) / 20
+    assert Counted.count < len(content) / 10  # the index, and the glance that tells the clock
 
 
 def test_a_cache_is_a_recording_too(tmp_path):
