@@ -243,13 +243,20 @@ def words(clock: Mapping[str, Any] | None) -> list[str]:
     return said
 
 
+def clock_name(clock: Mapping[str, Any]) -> str:
+    if clock["kind"] == "log time":
+        return "log time"
+    if clock["kind"] == "with log time":
+        return "wall time"
+    return "wall time of another clock" if clock["is_wall"] else "simulated time"
+
+
 def named(clock: Mapping[str, Any]) -> str:
     on = counted(clock["agreeing"], "stamped stream")
     if clock["kind"] == "log time":
         return "its clock is log time: no stream is stamped"
     if clock["kind"] == "with log time":
         return f"its clock is wall time: the stamps of {on} run with log time, and nothing was carried over"
-    name = "wall time of another clock" if clock["is_wall"] else "simulated time"
     rate = f"real-time factor {figures(clock['rate'])}"
     if clock["fastest"] - clock["slowest"] > 0.02 * max(clock["rate"], 1e-9):
         rate += f" ({figures(clock['slowest'])} to {figures(clock['fastest'])})"
@@ -257,7 +264,7 @@ def named(clock: Mapping[str, Any]) -> str:
     what = f"the log times of {counted(unstamped, 'stream')} without stamps and all arrivals"
     by = "/clock" if clock["by"] == "/clock" else "the stamps of the fastest messages"
     start = f"{seconds(clock['offset_s'])} from log time at the start"
-    return f"its clock is {name} ({on}; {rate}; {start}); {what} were carried over by {by}"
+    return f"its clock is {clock_name(clock)} ({on}; {rate}; {start}); {what} were carried over by {by}"
 
 
 def seconds(offset: float) -> str:

@@ -450,11 +450,11 @@ def split(recording: Recording, by: str, gap: float = 5.0, topic: str | None = N
     last = recording.episodes[0].end + 1
     times = np.concatenate([np.zeros(0, np.int64), *(batch.arrivals for batch in marks)])
     numbers = all(b.lengths is None and b.values.ndim == 2 and b.values.shape[1] > 0 for b in marks)
-    starts = np.arange(len(times))
-    taken = np.ones(len(times), bool)
+    begins: Array = np.arange(len(times))
+    taken: Array = np.ones(len(times), bool)
     if numbers:
-        starts, taken = episodes_by_id(np.concatenate([np.zeros(0), *(b.values[:, 0] for b in marks)]))
-    edges = [*times[starts].tolist(), last]
+        begins, taken = episodes_by_id(np.concatenate([np.zeros(0), *(b.values[:, 0] for b in marks)]))
+    edges = [*times[begins].tolist(), last]
     cuts = [(edges[k], edges[k + 1]) for k in np.flatnonzero(taken) if edges[k + 1] > edges[k]]
     if not cuts:
         raise ValueError(f"{recording.path}: {topic} marks no episode: it is never other than 0")

@@ -38,6 +38,7 @@ REGULAR_FEW = 0.9  # and of fewer than 20 steps, which may agree by chance
 DRIFT_BINS = 64
 DRIFT_SPAN = 2.0  # seconds: a shorter recording tells no drift
 ODD_DELAY = 100.0  # milliseconds from stamp to arrival beyond those of other streams
+AHEAD = 1.0  # milliseconds that stamps may lie ahead of their arrival
 DRIFT_PPM = 100.0  # more than crystals differ by
 STILL = ("CameraInfo",)  # types whose channels need not change
 COMMANDED = ("cmd", "command", "setpoint", "set_point", "target", "goal", "desired", "reference", "limit", "param")
@@ -276,9 +277,11 @@ def sync_report(
         found.static = is_static(watches[name].info) or (quick is not None and topic_of(name, constants) is not None)
     delays = [stream.offset_ms for stream in streams.values() if stream.offset_ms is not None]
     usual = float(np.median(delays)) if len(delays) > 2 else None
+    carried = recording.clock is not None and recording.clock["kind"] == "carried"
+    ahead = ODD_DELAY if carried else AHEAD  # what carries arrivals over has delays of its own
     for name, watch in watches.items():
         doubt = "stamp_doubt" in watch.info.metadata
-        judge(streams[name], duration, 0 if watch.low is None else len(watch.low), usual, doubt)
+        judge(streams[name], duration, 0 if watch.low is None else len(watch.low), usual, doubt, ahead)
     report = SyncReport(
         recording.path,
         recording.format,
@@ -417,9 +420,17 @@ def drift(stamps: Stamps, delay: Stamps) -> float | None:
 # ---- In words
 
 
-def judge(stream: StreamReport, span: float, channels: int, usual: float | None, doubt: bool) -> None:
-    """Sets level and verdict. usual: milliseconds from stamp to arrival; doubt: whether the stamps are of one unit."""
-    bad, fair, told = [], [], []
+def judge(
+    stream: StreamReport, span: float, channels: int, usual: float | None, doubt: bool, ahead: float = AHEAD
+) -> None:
+    """Sets level and verdict.
+
+    usual: milliseconds from stamp to arrival; doubt: whether the stamps are of one unit; ahead: milliseconds that a stamp
+    may lie ahead of its arrival.
+    """
+    bad: list[str] = []
+    fair: list[str] = []
+    told: list[str] = []
     if stream.static:
         stream.level, stream.verdict = "good", "static: held from the start on"
         return
@@ -448,7 +459,7 @@ def judge(stream: StreamReport, span: float, channels: int, usual: float | None,
     if stream.source == "mixed":
         fair.append("some samples have no stamp, and their log time serves")
     if stream.offset_ms is not None:
-        if stream.offset_ms < -1:
+        if stream.offset_ms < -ahead:
             bad.append(f"stamps lie {figures(-stream.offset_ms)} ms ahead of their arrival: the clocks disagree")
         elif stream.offset_ms > 1000:
             bad.append(f"stamps lie {figures(stream.offset_ms / 1e3)} s behind their arrival: the clocks disagree")
