@@ -90,8 +90,7 @@ struct StreamClock {
   };
   Source source = Source::log;
   std::int64_t messages = 0, stamped = 0;
-  std::vector<Line> lines{};         // of Source::own
-  std::vector<std::int64_t> laps{};  // log times at which its stamps begin, or have gone back by over 1 s
+  std::vector<Line> lines{};  // of Source::own
 };
 
 class RecordingClock {

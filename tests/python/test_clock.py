@@ -412,7 +412,7 @@ def test_align_and_export_have_one_timeline(tmp_path):
     wall = paced(1.0)
     true = lambda t: t + WALL * 1e-9  # noqa: E731
     messages = sampled("/imu", 100, LENGTH, wall, stamp=true) + sampled("/odom", 50, 20, wall, stamp=true, start=4.0)
-    path = write_mcap(tmp_path / "a.mcap", messages + [once("/mode", "plain", 29.0, 0, 1.0)])
+    path = write_mcap(tmp_path / "a.mcap", [*messages, once("/mode", "plain", 29.0, 0, 1.0)])
     cache = built(tmp_path, path)
     aligned = cache.align(rate=50)
     for format in ("safetensors", "lerobot"):
@@ -461,7 +461,7 @@ def test_info_names_the_clock_once(tmp_path):
         assert "its clock is simulated time" in text
         assert "carried over by /clock" in text
         assert "one sample only" not in text
-        assert "drift" not in text.replace("drift +", "") or "+0 ppm" in text
+        assert "its clock drifts" not in text
     report = rc.sync_report(rc.open(path))
     assert report.level == "good"
     assert report.streams["/tf_static/b"].static
@@ -480,7 +480,7 @@ def test_info_on_a_folder_of_bags(tmp_path):
     assert shown.output.count("simulated time") == 2
     found = json.loads(CliRunner().invoke(application, ["info", str(folder), "--json"]).output)
     assert [each["sync"]["level"] for each in found["recordings"]] == ["good", "good"]
-    (folder / "c.mcap").write_bytes(b"\x89MCAP0\r\n")
+    (folder / "c.mcap").write_bytes(b"no recording")
     shown = CliRunner().invoke(application, ["info", str(folder)])
     assert shown.exit_code == 1
     assert shown.output.count("simulated time") == 2
@@ -500,8 +500,7 @@ def test_a_cache_has_a_sync_report(tmp_path):
 
 def test_the_headers_that_do_not_come_first(tmp_path):
     """A stamp behind a string is found, too, and messages that break off are left out."""
-    name, text = "demo/msg/Late", "string word\nstd_msgs/Header header\nfloat64 value" + TYPES["stamped"][1][44 - 2 :]
-    text = "string word\n" + TYPES["stamped"][1]
+    name, text = "demo/msg/Late", "string word\n" + TYPES["stamped"][1]
     path = tmp_path / "late.mcap"
     messages = sampled("/a", 50, LENGTH, paced(0.5))
     with mcap.Writer(path) as writer:

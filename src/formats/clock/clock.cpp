@@ -378,16 +378,14 @@ void RecordingClock::carry(std::size_t number, std::string_view name, Times time
   const Episode& episode = episodes[number];
   const StreamClock* const found = stream(name);
   const auto source = found == nullptr || times_are == Times::log ? StreamClock::Source::log : found->source;
-  std::int64_t lap = episode.start;  // what arrives between the reset and its first stamp after it is of before
-  if (number > 0 && source == StreamClock::Source::recording) {
-    const auto next = std::ranges::lower_bound(found->laps, episode.start);
-    if (next != found->laps.end() && *next < episode.end) lap = *next;
-  }
+  // What was under way while the simulation was reset has stamps from before it, far ahead of its arrival.
+  const std::int64_t settled = number == 0 ? -limit : episode.start + stray_within;
   for (std::size_t k = 0; k < times.size(); ++k) {
     const bool is_log = times_are == Times::mixed && times[k] == arrivals[k];
     const std::int64_t log = scaled(arrivals[k], log_unit);
     arrivals[k] = episode.map.at(log);
-    if (source == StreamClock::Source::log || is_log || log < lap) {
+    const bool is_stray = log < settled && times[k] > arrivals[k] + step_back;
+    if (source == StreamClock::Source::log || is_log || is_stray) {
       times[k] = arrivals[k];
     } else if (source == StreamClock::Source::own) {
       times[k] = episode.map.at(log_time_by(*found, times[k], log));
@@ -461,7 +459,6 @@ RecordingClock find_clock(const ClockSurvey& given, std::span<const std::string>
     StreamClock& stream = clock.streams[name];
     stream.messages = seen.messages;
     stream.stamped = seen.stamped;
-    stream.laps = seen.laps;
     stream.source = source_of(seen, is_member, is_among(name, static_streams), clock, usual);
     if (stream.source == StreamClock::Source::own) stream.lines = lines_of(seen);
   }

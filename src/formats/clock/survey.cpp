@@ -68,7 +68,15 @@ void clock::Bin::add(Pair pair) {
 
 bool clock::Seen::add(Pair pair, std::int64_t width) {
   const std::int64_t delay = pair.log - pair.stamp;
-  if (stamped == 0 || pair.stamp < last_stamp - step_back) laps.push_back(pair.log);
+  if (laps.size() > 1 && pair.log - laps.back() < stray_within && pair.stamp > last_stamp + step_back &&
+      pair.stamp > stamp_before - stray_reach && pair.stamp < stamp_before + step_back) {
+    ++stamped;
+    return false;  // from before the reset
+  }
+  if (stamped == 0 || pair.stamp < last_stamp - step_back) {
+    laps.push_back(pair.log);
+    stamp_before = last_stamp;
+  }
   least_delay = stamped == 0 ? delay : std::min(least_delay, delay);
   greatest_delay = stamped == 0 ? delay : std::max(greatest_delay, delay);
   last_stamp = pair.stamp;

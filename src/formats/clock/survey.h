@@ -17,6 +17,10 @@ inline constexpr std::int64_t step_back = second;  // a larger step back begins 
 inline constexpr double rate_tolerance = 1e-3;     // 1,000 ppm
 inline constexpr double least_apart = 1e8;         // nanoseconds over a recording, below which a rate means nothing
 
+// What was under way while a simulation was reset comes so soon after it, with stamps from so long before it.
+inline constexpr std::int64_t stray_within = 5 * second;
+inline constexpr std::int64_t stray_reach = 10 * second;
+
 struct Pair {
   std::int64_t log = 0, stamp = 0;
 };
@@ -38,6 +42,7 @@ struct Bin {
 struct Seen {
   std::int64_t messages = 0, stamped = 0;
   std::int64_t first_log = 0, last_stamp = 0;
+  std::int64_t stamp_before = 0;  // the last one before the lap
   std::int64_t least_delay = 0, greatest_delay = 0;
   std::vector<std::int64_t> laps{};  // log time of the first message of each
   std::vector<Bin> bins{};
