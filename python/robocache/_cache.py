@@ -36,6 +36,7 @@ from robocache._recording import (
     Batch,
     NoStream,
     Packed,
+    ReadAgain,
     RecordedStream,
     Recording,
     StreamInfo,
@@ -112,6 +113,13 @@ class CacheWriter:
         if not hasattr(episode, "batches"):
             kind = type(episode).__name__
             raise TypeError(f"CacheWriter.add: expected a dict of rc.Stream or a recording, not {kind}")
+        # Read as if its clock ran with log time, which needs no look ahead; where that is untrue, once more.
+        presumed = episode.presumed() if streams is None and isinstance(episode, Recording) else None
+        if presumed is not None:
+            try:
+                return self._add_recording(presumed, name, task, streams, options, latency or {}, progress)
+            except ReadAgain:
+                getattr(progress, "restart", lambda: None)()
         return self._add_recording(episode, name, task, streams, options, latency or {}, progress)
 
     def knows(self, recording: Recording | Path | Any, options: str = "") -> bool:

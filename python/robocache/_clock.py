@@ -20,6 +20,7 @@ from robocache._recording import (
     Batch,
     Content,
     Part,
+    ReadAgain,
     Source,
     StreamInfo,
     clipped,
@@ -28,6 +29,8 @@ from robocache._recording import (
     topic_of,
 )
 
+NEAR = 60e9  # nanoseconds: stamps that are closer to log time may be on its clock
+MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # a stream for each child has stamps of its own
 FEW = 8  # samples: a latched topic that has fewer is static,
 SLOW = 1.0  # hertz: and one that has more, where they come no faster
 AT_ONCE = 1e9  # nanoseconds: a single sample that arrives so soon after the start
@@ -64,6 +67,11 @@ class ClockedSource(Source):
                     self.notes += [note for note in words(self.describe_clock()) if note not in self.notes]
             return self._decision
 
+    def settle(self, decision: Decision) -> None:
+        """What a pass has found."""
+        with self._lock:
+            self._decision = self._decision or decision
+
     def describe_clock(self) -> dict[str, Any] | None:
         decision = self._decision or self.decide()
         found: dict[str, Any] = decision.clock.describe()
@@ -72,8 +80,15 @@ class ClockedSource(Source):
             found["streams"] = {}
         return found | {"static": sorted(decision.static)}
 
+    def presumed(self) -> Source | None:
+        known = self._decision is not None or self.as_stamped or self.not_static
+        return None if known or not self.source.stretches() else PresumedSource(self)
+
     def constants(self) -> frozenset[str]:
         return self.decide().static
+
+    def extents(self) -> Sequence[Part]:
+        return self.source.parts() if self._decision is None else self.parts()
 
     def parts(self) -> Sequence[Part]:
         clock, carries, _ = self.decide()
@@ -167,6 +182,85 @@ class ClockedSource(Source):
     def promised(self) -> Mapping[str, StreamInfo]:
         found = self.source.promised()
         return {name: as_static(info) if self._is_static(name) else info for name, info in found.items()}
+
+
+class PresumedSource(Source):
+    """A recording in one pass, as if its clock ran with log time. What a glance would look at is watched on the way."""
+
+    def __init__(self, clocked: ClockedSource) -> None:
+        source = clocked.source
+        self.clocked, self.source = clocked, source
+        self.format, self.path, self.time = source.format, source.path, source.time
+        self.files, self.notes, self.given, self.lacking = source.files, source.notes, source.given, source.lacking
+
+    def parts(self) -> Sequence[Part]:
+        return self.source.parts()
+
+    def contents(self, episode: int) -> Mapping[str, Content]:
+        return self.source.contents(0)
+
+    def listed(self, episode: int) -> Mapping[str, Content]:
+        return self.source.listed(0)
+
+    def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
+        return self.source.samples(info, values)
+
+    def batches(
+        self,
+        streams: Collection[str] | None = None,
+        episode: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> Iterator[Batch]:
+        glance = _core.ClockSurvey()
+        stretches = self.source.stretches() or []
+        listed = self.source.listed(0)
+        first: dict[str, int] = {}
+        watched: dict[str, str] = {}  # the stream of a topic that is surveyed: its others have the same stamps
+        static = static_topics(self.source, {})
+        singles = {topic for topic, content in listed.items() if content.samples == 1} - static
+        for batch in self.source.batches():
+            topic = topic_of(batch.stream, listed) or batch.stream
+            name = batch.stream if batch.info.type in MANY else topic
+            is_first = batch.stream not in first and len(batch.arrivals) > 0
+            if is_first:
+                first[batch.stream] = int(batch.arrivals[0])
+                if topic in singles:
+                    static = static_topics(self.source, first)
+            if watched.setdefault(name, batch.stream) == batch.stream:
+                watch(glance, name, batch, stretches, is_first, topic in static)
+            yield batch if topic not in static else as_constant(batch)
+        names = sorted(static)
+        if not glance.runs_with_log_time(names):
+            raise ReadAgain
+        self.clocked.settle(Decision(_core.find_clock(glance, names), False, static))
+
+
+def watch(
+    glance: Any, name: str, batch: Batch, stretches: Sequence[tuple[int, int]], is_first: bool, is_static: bool
+) -> None:
+    """Surveys the samples that a glance would look at: those in the stretches, and the first of each stream."""
+    at = batch.arrivals
+    if not len(at):
+        return
+    seen = np.zeros(len(at), bool)
+    seen[0] = is_first
+    for start, end in stretches:
+        if at[0] < end and start <= at[-1]:
+            seen |= (at >= start) & (at < end)
+    if not seen.any():
+        return
+    logs, stamps = at[seen], batch.times[seen]
+    told = batch.info.metadata.get("time", "")
+    if told != "stamp":
+        stamps = np.where((stamps == logs) | (told == "log"), 0, stamps)
+    if not is_static and np.abs(logs - stamps)[stamps != 0].max(initial=0) >= NEAR:
+        raise ReadAgain
+    glance.add(name, np.ascontiguousarray(logs), np.ascontiguousarray(stamps))
+
+
+def as_constant(batch: Batch) -> Batch:
+    return batch._replace(info=as_static(batch.info), times=batch.arrivals)
 
 
 def last_samples(batches: Iterable[Batch], episode: int, at: int) -> Iterator[Batch]:

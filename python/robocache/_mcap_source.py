@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from robocache import _core
 from robocache._bytes import source_of
 from robocache._core import FileError
-from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped, counted
+from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped, counted, glanced
 
 MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # only all messages of a topic tell its streams
 MOST_FIRST = 1024  # messages that are looked at for one that tells: the first may be empty
@@ -171,6 +171,9 @@ class McapSource(Source):
 
     def survey(self, to: Any, at_a_glance: bool) -> None:
         self.engine.survey(to, at_a_glance)
+
+    def stretches(self) -> list[tuple[int, int]] | None:
+        return glanced(self.start, self.end) if self._reader().is_indexed else None
 
     def latched(self) -> frozenset[str]:
         return self._latched

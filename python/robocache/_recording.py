@@ -68,6 +68,19 @@ class Part(NamedTuple):
     end: int | None
 
 
+class ReadAgain(Exception):
+    """What was read is not as presumed: drop it, and read the recording itself."""
+
+
+def glanced(start: int | None, end: int | None) -> list[tuple[int, int]] | None:
+    """The beginning, the middle and the end of a file, by log time: [start, end) each. As the engine's own glance."""
+    if start is None or end is None:
+        return None
+    length = min(max((end - start) // 128, 20_000_000), 1_000_000_000)
+    middle = start + (end - start) // 2
+    return [(start, start + length), (middle, middle + length), (max(end - length, 0), end + 1)]
+
+
 class Source(ABC):
     """A format's reader. Nothing is decoded before `batches` is asked for its next one."""
 
@@ -116,6 +129,21 @@ class Source(ABC):
     def survey(self, to: Any, at_a_glance: bool) -> None:
         """Adds the stamps of all messages, or of a few, to a _core.ClockSurvey. For formats that have log times."""
         raise NotImplementedError
+
+    def stretches(self) -> list[tuple[int, int]] | None:
+        """Log times [start, end) that a glance looks at, beside the first message of each topic; None: not known."""
+        return None
+
+    def presumed(self) -> Source | None:
+        """The same, read as if its clock ran with log time: it raises ReadAgain where that turns out to be untrue.
+
+        For a pass over all of it, which then needs no glance first. None: it is known, or cannot be presumed.
+        """
+        return None
+
+    def extents(self) -> Sequence[Part]:
+        """The episodes as far as they are known without reading anything for it: for progress."""
+        return self.parts()
 
     def latched(self) -> frozenset[str]:
         """Topics whose publishers are transient-local: who comes later gets the last message again."""
@@ -490,6 +518,11 @@ class Recording:
                 if name not in known:
                     raise NoStream(missing(f"{self.path}: there is no stream", name, known))
         return self._source.batches(streams, episode)
+
+    def presumed(self) -> Recording | None:
+        """See Source.presumed."""
+        source = self._source.presumed()
+        return None if source is None else Recording(source)
 
     @property
     def clock(self) -> dict[str, Any] | None:

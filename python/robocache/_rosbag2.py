@@ -25,12 +25,22 @@ from numpy.typing import NDArray
 from robocache import _core
 from robocache._core import FileError
 from robocache._mcap_source import MANY, McapSource, batch_of, left_out, promised_by, streams_of
-from robocache._recording import BATCH_BYTES, Batch, Content, Part, Source, StreamInfo, clipped, sniff, widened
+from robocache._recording import (
+    BATCH_BYTES,
+    Batch,
+    Content,
+    Part,
+    Source,
+    StreamInfo,
+    clipped,
+    glanced,
+    sniff,
+    widened,
+)
 
 METADATA_LIMIT = 64 << 20  # bytes of metadata.yaml
 MOST_UNPACKED = 200  # times its size: what a compressed file may grow to on disk
 ROWS = 256  # messages read at a time
-SHORTEST, LONGEST = 20_000_000, 1_000_000_000  # nanoseconds: a stretch that a glance looks at
 
 
 def open_rosbag2(place: Path, time: str, msg_path: Sequence[Path]) -> Source:
@@ -199,6 +209,12 @@ class BagSource(Source):
     def survey(self, to: Any, at_a_glance: bool) -> None:
         for bag in self.bags:
             bag.survey(to, at_a_glance)
+
+    def stretches(self) -> list[tuple[int, int]] | None:
+        found = [bag.stretches() for bag in self.bags]
+        if any(each is None for each in found):
+            return None
+        return [stretch for each in found for stretch in each or ()]
 
     def latched(self) -> frozenset[str]:
         every = {topic for bag in self.bags for topic in bag.listed(0)}
@@ -444,19 +460,19 @@ class SqliteBag(Source):
         for topic, *message in self.glance(decoders) if at_a_glance else self.messages(list(decoders), None, None):
             decoders[topic].survey([tuple(message)], to)
 
+    def stretches(self) -> list[tuple[int, int]] | None:
+        return glanced(*self.parts()[0][2:])
+
     def glance(self, topics: Collection[str]) -> Iterator[tuple[str, bytes, int, int]]:
         """Messages of three short stretches, and the first one of each topic that is in none of them."""
-        part = self.parts()[0]
-        if part.start is None or part.end is None:
-            return
-        length = min(max((part.end - part.start) // 128, SHORTEST), LONGEST)
-        middle = part.start + (part.end - part.start) // 2
         wanted = list(topics)
         seen: set[str] = set()
-        for start in sorted({part.start, middle, max(part.end - length, part.start)}):
-            for message in self.messages(wanted, start, min(start + length, part.end) + 1):
+        past = -(2**63)
+        for start, end in sorted(self.stretches() or ()):
+            for message in self.messages(wanted, max(start, past), end):
                 seen.add(message[0])
                 yield message
+            past = max(past, end)
         if any(topic not in seen and self.count(topic) for topic in wanted):
             names = {number: topic for topic in wanted for number in self.rows[topic][0] if topic not in seen}
             for number, at, data in self._ask("SELECT topic_id, min(timestamp), data FROM messages GROUP BY topic_id"):

@@ -425,8 +425,8 @@ def judge(
 ) -> None:
     """Sets level and verdict.
 
-    usual: milliseconds from stamp to arrival; doubt: whether the stamps are of one unit; ahead: milliseconds that a stamp
-    may lie ahead of its arrival.
+    usual: milliseconds from stamp to arrival; doubt: whether the stamps are of one unit; ahead: milliseconds that a
+    stamp may lie ahead of its arrival.
     """
     bad: list[str] = []
     fair: list[str] = []
