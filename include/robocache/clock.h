@@ -12,15 +12,15 @@
 //
 // Where the recording's clock runs with log time (within 60 s; its rate within 1,000 ppm, or less than 100 ms apart over
 // the whole recording) nothing is carried over. Else a map carries log times over: by /clock where it was recorded and
-// belongs to that clock, else by nodes, one for each quarter of a second of log time: the pair of the stamped streams with the largest
-// stamp - r * log time (r: the slope over +-5 s). Nodes never decrease, the map is linear between them and goes on with the
-// slope of the nearest 2 s outside. A stamped stream on another clock is carried over by an offset and a drift of its own,
-// fitted to its fastest messages.
+// belongs to that clock, else by nodes, one for each quarter of a second of log time: the pair of the stamped streams with
+// the largest stamp - r * log time (r: the slope over +-5 s, then over +-1 s of the nodes so found). Nodes never decrease.
+// The map is linear between them, and goes on with the slope of the nearest 2 s outside. A stamped stream on another clock
+// is carried over by an offset and a drift of its own, fitted to its fastest messages.
 //
 // Where /clock, or else most streams of the clock, go back by over 1 s, the simulation was reset: a new episode begins at
 // that log time, with a map of its own.
 //
-// Memory: about 100 bytes for each stream and second, at most 2^20 of them; longer recordings have wider seconds.
+// Memory: about 100 bytes for each stream and quarter of a second, at most 2^20 of them; then they become twice as wide.
 #pragma once
 
 #include <cstdint>
@@ -113,8 +113,8 @@ class RecordingClock {
   std::vector<Episode> episodes{};  // one, or one more for each reset
 
   bool carries() const;  // whether carry() changes anything
-  // Samples of an episode, in place. is_stamped: what the times are; a time that equals its arrival is a log time where
-  // `mixed`. The stream is found by its name, or that of the topic that it is of.
+  // Samples of an episode, in place. kind: what the times are; where they are mixed, a time that equals its arrival is a
+  // log time. The stream is found by its name, or by that of its topic.
   enum class Times : std::uint8_t { log, stamp, mixed };
   void carry(std::size_t episode, std::string_view stream, Times kind, std::span<std::int64_t> times,
              std::span<std::int64_t> arrivals) const;

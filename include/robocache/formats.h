@@ -162,6 +162,12 @@ class McapBatches {
   std::unique_ptr<State> state_;
 };
 
+// The streams that topics turn out to have.
+struct Discovery {
+  std::map<std::string, std::vector<std::string>> streams{};  // by topic, in the order of first appearance
+  std::vector<Problem> problems{};
+};
+
 // An MCAP file as streams. For one thread.
 class McapRecording {
  public:
@@ -179,6 +185,9 @@ class McapRecording {
   // Adds the stamps of all messages, or at a glance: of those in three short stretches and of the first message of each
   // topic, by the index; all where the file has none. Broken messages are left out.
   void survey(ClockSurvey& to, bool at_a_glance = false);
+  // Which streams the topics have, by the first messages of each: one pass, which ends when all have told. A topic of which
+  // 1024 messages in order tell nothing has none. (JSON: the first number may come in any message.)
+  Discovery discover(const std::vector<std::string>& topics);
 
  private:
   friend class McapBatches;

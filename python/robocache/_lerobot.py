@@ -31,6 +31,8 @@ BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index")
 LARGEST_SAMPLE = 1 << 31  # values
 NESTED = ("list", "fixed_size_list", "large_list", "extension")
 METADATA_LIMIT = 256 << 20  # bytes of a JSON file
+METADATA_ROWS, DATA_ROWS = 4, 64  # of a Parquet file, for each of its bytes
+MOST_EXPANDED = 1032  # times its size: what a Parquet file may unpack to
 FIELD = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
 
 
@@ -145,8 +147,12 @@ class LeRobotSource(Source):
     # ---- What it holds
 
     def _read(self, path: Path, columns: list[str] | None = None) -> Any:
+        """A table of metadata: all of it is held, so a row must take some of the file's bytes."""
         try:
+            check_size(path, self._parquet.read_metadata(path), METADATA_ROWS)
             return self._parquet.read_table(path, columns=columns)
+        except FileError:
+            raise
         except Exception as error:  # pyarrow raises its own kinds for damaged files
             raise FileError(f"{path}: cannot be read as Parquet: {error}") from None
 
@@ -280,6 +286,7 @@ class LeRobotSource(Source):
         needed = ["timestamp", "frame_index", "episode_index"]
         try:
             file = self._parquet.ParquetFile(path)
+            check_size(path, file.metadata, DATA_ROWS)
             absent = [name for name in (*needed, *columns) if name not in file.schema_arrow.names]
             if absent:
                 raise FileError(f"{path}: the column {absent[0]}, which meta/info.json names, is missing")
@@ -342,6 +349,16 @@ class LeRobotSource(Source):
 
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         return Frames(info, values) if info.metadata.get("kind") == "video" else None
+
+
+def check_size(path: Path, metadata: Any, rows_a_byte: int) -> None:
+    """Runs of equal values take next to nothing in Parquet: what a file claims is held against its size."""
+    size = path.stat().st_size
+    if metadata.num_rows > rows_a_byte * size + 1000:
+        raise FileError(f"{path}: claims {metadata.num_rows} rows in a file of {size} bytes; refused")
+    unpacked = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
+    if unpacked > MOST_EXPANDED * size + (64 << 20):
+        raise FileError(f"{path}: claims to unpack from {size} bytes to {unpacked}; refused")
 
 
 def may_hold(group: Any, column: str, value: int) -> bool:

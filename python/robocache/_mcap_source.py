@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -103,23 +102,31 @@ class McapSource(Source):
         return self.topics
 
     def contents(self, episode: int) -> Mapping[str, Content]:
+        self._discover(self.topics)
         return {name: content for topic in self.topics for name, content in self._streams(topic).items()}
 
     def _streams(self, topic: str) -> dict[str, Content]:
-        """What a topic gives: its first message tells, or for some types all of them."""
-        if topic not in self._inside:
+        """What a topic gives."""
+        self._discover([topic])
+        return self._inside[topic]
+
+    def _discover(self, topics: Iterable[str]) -> None:
+        """Finds the streams of topics: the first message of each tells, or for some types all of them."""
+        unknown = [topic for topic in topics if topic not in self._inside]
+        if not unknown:
+            return
+        found, problems = self.engine.discover([topic for topic in unknown if self.topics[topic].type not in MANY])
+        for topic in unknown:
             kind, count = self.topics[topic].type, self.topics[topic].samples
-            self._inside[topic] = {}
             if kind in MANY:
                 samples: dict[str, int] = {}
                 for piece in self.engine.pieces([topic]):
                     samples[piece[0][0]] = samples.get(piece[0][0], 0) + len(piece[2])
                 self._inside[topic] = {name: Content(name, kind, number) for name, number in samples.items()}
             else:
-                for name in self._first(topic):
-                    self._inside[topic][name] = Content(name, kind, count)
-                self.note(self._reader().warnings)
-        return self._inside[topic]
+                self._inside[topic] = {name: Content(name, kind, count) for name in found.get(topic, [])}
+        self.note([sentence for _, broken, sentence in problems if not broken])
+        self.note(self.engine.summary()["warnings"])
 
     def _reader(self) -> Any:
         """For what the engine's recording has no words for: single messages, the index."""
@@ -130,22 +137,6 @@ class McapSource(Source):
                 warnings.simplefilter("ignore")  # the engine's own are in `notes`
                 self._opened = Reader(self.given)
         return self._opened
-
-    def _first(self, topic: str) -> list[str]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the engine's own are in `notes`
-            messages = iter(self._reader().messages([topic]))
-            first = next(messages, None)
-            if first is None:
-                return []
-            about: tuple[str, str, bytes] = ("", "", b"")
-            if first.schema is not None:
-                about = (first.schema.name, first.schema.encoding, first.schema.data)
-            found = ((m.data, m.log_time, m.publish_time) for m in itertools.chain([first], messages))
-            names = streams_of(self, topic, *about, self.encodings[topic], found)
-        if not names and self.encodings[topic] == "json":  # its first number may come in any message
-            names = [piece[0][0] for piece in itertools.islice(self.engine.pieces([topic]), 1)]
-        return names
 
     def batches(
         self,

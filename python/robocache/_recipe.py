@@ -53,6 +53,7 @@ STREAM: dict[str, tuple[type, ...]] = {
     "max_gap": (int, float),
     "dtype": (str,),
     "times": (str,),
+    "unit": (str,),
     "rate": (int, float),
     "clock": (str,),
     "static": (bool,),
@@ -76,6 +77,7 @@ class Wanted:
     max_gap: int | None = None
     dtype: str | None = None
     times: str | None = None
+    unit: str | None = None  # of integer times
     rate: float | None = None
     clock: str = "recording"  # or "as stamped": its stamps are not carried over to the recording's clock
     static: bool | None = None  # a constant or none, whatever the recording says
@@ -96,9 +98,11 @@ class Recipe:
             folders = options["msg_path"]
             base = Path(self.path).parent
             options["msg_path"] = [base / folder for folder in ([folders] if isinstance(folders, str) else folders)]
-        mapped = {w.topic: {"values": w.topic} for w in self.streams if w.times is not None or w.rate is not None}
+        # Where one stream says its times, a mapping names all of them: it takes the place of the file's own layout.
+        needs_mapping = any(w.times is not None or w.rate is not None for w in self.streams)
+        mapped: dict[str, dict[str, Any]] = {w.topic: {"values": w.topic} for w in self.streams if needs_mapping}
         for wanted in self.streams:
-            for key in ("times", "rate"):
+            for key in ("times", "unit", "rate"):
                 if getattr(wanted, key) is not None:
                     mapped[wanted.topic][key] = getattr(wanted, key)
         opened = open(path, **options, mapping=mapped or None)
@@ -197,6 +201,7 @@ def wanted_of(where: str, key: str, table: Mapping[str, Any]) -> Wanted:
         None if max_gap is None else round(max_gap * 1e9),
         dtype,
         table.get("times"),
+        table.get("unit"),
         table.get("rate"),
         clock,
         table.get("static"),

@@ -513,7 +513,9 @@ def conclude(report: SyncReport) -> None:
             parts.append(f"{advice}: {', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}")
     report.verdict = "; ".join(parts) + "."
     if not report.full:
-        report.verdict += " That is by log times alone: stamps, clocks and values were not looked at, as --full does."
+        report.verdict += (
+            " That is by log times alone: at stamps only a glance was taken, for the clock; --full reads all of them."
+        )
 
 
 def to_json(report: SyncReport) -> str:

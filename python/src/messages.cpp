@@ -210,6 +210,14 @@ nb::dict summary_of(const Recording& recording) {
   return result;
 }
 
+nb::list problems_of(const std::vector<Problem>& problems) {
+  nb::list list;
+  for (const Problem& problem : problems) {
+    list.append(nb::make_tuple(text_from(problem.topic), problem.messages, text_from(problem.sentence)));
+  }
+  return list;
+}
+
 nb::object next_piece(Pieces& pieces) {
   std::optional<StreamBatch> batch;
   if (pieces.batches) {
@@ -285,15 +293,26 @@ void bind_messages(nb::module_& m) {
           },
           nb::arg("topics").none() = nb::none(), nb::arg("start") = 0, nb::arg("end").none() = nb::none(),
           nb::rv_policy::take_ownership)
-      .def_prop_ro(
-          "problems",
-          [](const Recording& recording) {
-            nb::list list;
-            for (const Problem& problem : recording.problems) {
-              list.append(nb::make_tuple(text_from(problem.topic), problem.messages, text_from(problem.sentence)));
+      .def(
+          "discover",
+          [](Recording& recording, const std::vector<std::string>& topics) {
+            Discovery found;
+            {
+              const nb::gil_scoped_release released;
+              found = recording.recording.discover(topics);
             }
-            return list;
+            nb::dict streams;
+            for (const auto& [topic, names] : found.streams) {
+              nb::list list;
+              for (const std::string& name : names) list.append(text_from(name));
+              streams[text_from(topic)] = list;
+            }
+            return nb::make_tuple(streams, problems_of(found.problems));
           },
+          nb::arg("topics"),
+          nb::sig("def discover(self, topics: list[str]) -> tuple[dict[str, list[str]], list[tuple[str, int, str]]]"))
+      .def_prop_ro(
+          "problems", [](const Recording& recording) { return problems_of(recording.problems); },
           nb::sig("def problems(self) -> list[tuple[str, int, str]]"));
 }
 

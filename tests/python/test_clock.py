@@ -513,3 +513,95 @@ def test_the_headers_that_do_not_come_first(tmp_path):
     recording = rc.open(path)
     assert recording.clock["kind"] == "carried"
     assert np.array_equal(recording.streams["/a"].times, [m.stamp for m in messages])
+
+
+# ---- Builds presume log time
+
+
+def test_a_build_reads_a_usual_recording_once(tmp_path, monkeypatch):
+    """What the build finds in passing is what a glance finds."""
+    from robocache._clock import ClockedSource
+
+    true = lambda t: t + WALL * 1e-9  # noqa: E731
+    messages = [*sampled("/imu", 100, LENGTH, paced(1.0), stamp=true), once("/map", "stamped", 5.0, 4.0, 7.0)]
+    messages += [once("/model", "plain", 0.1, 0, 3.0), once("/tf_static", "tree", 0.0, 3.0, 5.0)]
+    path = write_mcap(tmp_path / "a.mcap", messages, ["/map"])
+    glanced = rc.open(path)
+    expected, streams = glanced.clock, dict(glanced.streams.items())
+    monkeypatch.setattr(ClockedSource, "decide", lambda self: pytest.fail("a build takes no look ahead"))
+    recording = rc.open(path)
+    with rc.CacheWriter(tmp_path / "c") as writer:
+        writer.add(recording)
+    monkeypatch.undo()
+    assert recording.clock == expected
+    assert expected["static"] == ["/map", "/model", "/tf_static"]
+    built_streams = rc.Cache(tmp_path / "c").episodes[0].streams
+    assert set(built_streams) == set(streams)
+    for name, stream in streams.items():
+        assert np.array_equal(built_streams[name].times, stream.times), name
+        assert np.array_equal(built_streams[name].arrivals, stream.arrivals), name
+        assert built_streams[name].info.metadata == stream.info.metadata, name
+
+
+@pytest.mark.parametrize("kind", ["simulation", "drift", "camera"])
+def test_a_build_reads_again_where_it_presumed_wrong(tmp_path, kind):
+    """The counts are of what is in the cache, though some of it was read twice."""
+    from robocache._build import build
+
+    if kind == "simulation":
+        messages = simulation(0.5, False)
+    elif kind == "drift":  # within 60 s of log time, at another rate: only the end of the pass tells
+        start = WALL * 1e-9
+        messages = sampled("/imu", 100, LENGTH, paced(0.8), stamp=lambda t: t + start)
+        messages += sampled("/cmd", 20, LENGTH, paced(0.8), kind="plain")
+    else:
+        camera_on_uptime(tmp_path)
+        messages = None
+    path = tmp_path / "camera.mcap" if messages is None else write_mcap(tmp_path / "a.mcap", messages)
+    row = build([str(path)], tmp_path / "c")["sources"][0]
+    cache = rc.Cache(tmp_path / "c")
+    assert row["state"] == "added"
+    assert row["episodes"] == len(cache.episodes) == 1
+    assert row["samples"] == sum(cache.episodes[0].samples.values())
+    assert row["notes"]
+    for name, stream in rc.open(path).streams.items():
+        assert np.array_equal(cache.episodes[0].streams[name].times, stream.times), name
+    assert rc.verify_cache(tmp_path / "c").ok
+    assert build([str(path)], tmp_path / "c")["sources"][0]["state"] == "unchanged"
+    if kind == "drift":
+        found = cache.episodes[0].streams["/cmd"]
+        assert np.abs(found.values[:, 0] - signal((found.times - WALL) * 1e-9)).max() < 0.005
+
+
+# ---- Episodes by an id
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([1, 2, 3], 3),
+        ([0, 1, 2], 3),
+        ([1, 1, 2, 2], 2),
+        ([0, 1, 0, 1, 0], 2),  # a flag
+        ([0, 1, 0, 2, 0], 2),  # ids, with pauses
+        ([0, 1], 1),  # a flag that stays up
+        ([1, 2, 0], 2),  # two, and then none
+        ([5], 1),
+    ],
+)
+def test_a_change_of_the_id_begins_an_episode(tmp_path, ids, expected):
+    """FINDINGS 50: ids 1, 2, 3 made one episode, and 0, 1, 2 dropped the first."""
+    from robocache._recipe import split
+
+    true = lambda t: t + WALL * 1e-9  # noqa: E731
+    messages = sampled("/imu", 100, 10.0 * len(ids), paced(1.0), stamp=true)
+    messages += [once("/episode", "plain", 10.0 * k + 0.001, 0, value) for k, value in enumerate(ids)]
+    messages += [once("/tf_static", "tree", 0.0005, 3.0, 5.0)]
+    recording = split(rc.open(write_mcap(tmp_path / "a.mcap", messages)), "topic", topic="/episode")
+    assert len(recording.episodes) == expected
+    starts = [k for k, value in enumerate(ids) if k == 0 or ids[k - 1] != value]
+    if expected == len(starts):
+        found = [(episode.start - WALL) // SECOND for episode in recording.episodes]
+        assert found == [10 * k for k in starts]
+    for episode in recording.episodes:  # a constant is in every one
+        assert episode.streams["/tf_static/b"].values[0, 0] == 5.0

@@ -685,6 +685,24 @@ def test_idl_is_as_msg() -> None:
         assert [piece[:8] for piece in by_idl] == [piece[:8] for piece in by_msg]
 
 
+def test_idl_constants_belong_to_their_module() -> None:
+    other = "module q { module msg { module T_Constants { const long N = 5; }; const long M = 7; }; };"
+    own = "module p { module msg { module T_Constants { const long N = 2; }; const long M = 3; struct T { %s }; }; };"
+
+    def sizes(members: str) -> int:
+        (piece,) = plain(f"{other} {own % members} {other}", b"\0\1\0\0" + bytes(range(64)), "ros2idl")
+        return piece.values.shape[1]
+
+    assert sizes("octet a[N];") == 2
+    assert sizes("octet a[M];") == 3
+    assert sizes("octet a[T_Constants::N];") == 2
+    assert sizes("octet a[msg::M];") == 3
+    assert sizes("octet a[::q::msg::M];") == 7
+    assert sizes("octet a[q::msg::T_Constants::N];") == 5
+    for absent in ("K", "::M", "q::M", "r::msg::M"):
+        assert f'the size "{absent}"' in refused(own % f"octet a[{absent}];", "ros2idl")
+
+
 # ---- schemas that are refused
 
 
@@ -968,6 +986,24 @@ def test_broken_json() -> None:
     assert decoder.add([(good, 0, 0)]) == (0, None)
     (piece,) = pieces(decoder)
     assert piece.channels == ("a", "b[0]", "b[1]")
+
+
+def test_json_as_python_writes_it() -> None:
+    nan, infinity = float("nan"), float("inf")
+    messages = [
+        {"a": nan, "b": {"c": [1, nan, -infinity]}, "text": 'a "quoted" NaN, and -Infinity\\'},
+        {"a": 2.5, "b": {"c": [infinity, 3, 4]}, "NaN": 5},
+        {"a": nan, "d": nan},
+    ]
+    assert "NaN" in json.dumps(messages[0])
+    check_json(messages, json_pieces(messages))
+    # A stamp that is NaN is no stamp.
+    (piece,) = json_pieces([{"x": 1, "stamp": nan}, {"x": 2, "header": {"stamp": {"sec": nan, "nanosec": 3}}}])
+    assert piece.channels == ("x",)
+    assert piece.times.tolist() == [0, 1]
+    decoder = _core.Decoder("s", "", b"", "json", "/j")
+    for broken in (b'{"a": NaNs}', b'{"a": Inf}', b'{"a": nan}', b'{"a": N', b'{"a": NaN', b'NaN"', b'{"a": "\\'):
+        assert decoder.add([(broken, 0, 0)])[0] == 1, broken
 
 
 def test_json_is_capped() -> None:

@@ -286,6 +286,32 @@ def test_damaged_databases(tmp_path):
         rc.open(database)
 
 
+def test_a_topic_is_read_without_the_data_of_others(tmp_path):
+    """The pages of the third message of /other are damaged. Reading them fails, and reading /imu does not."""
+    (database,) = write(tmp_path / "bag").glob("*.db3")
+    with sqlite3.connect(database) as connection:
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(topics)")][2:]
+        same = ", ".join(columns)
+        connection.execute(
+            f"INSERT INTO topics (id, name, {same}) SELECT 99, '/other', {same} FROM topics WHERE id = 1"
+        )
+        first = "SELECT 99, timestamp, data FROM messages WHERE topic_id = 1 ORDER BY timestamp LIMIT 2"
+        connection.execute(f"INSERT INTO messages (topic_id, timestamp, data) {first}")
+        more = "INSERT INTO messages (topic_id, timestamp, data) VALUES (99, ?, ?)"
+        connection.execute(more, [200 * SECOND, b"\xab" * (20 * size)])
+    connection.close()
+    content = bytearray(database.read_bytes())
+    overflow = [k for k in range(0, len(content), size) if content[k + 4 : k + size] == b"\xab" * (size - 4)]
+    assert len(overflow) > 10
+    for k in overflow:
+        content[k : k + 4] = b"\xff" * 4  # the number of the next page
+    database.write_bytes(content)
+    with pytest.raises(rc.FileError, match="a damaged SQLite file"):
+        list(rc.open(database).batches())
+    check(rc.open(database))
+
+
 def test_other_databases_are_refused(tmp_path):
     path = tmp_path / "x.db3"
     with sqlite3.connect(path) as connection:

@@ -28,10 +28,16 @@ struct McapRecording::State {
   std::string name;
   TimeSource time;
   std::int64_t most;  // bytes that decoders may take, all together: 4 times the file and 128 MiB
+  std::int64_t
+      most_compiled;  // bytes that schemas may be compiled to, one after the other: 4 times the file and 512 MiB
   mcap::Reader reader;
 
   State(Bytes bytes, TimeSource source)
-      : name(bytes.name), time(source), most(4 * bytes.size + (std::int64_t{128} << 20)), reader(std::move(bytes)) {}
+      : name(bytes.name),
+        time(source),
+        most(4 * bytes.size + (std::int64_t{128} << 20)),
+        most_compiled(4 * bytes.size + (std::int64_t{512} << 20)),
+        reader(std::move(bytes)) {}
 };
 
 struct McapBatches::State {
@@ -54,7 +60,7 @@ struct McapBatches::State {
   std::map<std::string, const Source*, std::less<>> owners{};  // of streams
   std::deque<StreamBatch> ready{};
   std::vector<Problem> problems{};
-  std::int64_t held = 0, footprints = 0;
+  std::int64_t held = 0, footprints = 0, compiled = 0;
   bool is_over = false;
 
   State(McapRecording::State& of, mcap::Messages selected) : recording(of), messages(std::move(selected)) {}
@@ -91,8 +97,15 @@ struct McapBatches::State {
         throw Error(ErrorKind::file, concat(quote(channel.topic), ": has messages of more than one type; those of ",
                                             quote(schema->name), " are left out"));
       }
+      // A schema is compiled for each topic: many topics of one large schema are much work for a small file.
+      if (compiled > recording.most_compiled) {
+        throw Error(ErrorKind::file, concat(quote(channel.topic), ": is left out: the schemas of the topics before it ",
+                                            "take more than ", recording.most_compiled, " bytes"));
+      }
+      compiled += 8 * std::ssize(schema->data);  // a byte of text takes as long as 8 of what it becomes
       source.decoder.emplace(Schema{schema->name, schema->encoding, schema->data}, channel.message_encoding,
                              channel.topic, recording.time);
+      compiled += source.decoder->footprint();
     } catch (const Error& error) {
       problems.push_back({channel.topic, 0, concat(recording.name, ": ", error.what())});
     }
@@ -250,22 +263,20 @@ void McapRecording::survey(ClockSurvey& to, bool at_a_glance) {
   std::vector<Stretch> stretches;
   if (at_a_glance) stretches = glance(reader);
   if (stretches.empty()) stretches.push_back({0, std::numeric_limits<std::uint64_t>::max()});
-  std::map<std::uint16_t, std::optional<Decoder>> decoders;
-  for (const Stretch& stretch : stretches) {
-    mcap::Messages messages = reader.messages({.start = stretch.start, .end = stretch.end});
-    while (const mcap::Message* message = messages.next()) {
-      const auto [entry, is_new] = decoders.try_emplace(message->channel_id);
-      std::optional<Decoder>& decoder = entry->second;
+  McapBatches pass = batches({}, stretches.front().start, stretches.front().end);
+  McapBatches::State& state = *pass.state_;
+  for (std::size_t k = 0; k < stretches.size(); ++k) {
+    if (k > 0) state.messages = reader.messages({.start = stretches[k].start, .end = stretches[k].end});
+    while (const mcap::Message* message = state.messages.next()) {
+      McapBatches::State::Source& source = state.source_of(message->channel_id);
+      if (!source.decoder) continue;
       try {
-        if (is_new) {
-          const mcap::Channel& channel = reader.channels().at(message->channel_id);
-          const mcap::Schema* schema = reader.schema(channel);
-          decoder.emplace(schema == nullptr ? Schema{} : Schema{schema->name, schema->encoding, schema->data},
-                          channel.message_encoding, channel.topic, TimeSource::automatic);
-        }
-        if (decoder) decoder->survey(message->data, time_of(message->log_time), to);
+        source.decoder->survey(message->data, time_of(message->log_time), to);
       } catch (const Error&) {  // batches() tells of it
       }
+      const std::int64_t footprint = source.decoder->footprint();
+      state.footprints += footprint - std::exchange(source.footprint, footprint);
+      if (state.footprints > state_->most) source.decoder.reset();
     }
   }
 }
@@ -281,6 +292,35 @@ bool is_transient_local(std::string_view profiles) {
     if (value != "1" && value != "transient_local") return false;
     found = true;
   }
+  return found;
+}
+
+Discovery McapRecording::discover(const std::vector<std::string>& topics) {
+  constexpr int most_silent = 1024;
+  Discovery found;
+  McapBatches pass = batches(topics);
+  McapBatches::State& state = *pass.state_;
+  std::map<std::string_view, int> waiting;  // how many messages of a topic told nothing
+  for (const std::string& topic : topics) waiting[topic] = 0;
+  while (!waiting.empty()) {
+    const mcap::Message* const message = state.messages.next();
+    if (message == nullptr) break;
+    McapBatches::State::Source& source = state.source_of(message->channel_id);
+    const auto topic = waiting.find(source.topic);
+    if (topic == waiting.end() || !source.decoder) continue;
+    const std::int64_t broken = source.problem == 0 ? 0 : state.problems[source.problem - 1].messages;
+    state.add(*message);
+    state.take(source);
+    std::vector<std::string>& names = found.streams[source.topic];
+    for (const StreamBatch& batch : state.ready) names.push_back(batch.info->name);
+    state.ready.clear();
+    const bool is_broken = source.problem != 0 && state.problems[source.problem - 1].messages > broken;
+    if (names.empty() && (is_broken || source.encoding == "json" || ++topic->second < most_silent)) continue;
+    waiting.erase(topic);
+    source.decoder.reset();
+    state.footprints -= std::exchange(source.footprint, 0);
+  }
+  found.problems = std::move(state.problems);
   return found;
 }
 

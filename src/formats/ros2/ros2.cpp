@@ -1,6 +1,7 @@
 // Messages of ROS 2: known types by themselves, all others by their program.
 #include <zstd.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -25,7 +26,9 @@ class Unpacker {
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
     ~Use() {
-      if (unpacker_.room_.size() > most_kept) unpacker_.room_ = {};
+      if (unpacker_.room_size_ <= most_kept) return;
+      unpacker_.room_ = {};
+      unpacker_.room_size_ = 0;
     }
 
    private:
@@ -36,24 +39,29 @@ class Unpacker {
     if (message.size() < 4 || std::memcmp(message.data(), zstd_magic, 4) != 0) return message;
     const unsigned long long size = ZSTD_getFrameContentSize(message.data(), message.size());
     const auto most = static_cast<unsigned long long>(expansion) * message.size() + allowance;
-    if (size > most) {  // as are ZSTD_CONTENTSIZE_UNKNOWN and _ERROR
+    if (size > most || size / most_of_zstd > message.size()) {  // as are ZSTD_CONTENTSIZE_UNKNOWN and _ERROR
       throw Error(ErrorKind::file,
                   concat("a message of ", message.size(),
-                         " bytes that is compressed by zstd does not say its size, or unpacks to more than ", most));
+                         " bytes that is compressed by zstd does not say its size, or says more than it can hold"));
     }
-    if (room_.size() < size) room_.resize(size);
-    const std::size_t got = ZSTD_decompress(room_.data(), room_.size(), message.data(), message.size());
+    if (room_size_ < size) {
+      room_ = std::make_unique_for_overwrite<std::byte[]>(size);
+      room_size_ = size;
+    }
+    const std::size_t got = ZSTD_decompress(room_.get(), room_size_, message.data(), message.size());
     if (ZSTD_isError(got) != 0) {
       throw Error(ErrorKind::file, concat("a message that is compressed by zstd: ", ZSTD_getErrorName(got)));
     }
-    return {room_.data(), got};
+    return {room_.get(), got};
   }
 
-  std::int64_t footprint() const { return std::ssize(room_); }
+  std::int64_t footprint() const { return static_cast<std::int64_t>(room_size_); }
 
  private:
   static constexpr std::size_t most_kept = std::size_t{16} << 20;
-  std::vector<std::byte> room_{};
+  static constexpr unsigned long long most_of_zstd = 1 << 15;  // what a byte can become: a block of 4 is 128 KiB
+  std::unique_ptr<std::byte[]> room_{};
+  std::size_t room_size_ = 0;
 };
 
 class KnownMessages : public Messages {
