@@ -92,9 +92,10 @@ def test_wrong_usage():
 
 def test_what_is_no_recording_or_no_cache_is_told(tmp_path):
     write(tmp_path / "a.mcap", {"/fast": 100})
-    result = robocache("info", tmp_path)
-    assert result.exit_code == 1
-    assert f"take one of them, as {tmp_path / 'a.mcap'}, or all: robocache build {tmp_path} -o CACHE" in result.stderr
+    assert robocache("info", tmp_path).exit_code == 0  # a folder of recordings: a row for each
+    with pytest.raises(rc.FileError) as error:
+        rc.open(tmp_path)
+    assert f"take one of them, as {tmp_path / 'a.mcap'}, or all: robocache build {tmp_path} -o CACHE" in str(error.value)
     result = robocache("verify", tmp_path / "a.mcap")
     assert result.exit_code == 1
     assert "a.mcap: a file, not a cache" in result.stderr
