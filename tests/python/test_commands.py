@@ -95,7 +95,9 @@ def test_what_is_no_recording_or_no_cache_is_told(tmp_path):
     assert robocache("info", tmp_path).exit_code == 0  # a folder of recordings: a row for each
     with pytest.raises(rc.FileError) as error:
         rc.open(tmp_path)
-    assert f"take one of them, as {tmp_path / 'a.mcap'}, or all: robocache build {tmp_path} -o CACHE" in str(error.value)
+    assert f"take one of them, as {tmp_path / 'a.mcap'}, or all: robocache build {tmp_path} -o CACHE" in str(
+        error.value
+    )
     result = robocache("verify", tmp_path / "a.mcap")
     assert result.exit_code == 1
     assert "a.mcap: a file, not a cache" in result.stderr
