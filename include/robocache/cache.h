@@ -25,7 +25,7 @@
 // What is promised
 //   - A shard is written under a temporary name, fsynced and renamed; then the manifest, the same way. A crash at any
 //     point leaves the old manifest or the new one, and every episode that was committed. What a crash leaves behind is
-//     removed by the next writer.
+//     removed by the next writer; whole shards that may have been committed go to quarantine/.
 //   - A group is committed when it holds Options::group_bytes or max_group_episodes, when asked, and by close(); only
 //     whole episodes are. A shard never changes once it is committed, so readers and a writer may work at a time.
 //   - Memory: under 64 MiB for the writer, whatever the length of an episode (at up to 300 streams); a reader holds the

@@ -18,6 +18,7 @@
 #include "cache/hash.h"
 #include "cache/manifest.h"
 #include "cache/open_shard.h"
+#include "cache/quarantine.h"
 #include "cache/safetensors.h"
 #include "core/text.h"
 
@@ -166,6 +167,7 @@ struct CacheWriter::State {
   }
 
   void open();
+  void remove_leftovers(bool is_journal_whole) const;
   void make_index();
   void index(const CachedEpisode& entry);
   std::int64_t find_source(const CacheSource& wanted, std::span<const Path> files) const;
@@ -240,13 +242,34 @@ void CacheWriter::State::open() {
   manifest_bytes = loaded.manifest_bytes;
   journal_bytes = loaded.journal.bytes;
   make_directory(shards_path(path));
-  for (const Path& leftover : find_leftovers(path, manifest)) remove_file(path / leftover);
-  // A journal that another writer left is not continued: its last line may not be whole, or not on the disk.
   const bool has_journal = std::filesystem::exists(journal_path(path, manifest));
+  remove_leftovers(has_journal && loaded.journal.torn_bytes == 0);
+  // A journal that another writer left is not continued: its last line may not be whole, or not on the disk.
   needs_snapshot = tidy(manifest) || has_journal || is_old;
   streams = manifest.streams;
   sources = manifest.sources;
   make_index();
+}
+
+// What a crash left. A whole shard that nothing names may have been committed, by a line of the journal that is damaged now,
+// or by a journal that is gone: only a whole journal proves that it was not. So it is kept, in the quarantine.
+void CacheWriter::State::remove_leftovers(bool is_journal_whole) const {
+  std::vector<Taken> kept;
+  for (const Path& leftover : find_leftovers(path, manifest)) {
+    if (is_journal_whole || !is_shard_name(leftover.filename().string())) {
+      remove_file(path / leftover);
+    } else {
+      kept.push_back({leftover, "no commit that is known names it"});
+    }
+  }
+  if (kept.empty()) return;
+  std::string report =
+      concat("A writer opened this cache on ", time_in_words(), " and found shards that no commit names.\n",
+             "Either a crash interrupted their commit, or the journal that named them was damaged.\n",
+             "To take their episodes into the cache: move the files back to the folder shards,\n",
+             "then run `robocache verify --repair`. They are:\n");
+  for (const Taken& taken : kept) report += concat("  ", taken.file.string(), "\n");
+  Quarantine(path).take(kept, report);
 }
 
 void CacheWriter::State::index(const CachedEpisode& entry) {

@@ -417,6 +417,29 @@ def test_a_journal_that_is_gone(tmp_path):
     assert content(path) == expected
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_writer_deletes_no_shard_that_a_damaged_journal_may_have_named(tmp_path, is_gone):
+    path = tmp_path / "c"
+    make(path, keep_journal=True)
+    expected = content(path)
+    shards = {p.name: p.read_bytes() for p in (path / "shards").iterdir()}
+    journal = next(p for p in path.iterdir() if p.name.startswith("journal."))
+    if is_gone:
+        journal.unlink()
+    else:
+        data = bytearray(journal.read_bytes())
+        data[-5] ^= 1
+        journal.write_bytes(data)
+    rc.CacheWriter(path).close()
+    (report,) = path.glob("quarantine/*/report.txt")
+    assert "verify --repair" in report.read_text()
+    for kept in (report.parent / "shards").iterdir():  # as the report says
+        kept.rename(path / "shards" / kept.name)
+    assert {p.name: p.read_bytes() for p in (path / "shards").iterdir()} == shards
+    repaired(path)
+    assert content(path) == expected
+
+
 def test_other_peoples_folders_are_left_alone(tmp_path):
     path = tmp_path / "app"
     path.mkdir()
