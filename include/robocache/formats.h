@@ -42,6 +42,7 @@
 #include <robocache/align.h>
 #include <robocache/array.h>
 #include <robocache/bytes.h>
+#include <robocache/clock.h>
 
 #include <cstdint>
 #include <map>
@@ -100,6 +101,10 @@ class Decoder {
   // Throws Error(file) where the message is not what its schema says; nothing of it is kept.
   void add(std::span<const std::byte> message, std::int64_t log_time, std::int64_t publish_time);
 
+  // Adds the stamps of a message to a survey. Reads the header only where it comes first. A decoder that surveys must not
+  // be used for add(). Throws Error(file) where the message is broken.
+  void survey(std::span<const std::byte> message, std::int64_t log_time, ClockSurvey& to);
+
   // What the schema alone tells of its streams. None where only messages do: joints by name, points, frames, JSON.
   std::vector<StreamInfo> streams() const;
 
@@ -125,7 +130,11 @@ struct Summary {
   std::vector<Topic> topics{};                             // by name
   std::optional<std::int64_t> messages{}, start{}, end{};  // log times of the first and the last
   std::vector<std::string> warnings{};                     // what is wrong with the file; of mcap::Reader
+  std::vector<std::string> latched{};                      // topics whose publishers are all transient-local
 };
+
+// Whether "offered_qos_profiles" of rosbag2 (YAML) says that all publishers of a topic are transient-local.
+bool is_transient_local(std::string_view profiles);
 
 struct Problem {
   std::string topic{};
@@ -173,6 +182,9 @@ class McapRecording {
   // that may have such messages are read.
   McapBatches batches(std::optional<std::vector<std::string>> topics = {}, std::uint64_t start = 0,
                       std::optional<std::uint64_t> end = {});
+  // Adds the stamps of all messages, or at a glance: of those in three short stretches and of the first message of each
+  // topic, by the index; all where the file has none. Broken messages are left out.
+  void survey(ClockSurvey& to, bool at_a_glance = false);
   // Which streams the topics have, by the first messages of each: one pass, which ends when all have told. A topic of which
   // 1024 messages in order tell nothing has none. (JSON: the first number may come in any message.)
   Discovery discover(const std::vector<std::string>& topics);

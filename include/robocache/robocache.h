@@ -6,6 +6,7 @@
 #include <robocache/attention.h>
 #include <robocache/bytes.h>
 #include <robocache/cache.h>
+#include <robocache/clock.h>
 #include <robocache/clouds.h>
 #include <robocache/context.h>
 #include <robocache/error.h>

@@ -68,12 +68,12 @@ def progress(what: str, wanted: bool) -> Iterator[Callable[[str, float], None]]:
 
 def share_of(recording: Recording, batch: Batch) -> float:
     """How much of a recording is done, by time."""
-    count = len(recording.episodes)
-    part = recording.episodes._parts[batch.episode]
+    parts = recording._source.extents()
+    part = parts[batch.episode]
     within = 0.0
     if part.start is not None and part.end is not None and part.end > part.start and len(batch.arrivals):
         within = min(max((int(batch.arrivals[-1]) - part.start) / (part.end - part.start), 0.0), 1.0)
-    return (batch.episode + within) / max(count, 1)
+    return (batch.episode + within) / max(len(parts), 1)
 
 
 def build(
@@ -163,16 +163,28 @@ def add(
     count: int,
     told: Callable[[str, float], None],
 ) -> None:
-    samples: dict[str, int] = {}
-
-    def heard(batch: Batch) -> None:
-        samples[batch.stream] = samples.get(batch.stream, 0) + len(batch.times)
-        row["samples"] += len(batch.times)
-        row["bytes"] += batch.values.nbytes + 16 * len(batch.times)
-        told(Path(recording.path).name, (number + share_of(recording, batch)) / count)
-
+    name = Path(recording.path).name
+    heard = Heard(row, lambda batch: told(name, (number + share_of(recording, batch)) / count))
     row["episodes"] = writer.add(recording, options=how, progress=heard)
-    row["notes"] = [*row.get("notes", []), *without_samples(recording, samples)]
+    row["notes"] = [*row.get("notes", []), *without_samples(recording, heard.samples)]
+
+
+class Heard:
+    """Counts what was written; from the start again where the writer reads a recording again."""
+
+    def __init__(self, row: dict[str, Any], told: Callable[[Batch], None]) -> None:
+        self.row, self.told = row, told
+        self.restart()
+
+    def restart(self) -> None:
+        self.samples: dict[str, int] = {}
+        self.row |= {"samples": 0, "bytes": 0}
+
+    def __call__(self, batch: Batch) -> None:
+        self.samples[batch.stream] = self.samples.get(batch.stream, 0) + len(batch.times)
+        self.row["samples"] += len(batch.times)
+        self.row["bytes"] += batch.values.nbytes + 16 * len(batch.times)
+        self.told(batch)
 
 
 def sentence_of(path: str, error: BaseException) -> str:

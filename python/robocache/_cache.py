@@ -22,21 +22,34 @@ from numpy.typing import NDArray
 
 from robocache import _core
 from robocache._align import Aligned, Duration, Method, Stream, Timeline, align
-from robocache._extent import check_dtype, nanoseconds, on_host, steps
+from robocache._default_timeline import (
+    Reach,
+    hold_always,
+    reach_of,
+    refuse_too_large,
+    result_bytes,
+    span_of,
+    steps_of,
+    valid_always,
+)
+from robocache._extent import check_dtype, nanoseconds, on_host
 from robocache._joined import info_of, joins, method_of_member, put_together, shown
 from robocache._recording import (
     BATCH_BYTES,
     Batch,
     NoStream,
     Packed,
+    ReadAgain,
     RecordedStream,
     Recording,
     StreamInfo,
     counted,
+    is_static,
     max_gap_of,
     missing,
     packed,
 )
+from robocache._recording import method_of as method_in
 
 Path = str | os.PathLike[str]
 Stamps = NDArray[np.int64]
@@ -55,8 +68,8 @@ class CacheWriter:
             w.add({"joints": rc.Stream(q, t), "gripper": rc.Stream(g, tg, method="hold")}, name="e7", task="pick")
             w.add(rc.open("run.mcap"))
 
-    path         the directory. One writer at a time; readers may read meanwhile. Threads may share a writer: they wait for
-                 each other. A process that was forked while it was open cannot use it, and does it no harm.
+    path         the directory. One writer at a time; readers may read meanwhile. Threads may share a writer: they wait
+                 for each other. A process that was forked while it was open cannot use it, and does it no harm.
     group_bytes  whole episodes are committed when so much is waiting, by commit(), and at the end of the `with` block
                  (also where an exception ends it). What is committed survives a crash, a full disk, a kill -9.
 
@@ -117,12 +130,19 @@ class CacheWriter:
             try:
                 if isinstance(episode, Mapping):
                     return self._add_streams(episode, name, task, replace)
+                # Read as if its clock ran with log time, which needs no look ahead; where that is untrue, once more.
+                presumed = episode.presumed() if streams is None and isinstance(episode, Recording) else None
+                if presumed is not None:
+                    try:
+                        return self._add_recording(presumed, name, task, streams, options, latency or {}, progress)
+                    except ReadAgain:
+                        getattr(progress, "restart", lambda: None)()
                 return self._add_recording(episode, name, task, streams, options, latency or {}, progress)
             finally:
                 self._adds = False
 
     def _alone(self) -> contextlib.AbstractContextManager[Any]:
-        """For one thread at a time. In a process that was forked nobody waits: the engine refuses each call with a sentence."""
+        """For one thread at a time. In a process that was forked nobody waits: the engine refuses each call."""
         return contextlib.nullcontext() if self._writer.is_forked() else self._lock
 
     def knows(self, recording: Recording | Path | Any, options: str = "") -> bool:
@@ -462,12 +482,11 @@ class CachedStreams(Mapping[str, RecordedStream]):
         else:
             values = widen(values, info.shape)
         channels = info.channels if info.channels and samples is None else None
-        method = "hold" if info.ragged else info.method
         made = RecordedStream(
             values,
             times,
             arrivals=arrivals,
-            method=method,
+            method=method_in(info, len(times)),
             channels=channels,
             latency=latency,
             max_gap=max_gap_of(info),
@@ -680,6 +699,7 @@ class Cache:
         self._shown = shown(infos, self._joined)
         self.streams = StreamsOfCache(self)
         self.episodes = CachedEpisodes(self, episodes)
+        self._known_reaches: dict[tuple[int, str], Reach | None] = {}
 
     def _found(self, metadata: dict[str, str]) -> dict[str, str]:
         """Where a video is now: where it was, or, if the data set was moved with the cache, as far from it as then."""
@@ -727,12 +747,14 @@ class Cache:
     ) -> CacheAligned:
         """Whole episodes on one timeline each, or times of your choice in each.
 
-            aligned = cache.align(episodes=[0, 3], rate=50)         # from the start of each episode to its end
+            aligned = cache.align(episodes=[0, 3], rate=50)         # the default timeline of each episode
             aligned["joints"].values, aligned.lengths, aligned.times
             cache.align(targets=[0.0, 0.5, 1.0])                    # seconds after the start of each episode
 
         episodes   numbers or names; default: all.
-        rate       hertz. Rows have as many steps as the longest episode has; `lengths` says how many are real.
+        rate       hertz. An episode's timeline spans what its streams share, of those asked for that run all the time:
+                   constants and streams that are written on change bound nothing (docs/semantics.md, The default
+                   timeline). Rows have as many steps as the longest has; `lengths` says how many are real.
         targets    instead of a rate: [T], or [B, T], relative to each episode's start; floats are seconds, ints
                    nanoseconds. All of them count: lengths are T.
         streams    names; default: all that any of the episodes has. In an episode that lacks one, nothing is valid.
@@ -751,8 +773,8 @@ class Cache:
             raise ValueError("Cache.align: give a rate or targets, one of them")
         names = list(streams) if streams is not None else self._having(chosen)
         infos = {name: self._info(name) for name in names}
-        starts = np.asarray([episode.start for episode in chosen], np.int64)
-        line, lengths = self._timeline(chosen, starts, rate, targets)
+        stored_names = [member for name in names for member in self._joined.get(name, (name,))]
+        line, lengths = self._timeline(chosen, stored_names, rate, targets)
         move = mover(device)
         result = CacheAligned()
         result.samples = {}
@@ -761,6 +783,7 @@ class Cache:
             option: DEFAULTS[option] if isinstance(given, Mapping) else given for option, given in options.items()
         }
         members: dict[str, Stream[Any]] = {}
+        static: list[str] = []
         for name, info in infos.items():
             own: dict[str, Any] = {}
             for option, given in options.items():
@@ -788,6 +811,9 @@ class Cache:
                     changes["edge"] = "clamp" if at_edge == "nan" else at_edge
                 key = member if member == name or member not in infos else f"{name}: {member}"
                 members[key] = self._packed(member, stored, chosen, move, result.samples).replace(**changes)
+                if is_static(stored):
+                    members[key] = hold_always(members[key], move)
+                    static.append(key)
         at: Any = move(line) if isinstance(line, np.ndarray) else line
         if isinstance(line, Timeline):
             at = Timeline(move(line.start), rate=line.rate, count=line.count)
@@ -796,6 +822,8 @@ class Cache:
         for begin in range(0, len(keys), MOST_STREAMS):
             some = {key: members[key] for key in keys[begin : begin + MOST_STREAMS]}
             aligned.update(align(some, at, **call, backend=backend))
+        for key in static:
+            aligned[key] = valid_always(aligned[key])
         for name, info in infos.items():
             if name in self._joined:
                 keys = [member if member not in infos else f"{name}: {member}" for member in self._joined[name]]
@@ -820,14 +848,26 @@ class Cache:
         return [self.episodes[k].index if isinstance(k, str) else range(len(self.episodes))[int(k)] for k in episodes]
 
     def _timeline(
-        self, chosen: Sequence[CachedEpisode], starts: Stamps, rate: float | None, targets: Any
+        self, chosen: Sequence[CachedEpisode], names: Sequence[str], rate: float | None, targets: Any
     ) -> tuple[Timeline | Stamps, Stamps]:
+        starts = np.asarray([episode.start for episode in chosen], np.int64)
         if rate is not None:
             if not 0 < _core.hertz("Cache.align: rate", rate) < np.inf:
                 raise ValueError(f"Cache.align: rate is {rate}; it must be a positive number of hertz")
-            spans = [episode.end - episode.start if any(episode.samples.values()) else -1 for episode in chosen]
-            lengths = np.asarray([steps(np.asarray([span], np.int64), rate) for span in spans], np.int64)
-            return Timeline(starts, rate=rate, count=int(lengths.max(initial=0))), lengths
+            reaches = [self._reaches(episode, names) for episode in chosen]
+            spans = [span_of(found) for found in reaches]
+            starts = np.asarray(
+                [e.start if s is None else s.start for e, s in zip(chosen, spans, strict=True)], np.int64
+            )
+            lengths = np.asarray([steps_of(span, rate) for span in spans], np.int64)
+            count = int(lengths.max(initial=0))
+            longest = int(lengths.argmax()) if len(lengths) else 0
+            if count and spans[longest] is not None:
+                size = result_bytes(len(chosen) * count, (row_bytes(self._infos[name]) for name in names))
+                where, name, span = "Cache.align", chosen[longest].name, spans[longest]
+                assert span is not None
+                refuse_too_large(where, name, span, rate, count, size, reaches[longest])
+            return Timeline(starts, rate=rate, count=count), lengths
         given = on_host(targets) if hasattr(targets, "shape") else np.asarray(targets)
         if given.dtype == np.int32 or given.size == 0:
             given = given.astype(np.int64)
@@ -837,6 +877,20 @@ class Cache:
         times = nanoseconds("Cache.align: targets: ", given)
         times = starts[:, None] + (times if times.ndim == 2 else times[None, :])
         return np.ascontiguousarray(times), np.full(len(chosen), times.shape[1], np.int64)
+
+    def _reaches(self, episode: CachedEpisode, names: Sequence[str]) -> dict[str, Reach]:
+        """What each of these streams tells of the episode's span; found once, as it takes all stamps."""
+        found: dict[str, Reach] = {}
+        for name in names:
+            if name not in episode.samples:
+                continue
+            key = episode.index, name
+            if key not in self._known_reaches:
+                self._known_reaches[key] = reach_of(episode.streams[name], name)
+            reach = self._known_reaches[key]
+            if reach is not None:
+                found[name] = reach
+        return found
 
     def _packed(
         self,
@@ -1063,6 +1117,11 @@ def widen(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
 def is_numbered(info: StreamInfo) -> bool:
     """Whether `values` are the numbers of `samples`."""
     return info.ragged or info.metadata.get("kind") == "video"
+
+
+def row_bytes(info: StreamInfo) -> int:
+    """Of a sample on a timeline: of what is numbered, its number."""
+    return 8 if is_numbered(info) else int(np.prod(info.shape, dtype=np.int64)) * info.dtype.itemsize
 
 
 def cut(episode: int, stream: RecordedStream) -> Iterator[Batch]:

@@ -171,7 +171,9 @@ Rate = Annotated[float | None, typer.Option(help="HDF5 without times: samples pe
 @application.command()
 @told
 def info(
-    path: Annotated[str, typer.Argument(help="MCAP, a rosbag2 or LeRobot directory, .db3, HDF5, a cache.")],
+    path: Annotated[
+        str, typer.Argument(help="MCAP, a rosbag2 or LeRobot directory, .db3, HDF5, a cache; or a folder of them.")
+    ],
     full: Annotated[bool, typer.Option("--full", help="Read every message, also where the file has an index.")] = False,
     as_json: AsJson = False,
     write_recipe: Annotated[Path | None, typer.Option(help="Write a first recipe there, to edit.")] = None,
@@ -186,8 +188,22 @@ def info(
     ] = False,
 ) -> None:
     """What is in a recording: streams, types, rates; and the sync report: jitter, gaps, clocks, and a verdict."""
-    from robocache import _info
+    from robocache import _build, _info
 
+    places = _build.expand([path])
+    if places != [path]:
+        if write_recipe is not None:
+            raise ValueError(f"{path}: is a folder of recordings; --write-recipe takes one of them, as {places[0]}")
+        reports, failed = _info.folder(
+            path, places, full=full, as_json=as_json, gap=gap, time=time, rate=rate, msg_path=msg_path
+        )
+        for sentence in failed:
+            print(f"robocache info: {sentence}", file=sys.stderr)
+        if failed:
+            raise typer.Exit(1)
+        if strict and any(report.level == "bad" for report in reports):
+            raise typer.Exit(WRONG)
+        return
     recording = rc.open(path, time, rate=rate, msg_path=msg_path)
     report = _info.main(
         recording, full=full, as_json=as_json, recipe=write_recipe, gap=gap, rate=rate, msg_path=msg_path

@@ -1,11 +1,11 @@
 """`robocache export`: the episodes of a cache, aligned at a rate, as a LeRobot data set, safetensors or MCAP.
 
-Of each episode the timeline spans what those streams share that run all the time and are interpolated; one that is held
-or irregular bounds nothing, and one that is both, as when written on change, is held to the end. Values are aligned as
-the streams say. Where a value is not real (outside a stream's samples, or inside a gap over its max_gap)
-it is the nearest one, and a feature tells: `valid.<name>` in a LeRobot data set, whose policies take every feature that
-begins with "observation" or "action" as their own; `<name>.valid` in safetensors. MCAP has no message there. Rows that
-are not finite are as they were, and not valid; of MCAP's JSON, null.
+Each episode is aligned on its default timeline (_default_timeline.py). A stream that is written on change is held to
+the end, and a static one is always valid. Values are aligned as the streams say. Where a value is not real (outside a
+stream's samples, or inside a gap over its max_gap) it is the nearest one, and a feature tells: `valid.<name>` in a
+LeRobot data set, whose policies take every feature that begins with "observation" or "action" as their own;
+`<name>.valid` in safetensors. MCAP has no message there. Rows that are not finite are as they were, and not valid; of
+MCAP's JSON, null.
 
 An episode of a recording is first read into a cache beside the target, in one pass, and exported from there: so that
 memory holds one batch and what was aligned, however long the recording is.
@@ -27,15 +27,27 @@ import numpy as np
 
 from robocache import _core, _mcap_images, _pictures
 from robocache._align import Aligned, Duration, Method, Stream, Timeline, align
-from robocache._cache import MOST_STREAMS, Cache, CachedEpisode, CacheWriter, is_numbered, said
+from robocache._cache import MOST_STREAMS, Cache, CachedEpisode, CacheWriter, is_numbered, row_bytes, said
 from robocache._core import FileError
-from robocache._extent import extent, steps
+from robocache._default_timeline import (
+    Reach,
+    bounding,
+    hold_always,
+    is_held,
+    reach_of,
+    refuse_too_large,
+    result_bytes,
+    runs,
+    span_of,
+    steps_of,
+    valid_always,
+)
+from robocache._extent import extent
 from robocache._joined import info_of, method_of_member, put_together, shown
 from robocache._lerobot_write import BOOKKEEPING, Feature, LeRobotWriter
 from robocache._new_folder import new_folder, told
-from robocache._recording import Array, Batch, Episode, Packed, Recording, StreamInfo, is_cache, missing
+from robocache._recording import Array, Batch, Episode, Packed, Recording, StreamInfo, is_cache, is_static, missing
 from robocache._recording import open as open_recording
-from robocache._sync import is_regular
 
 KEPT = 0.9  # of an episode: less on the timeline is told
 FORMATS = ("lerobot", "safetensors", "mcap")
@@ -65,38 +77,6 @@ class Options(NamedTuple):
     on_nan: str | Mapping[str, str] | None = None
 
 
-def runs(times: Array) -> bool:
-    """All the time, not only on change."""
-    steps = np.diff(times)
-    return is_regular(steps[steps > 0])
-
-
-def is_held(stream: Any) -> bool:
-    """Nothing is between two of its samples."""
-    if stream.method is None:
-        return np.asarray(stream.values).dtype.kind in "biu"
-    if isinstance(stream.method, str):
-        return stream.method == "hold"
-    if isinstance(stream.method, Mapping):
-        return set(stream.method.values()) == {"hold"}
-    return {name for name, _, _ in stream.method} == {"hold"}
-
-
-def bounding(streams: Mapping[str, Stream[Any]]) -> dict[str, Stream[Any]]:
-    """Those that say where an episode begins and ends: what runs and is not held, else what runs, else none."""
-    running = {name: stream for name, stream in streams.items() if runs(np.asarray(stream.times))}
-    return {name: stream for name, stream in running.items() if not is_held(stream)} or running
-
-
-def timeline_of(streams: Mapping[str, Stream[Any]], rate: float) -> Timeline:
-    bounds = bounding(streams)
-    if bounds:
-        return Timeline.over(bounds, rate=rate)
-    ends = [extent(f'stream "{name}": ', stream)[:2] for name, stream in streams.items()]
-    start, end = min(int(first) for first, _ in ends), max(int(last) for _, last in ends)
-    return Timeline(start, rate=rate, count=steps(np.asarray([end - start], np.int64), rate))
-
-
 def held_on(stream: Stream[Any], aligned: Aligned[Any], times: Array) -> Aligned[Any]:
     """What is written on change, or once, is still so behind its last sample, for as long as max_gap allows."""
     if runs(np.asarray(stream.times)) or not (is_held(stream) or len(stream.times) == 1):
@@ -106,15 +86,15 @@ def held_on(stream: Stream[Any], aligned: Aligned[Any], times: Array) -> Aligned
     return aligned._replace(valid=np.asarray(aligned.valid) | ((since > 0) & (since <= long)))
 
 
-def warn_of_cuts(episode: str, streams: Mapping[str, Stream[Any]], line: Timeline, notes: list[str]) -> None:
+def warn_of_cuts(episode: str, reaches: Mapping[str, Reach], line: Timeline, notes: list[str]) -> None:
     """A sensor that died cuts the timeline of all."""
-    times = {name: np.asarray(stream.times) for name, stream in bounding(streams).items()}
-    if not times:
+    bounds = bounding(reaches)
+    if not bounds:
         return
-    whole = max(int(t[-1]) for t in times.values()) - min(int(t[0]) for t in times.values())
+    whole = max(reach.last for reach in bounds.values()) - min(reach.first for reach in bounds.values())
     if (len(line) - 1) * 1e9 / line.rate > KEPT * whole:
         return
-    late, early = max(times, key=lambda name: times[name][0]), min(times, key=lambda name: times[name][-1])
+    late, early = max(bounds, key=lambda name: bounds[name].first), min(bounds, key=lambda name: bounds[name].last)
     share = 100 * (len(line) - 1) * 1e9 / line.rate / whole
     cut = f'"{late}" begins last and "{early}" ends first' if late != early else f'"{late}" is the shortest'
     note(notes, f"of episode {episode}, {share:.0f} % are exported: {cut}; --streams leaves one out")
@@ -235,21 +215,29 @@ def taken_of(
         for member in group:
             streams[member] = optioned(name, raw[member], infos[name], first, options, members)
             first += int(np.prod(raw[member].info.shape, dtype=np.int64))
+    found = {name: reach_of(stream, name) for name, stream in streams.items()}
+    reaches = {name: reach for name, reach in found.items() if reach is not None}
+    span = span_of(reaches)
+    count = steps_of(span, rate)
+    if span is None or not count:
+        note(notes, f"episode {episode.name} is left out: its streams share no time: they do not overlap")
+        return None
     try:
-        timeline = timeline_of(streams, rate)
-    except (ValueError, MemoryError) as error:  # they share no time, or are on two clocks
-        note(notes, f"episode {episode.name} is left out: {str(error).removeprefix('Timeline.over: ')}")
+        size = result_bytes(count, (row_bytes(stream.info) for stream in raw.values()))
+        refuse_too_large("export", episode.name, span, rate, count, size, reaches)
+    except (ValueError, MemoryError) as error:
+        note(notes, f"episode {episode.name} is left out: {str(error).removeprefix('export: ')}")
         return None
-    if not len(timeline):
-        note(notes, f"episode {episode.name} is left out: its streams share no time")
-        return None
-    warn_of_cuts(episode.name, streams, timeline, notes)
+    timeline = Timeline(span.start, rate=rate, count=count)
+    warn_of_cuts(episode.name, reaches, timeline, notes)
+    static = {name for name, stream in raw.items() if is_static(stream.info)}
+    asked = [(name, hold_always(stream) if name in static else stream) for name, stream in streams.items()]
     parts: dict[str, Aligned[Any]] = {}
-    items = list(streams.items())
-    for begin in range(0, len(items), MOST_STREAMS):
-        parts |= align(dict(items[begin : begin + MOST_STREAMS]), timeline)
+    for begin in range(0, len(asked), MOST_STREAMS):
+        parts |= align(dict(asked[begin : begin + MOST_STREAMS]), timeline)
     times = np.asarray(timeline.times)
-    parts = {name: held_on(stream, parts[name], times) for name, stream in items}
+    for name, stream in streams.items():
+        parts[name] = valid_always(parts[name]) if name in static else held_on(stream, parts[name], times)
     aligned = {
         name: parts[name] if group == (name,) else put_together([parts[member] for member in group], infos[name].dtype)
         for name, group in members.items()
@@ -346,7 +334,7 @@ def export(
 
     source    a cache, a recording, the path of one of them, or some of its episodes: cache.episodes[4:].
     path      a new directory.
-    rate      hertz, of the timeline: in each episode, the time that its streams share.
+    rate      hertz, of the timeline: each episode's default timeline, as in Cache.align.
     streams   only these; default: those that are in every episode.
     episodes  only these: numbers, names, slices; default: all.
     format    "lerobot" (v3.0), "safetensors" or "mcap".

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from robocache import _core
 from robocache._bytes import source_of
 from robocache._core import FileError
-from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped, counted
+from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped, counted, glanced
 
 MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # only all messages of a topic tell its streams
 MOST_FIRST = 1024  # messages that are looked at for one that tells: the first may be empty
@@ -87,6 +87,7 @@ class McapSource(Source):
         self.topics = {topic: Content(topic, kind, count) for topic, kind, _, _, count in summary["topics"]}
         self.encodings = {topic: encoding for topic, _, encoding, _, _ in summary["topics"]}
         self.start, self.end = summary["start"], summary["end"]
+        self._latched = frozenset(summary["latched"])
         self._opened: Any = None
         self._inside: dict[str, dict[str, Content]] = {}  # the streams of a topic, where they are known
 
@@ -158,6 +159,15 @@ class McapSource(Source):
         self.note(self.engine.summary()["warnings"])
         for topic, count, sentence in self.engine.problems:
             self.note([left_out(topic, count, sentence) if count else sentence])
+
+    def survey(self, to: Any, at_a_glance: bool) -> None:
+        self.engine.survey(to, at_a_glance)
+
+    def stretches(self) -> list[tuple[int, int]] | None:
+        return glanced(self.start, self.end) if self._reader().is_indexed else None
+
+    def latched(self) -> frozenset[str]:
+        return self._latched
 
     def promised(self) -> Mapping[str, StreamInfo]:
         found: dict[str, StreamInfo] = {}

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from robocache._align import Method
+from robocache._clock import ClockedSource, as_static, last_samples
 from robocache._core import FileError
 from robocache._joined import KEY as JOINED
 from robocache._joined import declaration
@@ -32,8 +33,10 @@ from robocache._recording import (
     clipped,
     counted,
     figures,
+    is_static,
     missing,
     open,
+    topic_of,
 )
 from robocache._sync import SyncReport
 
@@ -55,7 +58,10 @@ STREAM: dict[str, tuple[type, ...]] = {
     "times": (str,),
     "unit": (str,),
     "rate": (int, float),
+    "clock": (str,),
+    "static": (bool,),
 }
+CLOCKS = ("recording", "as stamped")
 DTYPES = ("float16", "float32", "float64", "bool", *(f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)))
 METHODS = ("linear", "hold", "nearest", "slerp", "angle", "angle_degrees", "cubic", "mean", "max", "min", "last")
 BY = ("file", "gap", "topic")
@@ -76,6 +82,8 @@ class Wanted:
     times: str | None = None
     unit: str | None = None  # of integer times
     rate: float | None = None
+    clock: str = "recording"  # or "as stamped": its stamps are not carried over to the recording's clock
+    static: bool | None = None  # a constant or none, whatever the recording says
     joined: str | None = None  # where it is a member of a joined stream: _joined.declaration
 
 
@@ -101,7 +109,15 @@ class Recipe:
             for key in ("times", "unit", "rate"):
                 if getattr(wanted, key) is not None:
                     mapped[wanted.topic][key] = getattr(wanted, key)
-        return open(path, **options, mapping=mapped or None)
+        opened = open(path, **options, mapping=mapped or None)
+        if isinstance(opened._source, ClockedSource):
+            by_clock = {clock: {w.topic for w in self.streams if w.clock == clock} for clock in CLOCKS}
+            twice = by_clock["as stamped"] & by_clock["recording"]
+            if twice:
+                raise ValueError(f"{self.path}: {min(twice)} is taken twice, with and without its own clock; say one")
+            opened._source.as_stamped = frozenset(by_clock["as stamped"])
+            opened._source.not_static = frozenset(w.topic for w in self.streams if w.static is False)
+        return opened
 
     def apply(self, recording: Recording) -> Recording:
         if not self.streams and self.task is None:
@@ -149,9 +165,10 @@ def check(where: str, table: Mapping[str, Any], known: Mapping[str, tuple[type, 
     for key, value in table.items():
         if key not in known:
             raise ValueError(missing(f"{where}: there is no key", key, known))
-        if not isinstance(value, known[key]) or isinstance(value, bool):
+        if not isinstance(value, known[key]) or (isinstance(value, bool) and bool not in known[key]):
             kinds = " or ".join(
-                {"str": "text", "dict": "table"}.get(kind.__name__, kind.__name__) for kind in known[key]
+                {"str": "text", "dict": "table", "bool": "true or false"}.get(kind.__name__, kind.__name__)
+                for kind in known[key]
             )
             raise ValueError(f"{where}: {key} is {value!r}; expected {kinds}")
 
@@ -174,6 +191,9 @@ def wanted_of(where: str, key: str, table: Mapping[str, Any]) -> Wanted:
         seconds[name] = float(table.get(name, 0.0))
         if not abs(seconds[name]) < 2**31:
             raise ValueError(f"{where}: {name} is {seconds[name]}; expected seconds")
+    clock = table.get("clock", CLOCKS[0])
+    if clock not in CLOCKS:
+        raise ValueError(f'{where}: clock is "{clock}"; expected "as stamped", or "recording", which is the default')
     max_gap = table.get("max_gap")
     if max_gap is not None and not 0 < max_gap < 2**31:
         raise ValueError(f"{where}: max_gap is {max_gap}; expected seconds, more than 0")
@@ -189,6 +209,8 @@ def wanted_of(where: str, key: str, table: Mapping[str, Any]) -> Wanted:
         table.get("times"),
         table.get("unit"),
         table.get("rate"),
+        clock,
+        table.get("static"),
     )
 
 
@@ -291,6 +313,14 @@ class CookedSource(Source):
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         return self.source.samples(info, values)
 
+    def constants(self) -> frozenset[str]:
+        static = self.source.constants()
+        chosen = {w.name for w in self.recipe.streams if w.static or topic_of(w.topic, static) is not None}
+        return frozenset(chosen) if self.recipe.streams else static
+
+    def describe_clock(self) -> dict[str, Any] | None:
+        return self.source.describe_clock()
+
     def quick(self) -> Mapping[str, Any] | None:
         found = self.source.quick()
         if found is None or not self.recipe.streams:
@@ -340,7 +370,10 @@ def cooked(where: str, wanted: Wanted, batch: Batch, every: Callable[[], tuple[s
     if wanted.joined is not None:
         metadata[JOINED] = wanted.joined
     info = info._replace(name=wanted.name, metadata=metadata | {"topic": wanted.topic})
-    return batch._replace(stream=wanted.name, values=values, times=batch.times - shift, info=info)
+    times = batch.times - shift
+    if wanted.static and not is_static(info):
+        info, times = as_static(info), batch.arrivals
+    return batch._replace(stream=wanted.name, values=values, times=times, info=info)
 
 
 def fitted(where: str, values: Array, dtype: np.dtype[Any], channels: Sequence[str]) -> Array:
@@ -434,9 +467,22 @@ class SplitSource(Source):
         start: int | None = None,
         end: int | None = None,
     ) -> Iterator[Batch]:
+        static = self.source.constants()
         for number in range(len(self.cuts)) if episode is None else [episode]:
-            for batch in clipped(self.source.batches(streams, 0, *self.cuts[number]), start, end):
+            first, last = self.cuts[number]
+            if static:  # constants hold on: their last sample before the cut belongs to the episode
+                names = [name for name in self.source.contents(0) if topic_of(name, static) is not None]
+                wanted = [name for name in names if streams is None or name in streams]
+                if wanted:
+                    yield from last_samples(self.source.batches(wanted, 0, None, first), number, first)
+            for batch in clipped(self.source.batches(streams, 0, first, last), start, end):
                 yield batch._replace(episode=number)
+
+    def constants(self) -> frozenset[str]:
+        return self.source.constants()
+
+    def describe_clock(self) -> dict[str, Any] | None:
+        return self.source.describe_clock()
 
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         return self.source.samples(info, values)
@@ -445,8 +491,8 @@ class SplitSource(Source):
 def split(recording: Recording, by: str, gap: float = 5.0, topic: str | None = None) -> Recording:
     """A recording of one episode cut into several.
 
-    by "gap": where nothing was logged for so many seconds. by "topic": while its first channel is not 0; of a topic
-    without numbers, from each message to the next.
+    by "gap": where nothing was logged for so many seconds. by "topic": where its first channel, an id, changes, and not
+    while it is 0 (see `episodes_by_id`); of a topic without numbers, from each message to the next.
     """
     if by == "file" or len(recording.episodes) != 1:
         return recording
@@ -470,23 +516,27 @@ def split(recording: Recording, by: str, gap: float = 5.0, topic: str | None = N
     last = recording.episodes[0].end + 1
     times = np.concatenate([np.zeros(0, np.int64), *(batch.arrivals for batch in marks)])
     numbers = all(b.lengths is None and b.values.ndim == 2 and b.values.shape[1] > 0 for b in marks)
-    on = (
-        np.concatenate([np.zeros(0, bool), *(b.values[:, 0] != 0 for b in marks)])
-        if numbers
-        else np.ones(len(times), bool)
-    )
-    edges = [*times.tolist(), last]
-    cuts: list[tuple[int, int]] = []
-    for k, is_on in enumerate(on):
-        if not is_on or edges[k + 1] <= edges[k]:
-            continue
-        if numbers and k > 0 and on[k - 1] and cuts:
-            cuts[-1] = (cuts[-1][0], edges[k + 1])  # still on
-        else:
-            cuts.append((edges[k], edges[k + 1]))
+    begins: Array = np.arange(len(times))
+    taken: Array = np.ones(len(times), bool)
+    if numbers:
+        begins, taken = episodes_by_id(np.concatenate([np.zeros(0), *(b.values[:, 0] for b in marks)]))
+    edges = [*times[begins].tolist(), last]
+    cuts = [(edges[k], edges[k + 1]) for k in np.flatnonzero(taken) if edges[k + 1] > edges[k]]
     if not cuts:
         raise ValueError(f"{recording.path}: {topic} marks no episode: it is never other than 0")
     return Recording(SplitSource(source, cuts))
+
+
+def episodes_by_id(ids: Array) -> tuple[Array, Array]:
+    """Where an id changes, and whether an episode begins there.
+
+    While it is 0 there is no episode, as with a flag: 0, 1, 0, 1 are two. But where ids count from 0, as in 0, 1, 2,
+    the 0 is an id: it comes first, never again, and at least two others follow.
+    """
+    starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])) if len(ids) else np.zeros(0, np.intp)
+    seen = ids[starts]
+    counts_from_0 = len(seen) > 0 and seen[0] == 0 and (seen == 0).sum() == 1 and len(np.unique(seen)) > 2
+    return starts, np.ones(len(seen), bool) if counts_from_0 else seen != 0
 
 
 # ---- A first one to edit

@@ -7,6 +7,7 @@ when they are touched, sorted by time, and go straight into rc.align.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from abc import ABC, abstractmethod
@@ -65,6 +66,19 @@ class Part(NamedTuple):
     task: str | None
     start: int | None  # nanoseconds, by log time where the format has one; None: only decoding can tell
     end: int | None
+
+
+class ReadAgain(Exception):
+    """What was read is not as presumed: drop it, and read the recording itself."""
+
+
+def glanced(start: int | None, end: int | None) -> list[tuple[int, int]] | None:
+    """The beginning, the middle and the end of a file, by log time: [start, end) each. As the engine's own glance."""
+    if start is None or end is None:
+        return None
+    length = min(max((end - start) // 128, 20_000_000), 1_000_000_000)
+    middle = start + (end - start) // 2
+    return [(start, start + length), (middle, middle + length), (max(end - length, 0), end + 1)]
 
 
 class Source(ABC):
@@ -129,6 +143,37 @@ class Source(ABC):
     def promised(self) -> Mapping[str, StreamInfo]:
         """What is known of streams before a sample is read, beside `quick`: what a schema alone tells."""
         return {}
+
+    def survey(self, to: Any, at_a_glance: bool) -> None:
+        """Adds the stamps of all messages, or of a few, to a _core.ClockSurvey. For formats that have log times."""
+        raise NotImplementedError
+
+    def stretches(self) -> list[tuple[int, int]] | None:
+        """Log times [start, end) that a glance looks at, beside the first message of each topic; None: not known."""
+        return None
+
+    def presumed(self) -> Source | None:
+        """The same, read as if its clock ran with log time: it raises ReadAgain where that turns out to be untrue.
+
+        For a pass over all of it, which then needs no glance first. None: it is known, or cannot be presumed.
+        """
+        return None
+
+    def extents(self) -> Sequence[Part]:
+        """The episodes as far as they are known without reading anything for it: for progress."""
+        return self.parts()
+
+    def latched(self) -> frozenset[str]:
+        """Topics whose publishers are transient-local: who comes later gets the last message again."""
+        return frozenset()
+
+    def constants(self) -> frozenset[str]:
+        """Topics that are static: their streams hold from the start on, and bound nothing."""
+        return frozenset()
+
+    def describe_clock(self) -> dict[str, Any] | None:
+        """Which clock the times are on, as _core.RecordingClock describes it; None where the format has one only."""
+        return None
 
 
 def _reopen(kind: type[Source], given: tuple[Any, ...], named: dict[str, Any]) -> Source:
@@ -268,9 +313,14 @@ def join(batches: Sequence[Batch], source: Source) -> RecordedStream:
     named = None
     if samples is None and info.channels and len(info.channels) == int(np.prod(info.shape, dtype=np.int64)):
         named = info.channels
-    method = "hold" if info.ragged else info.method
     stream = RecordedStream(
-        values, times, arrivals=arrivals, method=method, channels=named, max_gap=max_gap_of(info), name=info.name
+        values,
+        times,
+        arrivals=arrivals,
+        method=method_of(info, len(times)),
+        channels=named,
+        max_gap=max_gap_of(info),
+        name=info.name,
     )
     stream.info = info
     stream.backward = backward
@@ -278,10 +328,29 @@ def join(batches: Sequence[Batch], source: Source) -> RecordedStream:
     return stream
 
 
+def method_of(info: StreamInfo, samples: int) -> Method | None:
+    """How the stream is aligned: pictures, clouds and constants are held."""
+    return "hold" if info.ragged or (is_static(info) and samples > 1) else info.method
+
+
 def max_gap_of(info: StreamInfo) -> int | None:
     """Nanoseconds, where a recipe says it."""
     told = info.metadata.get("max_gap_ns", "")
     return int(told) if told.isdecimal() else None
+
+
+def is_static(info: StreamInfo) -> bool:
+    """A constant, as tf_static is: it holds from the start on, and bounds neither an episode nor a timeline."""
+    return info.metadata.get("static") == "true"
+
+
+def topic_of(name: str, topics: Collection[str]) -> str | None:
+    """Which of these topics a stream is of: "/tf/base_link" is of "/tf". None: of none."""
+    while name not in topics:
+        name, slash, _ = name.rpartition("/")
+        if not slash:
+            return None
+    return name
 
 
 def describe_rate(times: Array) -> str:
@@ -427,8 +496,12 @@ class Episodes(Sequence[Episode]):
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._parts = source.parts()
         self._made: dict[int, Episode] = {}
+
+    @functools.cached_property
+    def _parts(self) -> Sequence[Part]:
+        """Not before they are asked for: how many there are may take a look at the clock."""
+        return self._source.parts()
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -495,6 +568,25 @@ class Recording:
                     raise NoStream(missing(f"{self.path}: there is no stream", name, known))
         return self._source.batches(streams, episode)
 
+    def presumed(self) -> Recording | None:
+        """See Source.presumed."""
+        source = self._source.presumed()
+        return None if source is None else Recording(source)
+
+    @property
+    def clock(self) -> dict[str, Any] | None:
+        """Which clock its times are on, and what was carried over to it; None where the format has only one clock.
+
+        kind        "log time" (nothing is stamped), "with log time" (wall time; nothing is carried over) or "carried"
+        by          what carried log times over: "/clock" or "stamps"
+        rate        seconds of the clock in a second of log time, the real-time factor; slowest, fastest
+        offset_s    clock - log time at the start
+        resets      how often a simulation began anew: each begins an episode
+        streams     {name: {"source": "log" | "recording" | "own", ...}}; "own" has offset_s and drift_ppm
+        static      topics that are constants
+        """
+        return self._source.describe_clock()
+
     def listed(self) -> Mapping[str, Content]:
         """What the file lists, without decoding: topics of an MCAP file, of which most give one stream."""
         return self._source.listed(0) if len(self.episodes) else {}
@@ -544,10 +636,8 @@ def without_samples(recording: Recording, samples: Mapping[str, int]) -> list[st
     listed = recording.listed()
     found = dict.fromkeys(listed, 0)
     for name, count in samples.items():
-        topic = name  # "/tf/base_link" is a stream of "/tf"
-        while topic not in found and "/" in topic:
-            topic = topic.rpartition("/")[0]
-        if topic in found:
+        topic = topic_of(name, found)
+        if topic is not None:
             found[topic] += count
     notes, silent = [], []
     for topic, content in listed.items():
@@ -612,7 +702,9 @@ def open(
               (robomimic, ALOHA, or any with `mapping`); a cache. For MCAP also an address that fsspec opens
               ("s3://..."), a file object, or bytes.
     time      where a sample's time comes from: "stamp" (its header's; of JSON also its own stamp or timestamp), "log"
-              (when it was written), "publish", or "auto": the stamp if there is one and it is not zero, else "log".
+              (when it was written), "publish", or "auto": one clock for the recording, that of most stamped streams.
+              What has no stamp gets its log time, carried over to that clock where it is another one, as simulated
+              time is; so do all arrivals. `recording.clock` and `robocache info` say which clock it is.
               Numbers that are stamps in JSON have one unit per topic, that of the first: 1e9 to 4e9 is seconds since
               1970, 1e12 to 4e12 ms, 1e15 to 4e15 us, 1e18 to 4e18 ns; else an integer from 1e6 on ns, the rest seconds.
     rate      HDF5 without times: samples per second, instead of the layout's usual one.
@@ -626,19 +718,19 @@ def open(
     if not isinstance(path, (str, os.PathLike)) or "://" in str(path):
         from robocache._mcap_source import McapSource
 
-        return Recording(McapSource(path, time))
+        return Recording(on_one_clock(McapSource(path, time)))
     place = Path(path)
     kind = sniff(place)
     source: Source
     if kind == "MCAP":
         from robocache._mcap_source import McapSource
 
-        source = McapSource(str(place), time)
+        source = on_one_clock(McapSource(str(place), time))
     elif kind in ("rosbag2", "SQLite"):
         from robocache._rosbag2 import open_rosbag2
 
         folders = [msg_path] if isinstance(msg_path, (str, os.PathLike)) else list(msg_path or ())
-        source = open_rosbag2(place, time, [Path(folder) for folder in folders])
+        source = on_one_clock(open_rosbag2(place, time, [Path(folder) for folder in folders]))
     elif kind == "LeRobot":
         from robocache._lerobot import LeRobotSource
 
@@ -652,6 +744,14 @@ def open(
 
         source = Hdf5Source(place, time, rate, mapping)
     return Recording(source)
+
+
+def on_one_clock(source: Source) -> Source:
+    if source.time != "auto":
+        return source
+    from robocache._clock import ClockedSource
+
+    return ClockedSource(source)
 
 
 def sniff(place: Path) -> str:

@@ -7,6 +7,7 @@ rosbags package; `lacking` names the types that nobody defines.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -24,7 +25,18 @@ from numpy.typing import NDArray
 from robocache import _core
 from robocache._core import FileError
 from robocache._mcap_source import MANY, McapSource, batch_of, left_out, promised_by, streams_of
-from robocache._recording import BATCH_BYTES, Batch, Content, Part, Source, StreamInfo, clipped, sniff, widened
+from robocache._recording import (
+    BATCH_BYTES,
+    Batch,
+    Content,
+    Part,
+    Source,
+    StreamInfo,
+    clipped,
+    glanced,
+    sniff,
+    widened,
+)
 
 METADATA_LIMIT = 64 << 20  # bytes of metadata.yaml
 MOST_UNPACKED = 200  # times its size: what a compressed file may grow to on disk
@@ -204,6 +216,22 @@ class BagSource(Source):
                 known[batch.stream] = batch.info
                 yield batch
 
+    def survey(self, to: Any, at_a_glance: bool) -> None:
+        for bag in self.bags:
+            bag.survey(to, at_a_glance)
+
+    def stretches(self) -> list[tuple[int, int]] | None:
+        found = [bag.stretches() for bag in self.bags]
+        if any(each is None for each in found):
+            return None
+        return [stretch for each in found for stretch in each or ()]
+
+    def latched(self) -> frozenset[str]:
+        every = {topic for bag in self.bags for topic in bag.listed(0)}
+        return frozenset(
+            topic for topic in every if all(topic in bag.latched() for bag in self.bags if topic in bag.listed(0))
+        )
+
     def listed(self, episode: int) -> Mapping[str, Content]:
         return merged([bag.listed(0) for bag in self.bags])
 
@@ -369,6 +397,7 @@ class SqliteBag(Source):
         self.definitions = definitions
         self.kinds: dict[str, str] = {}  # by topic
         self._inside: dict[str, dict[str, Content]] = {}
+        self._counts: dict[Any, Any] | None = None  # of messages, by the number of a topic
         # Another process's journal must be honoured; without one, nothing is written beside the bag.
         alone = not Path(f"{file}-wal").exists()
         address = f"file:{urllib.parse.quote(str(file.absolute()))}?mode=ro{'&immutable=1' if alone else ''}"
@@ -391,6 +420,14 @@ class SqliteBag(Source):
                 raise FileError(f"{file}: a damaged SQLite file: the id of a topic is {number!r:.40}")
             self.kinds[str(topic)] = str(kind)
             self.rows.setdefault(str(topic), ([], str(encoding)))[0].append(number)
+        self._latched = frozenset[str]()
+        if any(column[1] == "offered_qos_profiles" for column in self._ask("PRAGMA table_info(topics)")):
+            profiles: dict[str, list[str]] = {}
+            for topic, text in self._ask("SELECT name, offered_qos_profiles FROM topics"):
+                profiles.setdefault(str(topic), []).append(str(text))
+            self._latched = frozenset(
+                topic for topic, texts in profiles.items() if all(map(_core.is_transient_local, texts))
+            )
         self.own: dict[str, tuple[str, bytes]] = {}
         if tables.get("message_definitions") == "table":
             query = "SELECT topic_type, encoding, encoded_message_definition FROM message_definitions"
@@ -414,9 +451,41 @@ class SqliteBag(Source):
         return [Part(Path(self.path).stem, None, start, end)]
 
     def count(self, topic: str) -> int | None:
-        marks = ", ".join("?" * len(self.rows[topic][0]))
-        ((found,),) = self._ask(f"SELECT count(*) FROM messages WHERE topic_id IN ({marks})", *self.rows[topic][0])
-        return int(found)
+        if self._counts is None:
+            self._counts = dict(self._ask("SELECT topic_id, count(*) FROM messages GROUP BY topic_id"))
+        return sum(int(self._counts.get(number, 0)) for number in self.rows[topic][0])
+
+    def latched(self) -> frozenset[str]:
+        return self._latched
+
+    def survey(self, to: Any, at_a_glance: bool) -> None:
+        decoders: dict[str, Any] = {}
+        for topic in self.kinds:
+            schema = self.schema(topic)
+            if schema is not None:
+                with contextlib.suppress(FileError):  # reading says so
+                    decoders[topic] = _core.Decoder(self.kinds[topic], *schema, topic, self.time)
+        for topic, *message in self.glance(decoders) if at_a_glance else self.messages(list(decoders), None, None):
+            decoders[topic].survey([tuple(message)], to)
+
+    def stretches(self) -> list[tuple[int, int]] | None:
+        return glanced(*self.parts()[0][2:])
+
+    def glance(self, topics: Collection[str]) -> Iterator[tuple[str, bytes, int, int]]:
+        """Messages of three short stretches, and the first one of each topic that is in none of them."""
+        wanted = list(topics)
+        seen: set[str] = set()
+        past = -(2**63)
+        for start, end in sorted(self.stretches() or ()):
+            for message in self.messages(wanted, max(start, past), end):
+                seen.add(message[0])
+                yield message
+            past = max(past, end)
+        if any(topic not in seen and self.count(topic) for topic in wanted):
+            names = {number: topic for topic in wanted for number in self.rows[topic][0] if topic not in seen}
+            for number, at, data in self._ask("SELECT topic_id, min(timestamp), data FROM messages GROUP BY topic_id"):
+                if number in names and isinstance(at, int) and isinstance(data, bytes):
+                    yield names[number], data, at, at
 
     def schema(self, topic: str) -> tuple[str, bytes, str] | None:
         """Its schema's encoding and text, and how messages are encoded; None, and a note, where it is not known."""

@@ -7,6 +7,7 @@
 //     .add(messages: list[tuple[bytes, int, int]]) -> tuple[int, str | None]
 //       (data, log_time, publish_time) each. How many were broken and left out, and the sentence of the first of them.
 //     .streams: list[info]                                  what the schema alone tells; [] where only messages do
+//     .survey(messages, survey: ClockSurvey) -> None        their stamps; broken ones are left out
 //     .bytes: int                                           what take() would hand out; call it at 1 to 4 MiB
 //     .take() -> list[Piece]
 //
@@ -22,7 +23,8 @@
 //       source: what robocache._bytes.source_of makes (source.h). Reads the summary (or, where there is none, the records) and no message.
 //     .summary() -> dict:  "topics": list[tuple[topic, type, message_encoding, schema_encoding, count | None]],
 //                          "messages": int | None, "start": int | None, "end": int | None (log times, ns),
-//                          "warnings": list[str]
+//                          "warnings": list[str], "latched": list[str] (topics)
+//     .survey(survey: ClockSurvey, at_a_glance: bool) -> None
 //     .pieces(topics: list[str] | None = None, start: int = 0, end: int | None = None) -> Iterator[Piece]
 //                                                           one pass, bounded memory; pieces of 1 to 4 MiB; log times
 //                                                           in [start, end), by the index where there is one
@@ -37,6 +39,7 @@
 #include <robocache/formats.h>
 
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -122,9 +125,9 @@ TopicDecoder make_decoder(const std::string& name, const std::string& encoding, 
   return {.decoder = {schema, message_encoding, topic, parse_time(time)}};
 }
 
-nb::tuple add(TopicDecoder& topic, const nb::list& messages) {
-  std::int64_t broken = 0;
-  nb::object first = nb::none();
+// Calls with (data, log time, publish time) of each; what it throws of Error(file) goes to `broken`.
+template <class F, class G>
+void for_each(const nb::list& messages, const F& call, const G& broken) {
   const Py_ssize_t count = PyList_Size(messages.ptr());
   for (Py_ssize_t k = 0; k < count; ++k) {
     PyObject* const message = PyList_GetItem(messages.ptr(), k);
@@ -139,13 +142,33 @@ nb::tuple add(TopicDecoder& topic, const nb::list& messages) {
     const std::int64_t publish = PyLong_AsLongLong(PyTuple_GetItem(message, 2));
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
     try {
-      topic.decoder.add({reinterpret_cast<const std::byte*>(data), static_cast<std::size_t>(size)}, log, publish);
+      call(std::span(reinterpret_cast<const std::byte*>(data), static_cast<std::size_t>(size)), log, publish);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::file) throw;
-      if (broken++ == 0) first = text_from(error.what());
+      broken(error);
     }
   }
+}
+
+nb::tuple add(TopicDecoder& topic, const nb::list& messages) {
+  std::int64_t broken = 0;
+  nb::object first = nb::none();
+  for_each(
+      messages,
+      [&](std::span<const std::byte> data, std::int64_t log, std::int64_t publish) {
+        topic.decoder.add(data, log, publish);
+      },
+      [&](const Error& error) {
+        if (broken++ == 0) first = text_from(error.what());
+      });
   return nb::make_tuple(broken, first);
+}
+
+void survey(TopicDecoder& topic, const nb::list& messages, ClockSurvey& to) {
+  for_each(
+      messages,
+      [&](std::span<const std::byte> data, std::int64_t log, std::int64_t) { topic.decoder.survey(data, log, to); },
+      [](const Error&) {});
 }
 
 nb::list take_pieces(TopicDecoder& topic) {
@@ -181,6 +204,9 @@ nb::dict summary_of(const Recording& recording) {
   result["start"] = nb::cast(summary.start);
   result["end"] = nb::cast(summary.end);
   result["warnings"] = warnings;
+  nb::list latched;
+  for (const std::string& topic : summary.latched) latched.append(text_from(topic));
+  result["latched"] = latched;
   return result;
 }
 
@@ -215,11 +241,15 @@ nb::dict dict_of(const Metadata& metadata) {
 }
 
 void bind_messages(nb::module_& m) {
+  m.def("is_transient_local", [](const std::string& profiles) { return is_transient_local(profiles); });
+
   nb::class_<TopicDecoder>(m, "Decoder", "The messages of one topic into pieces of streams.")
       .def(nb::new_(&make_decoder), nb::arg("name"), nb::arg("encoding"), nb::arg("text"), nb::arg("message_encoding"),
            nb::arg("topic"), nb::arg("time") = "auto")
       .def("add", &add, nb::arg("messages"),
            nb::sig("def add(self, messages: list[tuple[bytes, int, int]]) -> tuple[int, str | None]"))
+      .def("survey", &survey, nb::arg("messages"), nb::arg("to"),
+           nb::sig("def survey(self, messages: list[tuple[bytes, int, int]], to: ClockSurvey) -> None"))
       .def_prop_ro(
           "streams",
           [](const TopicDecoder& topic) {
@@ -246,6 +276,13 @@ void bind_messages(nb::module_& m) {
            }),
            nb::arg("source"), nb::arg("name"), nb::arg("time") = "auto")
       .def("summary", &summary_of, nb::sig("def summary(self) -> dict[str, typing.Any]"))
+      .def(
+          "survey",
+          [](Recording& recording, ClockSurvey& to, bool at_a_glance) {
+            const nb::gil_scoped_release released;
+            recording.recording.survey(to, at_a_glance);
+          },
+          nb::arg("to"), nb::arg("at_a_glance") = false)
       .def(
           "pieces",
           [](nb::handle self, std::optional<std::vector<std::string>> topics, std::uint64_t start,

@@ -12,6 +12,7 @@
 #include "align.h"
 #include "attention.h"
 #include "cache.h"
+#include "clock.h"
 #include "clouds.h"
 #include "errors.h"
 #include "exported.h"
@@ -66,6 +67,7 @@ NB_MODULE(_core, m) {
   bind_attention(m);
   bind_clouds(m);
   bind_mcap(m);
+  bind_clock(m);
   bind_messages(m);
   bind_cache(m);
   bind_options(m);

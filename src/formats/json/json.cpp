@@ -108,6 +108,20 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
       throw;
     }
   }
+  void survey(std::string_view topic, std::span<const std::byte> message, std::int64_t log_time,
+              ClockSurvey& to) override {
+    const std::size_t nodes = nodes_.size(), channels = names_.size();
+    const auto known = units_;
+    try {
+      parse(std::string_view(reinterpret_cast<const char*>(message.data()), message.size()));
+      const std::optional<std::int64_t> stamp = stamp_of();
+      if (!names_.empty()) to.add(topic, log_time, stamp);
+    } catch (...) {
+      units_ = known;
+      forget(nodes, channels);
+      throw;
+    }
+  }
   // A topic whose messages had a NaN once is searched for more before it is parsed; the others are parsed at once.
   void parse(std::string_view text) {
     if (has_non_finite_) {

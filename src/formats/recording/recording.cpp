@@ -202,6 +202,99 @@ McapBatches McapRecording::batches(std::optional<std::vector<std::string>> topic
   return McapBatches(std::make_unique<McapBatches::State>(*state_, std::move(messages)));
 }
 
+namespace {
+
+// Log times [start, end) that are looked at.
+struct Stretch {
+  std::uint64_t start = 0, end = 0;
+};
+
+// Where to look at a glance: the beginning, the middle and the end of the file, and the first message of each topic.
+// None: the index does not tell.
+std::vector<Stretch> glance(mcap::Reader& reader) {
+  constexpr std::uint64_t shortest = 20'000'000, longest = 1'000'000'000;
+  const std::vector<mcap::ChunkIndex>& chunks = reader.chunk_indexes();
+  if (!reader.is_indexed() || chunks.empty()) return {};
+  std::uint64_t first = std::numeric_limits<std::uint64_t>::max(), last = 0;
+  std::map<std::uint16_t, const mcap::ChunkIndex*> earliest;
+  for (const mcap::ChunkIndex& chunk : chunks) {
+    if (chunk.message_index_offsets.empty()) {
+      if (chunk.message_start_time == 0 && chunk.message_end_time == 0) continue;  // no messages
+      return {};
+    }
+    first = std::min(first, chunk.message_start_time);
+    last = std::max(last, chunk.message_end_time);
+    for (const auto& [channel, offset] : chunk.message_index_offsets) {
+      const auto [entry, is_new] = earliest.try_emplace(channel, &chunk);
+      if (!is_new && chunk.message_start_time < entry->second->message_start_time) entry->second = &chunk;
+    }
+  }
+  if (earliest.empty()) return {};
+  const std::uint64_t length = std::clamp((last - first) / 128, shortest, longest);
+  const std::uint64_t middle = first + (last - first) / 2;
+  std::vector<Stretch> stretches{
+      {first, first + length}, {middle, middle + length}, {last - std::min(last, length), last + 1}};
+  std::map<const mcap::ChunkIndex*, std::vector<mcap::MessageIndex>> indexes;
+  for (const auto& [channel, chunk] : earliest) {
+    const auto [entry, is_new] = indexes.try_emplace(chunk);
+    if (is_new) entry->second = reader.message_indexes(*chunk);
+    for (const mcap::MessageIndex& index : entry->second) {
+      if (index.channel_id != channel || index.records.empty()) continue;
+      const std::uint64_t at = std::ranges::min_element(index.records)->first;
+      stretches.push_back({at, at + 1});
+    }
+  }
+  std::ranges::sort(stretches, {}, &Stretch::start);
+  std::vector<Stretch> merged;
+  for (const Stretch& stretch : stretches) {
+    if (!merged.empty() && stretch.start <= merged.back().end) {
+      merged.back().end = std::max(merged.back().end, stretch.end);
+    } else {
+      merged.push_back(stretch);
+    }
+  }
+  return merged;
+}
+
+}  // namespace
+
+void McapRecording::survey(ClockSurvey& to, bool at_a_glance) {
+  mcap::Reader& reader = state_->reader;
+  std::vector<Stretch> stretches;
+  if (at_a_glance) stretches = glance(reader);
+  if (stretches.empty()) stretches.push_back({0, std::numeric_limits<std::uint64_t>::max()});
+  McapBatches pass = batches({}, stretches.front().start, stretches.front().end);
+  McapBatches::State& state = *pass.state_;
+  for (std::size_t k = 0; k < stretches.size(); ++k) {
+    if (k > 0) state.messages = reader.messages({.start = stretches[k].start, .end = stretches[k].end});
+    while (const mcap::Message* message = state.messages.next()) {
+      McapBatches::State::Source& source = state.source_of(message->channel_id);
+      if (!source.decoder) continue;
+      try {
+        source.decoder->survey(message->data, time_of(message->log_time), to);
+      } catch (const Error&) {  // batches() tells of it
+      }
+      const std::int64_t footprint = source.decoder->footprint();
+      state.footprints += footprint - std::exchange(source.footprint, footprint);
+      if (state.footprints > state_->most) source.decoder.reset();
+    }
+  }
+}
+
+bool is_transient_local(std::string_view profiles) {
+  // "durability: 1" and "durability: transient_local" are; 2 and "volatile" are not.
+  constexpr std::string_view key = "durability:";
+  bool found = false;
+  for (std::size_t at = profiles.find(key); at != std::string_view::npos; at = profiles.find(key, at)) {
+    at += key.size();
+    std::string_view value = profiles.substr(std::min(profiles.find_first_not_of(" \t\"'", at), profiles.size()));
+    value = value.substr(0, value.find_first_of(" \t\r\n\"',}"));
+    if (value != "1" && value != "transient_local") return false;
+    found = true;
+  }
+  return found;
+}
+
 Discovery McapRecording::discover(const std::vector<std::string>& topics) {
   constexpr int most_silent = 1024;
   Discovery found;
@@ -239,7 +332,15 @@ Summary McapRecording::summary() const {
   std::map<std::uint16_t, std::uint64_t> counts;
   if (statistics) counts.insert(statistics->channel_message_counts.begin(), statistics->channel_message_counts.end());
   std::map<std::string, Topic> topics;
+  std::map<std::string, bool> latched;
   for (const auto& [id, channel] : reader.channels()) {
+    bool is_latched = false;
+    for (const auto& [key, value] : channel.metadata) {
+      if (key == "offered_qos_profiles") is_latched = is_transient_local(value);
+      if (key == "latching") is_latched = value == "1" || value == "true";  // as converters from ROS 1 write it
+    }
+    bool& all = latched.try_emplace(channel.topic, true).first->second;
+    all = all && is_latched;
     const auto [entry, is_new] = topics.try_emplace(channel.topic);
     Topic& topic = entry->second;
     if (is_new) {
@@ -253,6 +354,9 @@ Summary McapRecording::summary() const {
     if (statistics) topic.messages = topic.messages.value_or(0) + time_of(counts[id]);
   }
   for (auto& [name, topic] : topics) summary.topics.push_back(std::move(topic));
+  for (const auto& [name, is_latched] : latched) {
+    if (is_latched) summary.latched.push_back(name);
+  }
   if (statistics) {
     summary.messages = time_of(statistics->message_count);
     if (statistics->message_count > 0) {

@@ -82,6 +82,12 @@ class KnownMessages : public Messages {
   std::int64_t bytes() const override { return known_->bytes(); }
   std::int64_t footprint() const override { return known_->footprint() + unpacker_.footprint(); }
   void take(std::vector<StreamBatch>& to) override { known_->take(to); }
+  void survey(std::string_view topic, std::span<const std::byte> message, std::int64_t log_time,
+              ClockSurvey& to) override {
+    const Unpacker::Use use(unpacker_);
+    Cursor cursor(unpacker_.unpack(message));
+    known_->survey(cursor, topic, log_time, to);
+  }
 
  private:
   std::unique_ptr<Known> known_;
@@ -90,7 +96,7 @@ class KnownMessages : public Messages {
 
 class AnyMessages : public Messages {
  public:
-  explicit AnyMessages(Program program) : program_(std::move(program)) {
+  AnyMessages(Program program, bool is_clock) : program_(std::move(program)), is_clock_(is_clock) {
     for (StreamInfo& info : program_.streams) streams_.emplace_back(std::move(info));
     program_.streams.clear();
     footprint_ = static_cast<std::int64_t>(program_.steps.capacity() * sizeof(Step));
@@ -129,6 +135,22 @@ class AnyMessages : public Messages {
     for (Stream& stream : streams_) stream.take(to);
     added_ = 0;
   }
+  void survey(std::string_view topic, std::span<const std::byte> message, std::int64_t log_time,
+              ClockSurvey& to) override {
+    if (streams_.empty()) return;
+    if (!program_.has_stamp && !is_clock_) return to.add(topic, log_time, {});
+    const Unpacker::Use use(unpacker_);
+    const std::span<const std::byte> content = unpacker_.unpack(message);
+    if (is_clock_ || program_.steps.front().code == Code::stamp) {
+      Cursor cursor(content);
+      const std::int64_t time = read_time(cursor);
+      if (is_clock_) to.add_clock(log_time, time);
+      return to.add(topic, log_time, is_clock_ ? std::nullopt : std::optional(time));
+    }
+    const Program::Header header = run(content, program_.has_wstring ? character_ : 4, false);
+    for (Stream& stream : streams_) stream.discard();
+    to.add(topic, log_time, header.stamp);
+  }
 
  private:
   Program::Header run(std::span<const std::byte> message, std::size_t character, bool to_the_end) {
@@ -144,6 +166,7 @@ class AnyMessages : public Messages {
   }
 
   Program program_;
+  bool is_clock_;  // its messages are rosgraph_msgs/msg/Clock
   std::vector<Stream> streams_{};
   Unpacker unpacker_{};
   std::int64_t added_ = 0, footprint_ = 0;
@@ -171,7 +194,7 @@ std::unique_ptr<Messages> make_ros2(const Schema& schema, std::string_view topic
   if (time == TimeSource::stamp && !program.has_stamp && !program.streams.empty()) {
     throw Error(ErrorKind::file, concat("messages of ", type, " have no header.stamp; automatic takes their log time"));
   }
-  return std::make_unique<AnyMessages>(std::move(program));
+  return std::make_unique<AnyMessages>(std::move(program), type == "rosgraph_msgs/msg/Clock");
 }
 
 }  // namespace robocache::messages
