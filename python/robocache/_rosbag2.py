@@ -465,8 +465,10 @@ class SqliteBag(Source):
             if schema is not None:
                 with contextlib.suppress(FileError):  # reading says so
                     decoders[topic] = _core.Decoder(self.kinds[topic], *schema, topic, self.time)
-        for topic, *message in self.glance(decoders) if at_a_glance else self.messages(list(decoders), None, None):
-            decoders[topic].survey([tuple(message)], to)
+        found = self.glance(decoders) if at_a_glance else self.messages(list(decoders), None, None)
+        with contextlib.suppress(FileError):  # as it is damaged there: reading says so, where that part is read
+            for topic, *message in found:
+                decoders[topic].survey([tuple(message)], to)
 
     def stretches(self) -> list[tuple[int, int]] | None:
         return glanced(*self.parts()[0][2:])

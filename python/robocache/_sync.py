@@ -127,7 +127,7 @@ class SyncReport:
     def sentences(self) -> list[str]:
         said = [f"{stream.name}: {stream.verdict}" for stream in self.streams.values() if stream.level != "good"]
         clock = words(self.clock)
-        said += [f"Clock: {sentence}" for sentence in clock]
+        said += [f"Clock: {sentence.removeprefix('its clock is ')}" for sentence in clock]
         static = [stream.name for stream in self.streams.values() if stream.static]
         if static:
             more = f" and {len(static) - 6} more" if len(static) > 6 else ""

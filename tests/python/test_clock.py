@@ -458,7 +458,7 @@ def test_info_names_the_clock_once(tmp_path):
         assert shown.exit_code == 0
         text = " ".join(shown.output.split())
         assert text.count("real-time factor 0.5") == 1
-        assert "its clock is simulated time" in text
+        assert "Clock: simulated time (2 stamped streams; real-time factor 0.5" in text
         assert "carried over by /clock" in text
         assert "one sample only" not in text
         assert "its clock drifts" not in text

@@ -30,7 +30,7 @@ def test_info_tells_and_is_json(tmp_path):
     text = answer("info", tmp_path / "a.mcap")
     for word in ("/fast", "100 Hz", "/slow", "Verdict: 2 of 2 streams good. That is by log times alone"):
         assert word in text
-    assert "stamps, clocks and values were not looked at, as --full does." in " ".join(text.split())
+    assert "at stamps only a glance was taken, for the clock; --full reads all of them." in " ".join(text.split())
     text = answer("info", tmp_path / "a.mcap", "--full")
     for word in ("float64 [2]", "arrival - stamp", "never change"):
         assert word in text
@@ -92,9 +92,12 @@ def test_wrong_usage():
 
 def test_what_is_no_recording_or_no_cache_is_told(tmp_path):
     write(tmp_path / "a.mcap", {"/fast": 100})
-    result = robocache("info", tmp_path)
-    assert result.exit_code == 1
-    assert f"take one of them, as {tmp_path / 'a.mcap'}, or all: robocache build {tmp_path} -o CACHE" in result.stderr
+    assert robocache("info", tmp_path).exit_code == 0  # a folder of recordings: a row for each
+    with pytest.raises(rc.FileError) as error:
+        rc.open(tmp_path)
+    assert f"take one of them, as {tmp_path / 'a.mcap'}, or all: robocache build {tmp_path} -o CACHE" in str(
+        error.value
+    )
     result = robocache("verify", tmp_path / "a.mcap")
     assert result.exit_code == 1
     assert "a.mcap: a file, not a cache" in result.stderr
