@@ -25,11 +25,13 @@ DISTRIBUTIONS = {"cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x")}  # the others
 CPU_FEATURES = ("fma", "avx2", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "asimd", "fphp", "sve")
 ATTENTION_BOUND = 1e-5  # of the largest number, for sums of 67 products in float32
 PI0_SUFFIX = {"heads": 8, "kv_heads": 1, "queries": 51, "keys": 867, "head_dim": 256}
-GPU_FIELDS = ("name", "compute_cap", "memory.total", "driver_version")
+GPU_FIELDS = ("name", "compute_cap", "memory.total", "memory.free", "driver_version")
 
 
 def examine() -> dict[str, Any]:
     """The whole report. Reads files and versions, runs each op once; imports no framework, and needs no GPU."""
+    backends = {name: {"works": works, "detail": detail} for name, works, detail in rc.backends()}
+    kernels = attention_kernels(backends)
     return {
         "robocache": _core.build_info(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -42,9 +44,9 @@ def examine() -> dict[str, Any]:
         },
         "gpus": graphics_cards(),
         "packages": {name: found for name in PACKAGES if (found := package_version(*DISTRIBUTIONS.get(name, (name,))))},
-        "backends": {name: {"works": works, "detail": detail} for name, works, detail in rc.backends()},
+        "backends": backends,
         "equal_to_reference": {name: bits("cpu") == bits("reference") for name, bits in OPS.items()},
-        "attention": attention_report(),
+        "attention": {"error": attention_error(), "kernels": kernels},
         "environment": {name: value for name, value in sorted(os.environ.items()) if relevant(name)},
     }
 
@@ -111,25 +113,28 @@ def tsdf_bits(backend: str) -> bytes:
     return b"".join(array.tobytes() for array in arrays)
 
 
-def attention_report() -> dict[str, Any]:
-    """Of a small call with a rest in every dimension: how far the cpu backend is from the reference. And which kernels
-    pi0's suffix takes."""
+def attention_error() -> float:
+    """How far the cpu backend is from the reference, in a small call with a rest in every dimension."""
     numbers = np.sin(np.arange(2 * 67 * 40, dtype=np.float32))
     k = numbers.reshape(1, 2, 67, 40)
     q = np.cos(numbers[: 6 * 9 * 40]).reshape(1, 6, 9, 40)
     reference, cpu = (rc.attention(q, k, k, causal=True, backend=backend) for backend in ("reference", "cpu"))
-    return {
-        "error": float(np.abs(cpu - reference).max() / np.abs(reference).max()),
-        "kernels": {name: kernel_of(name) for name, works, _ in rc.backends() if works and name in ("cpu", "cuda")},
-    }
+    return float(np.abs(cpu - reference).max() / np.abs(reference).max())
 
 
-def kernel_of(backend: str) -> str:
-    """The kernel that pi0's suffix takes; on a GPU that cannot be asked, because its memory is taken, why not."""
-    try:
-        return _core.describe_attention_sizes(backend, **PI0_SUFFIX)
-    except (rc.CudaError, MemoryError) as error:
-        return f"cannot be asked: {error}"
+def attention_kernels(backends: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Which kernels pi0's suffix takes. This is the first call that needs a CUDA context. Where none can be made (other
+    processes hold all of the GPU's memory, for example), the backend is reported as not working, with the reason."""
+    found = {}
+    for name in ("cpu", "cuda"):
+        if not backends[name]["works"]:
+            continue
+        try:
+            found[name] = _core.describe_attention_sizes(name, **PI0_SUFFIX)
+        except rc.CudaError as error:
+            cause = f"{error}; the GPU has no free memory" if "cudaErrorMemoryAllocation" in str(error) else str(error)
+            backends[name] = {"works": False, "detail": f"{backends[name]['detail']}: {cause}"}
+    return found
 
 
 OPS = {"align": align_bits, "voxelize": voxelize_bits, "tsdf": tsdf_bits}
@@ -151,7 +156,8 @@ def lines(report: dict[str, Any]) -> list[str]:
         ("SIMD", f"{cpu['simd_target']} in use; runs here: {spoken(cpu['simd_targets'])}; {cpu['threads']} threads"),
     ]
     for number, card in enumerate(report["gpus"]):
-        name, capability, memory, driver = (card[field] for field in GPU_FIELDS)
+        name, capability, memory, free, driver = (card[field] for field in GPU_FIELDS)
+        memory = f"{memory}, of which {free} are free"
         found.append((f"GPU {number}", f"{name}, compute capability {capability}, {memory}, driver {driver}"))
     if not report["gpus"]:
         found.append(("GPU", "none that nvidia-smi shows"))

@@ -121,7 +121,7 @@ def test_doctor_survives_a_gpu_without_free_memory(monkeypatch):
     monkeypatch.setattr(_doctor.rc, "backends", lambda: [("cpu", True, "here"), ("cuda", True, "a full GPU")])
     answer = testing.CliRunner().invoke(application, ["doctor"])
     assert answer.exit_code == 0, answer.output
-    assert "cannot be asked: CUDA: out of memory" in answer.stdout
+    assert "CUDA: out of memory" in answer.stdout
 
 
 def test_doctor_exits_0_where_no_gpu_can_be_seen(tmp_path):
@@ -144,14 +144,35 @@ def test_doctor_survives_a_broken_nvidia_smi(tmp_path):
 
 def test_doctor_reads_what_nvidia_smi_says(tmp_path, monkeypatch):
     program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 'NVIDIA H200, 9.0, 143771 MiB, 580.65.06'\n")
+    program.write_text("#!/bin/sh\necho 'NVIDIA H200, 9.0, 143771 MiB, 12 MiB, 580.65.06'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     report = _doctor.examine()
-    assert report["gpus"] == [
-        dict(zip(_doctor.GPU_FIELDS, ("NVIDIA H200", "9.0", "143771 MiB", "580.65.06"), strict=True))
-    ]
-    assert any(line.split()[:3] == ["GPU", "0", "NVIDIA"] and "580.65.06" in line for line in _doctor.lines(report))
+    fields = ("NVIDIA H200", "9.0", "143771 MiB", "12 MiB", "580.65.06")
+    assert report["gpus"] == [dict(zip(_doctor.GPU_FIELDS, fields, strict=True))]
+    line = next(line for line in _doctor.lines(report) if line.split()[:3] == ["GPU", "0", "NVIDIA"])
+    assert "143771 MiB, of which 12 MiB are free, driver 580.65.06" in line
+
+
+@pytest.mark.parametrize("cause", ["out of memory (cudaErrorMemoryAllocation)", "busy (cudaErrorDevicesUnavailable)"])
+def test_doctor_says_why_no_cuda_context_can_be_made(monkeypatch, capsys, cause):
+    """A driver and a GPU are there, so the backend seems to work until the first call that needs a context."""
+
+    def describe(device, **sizes):
+        if device == "cuda":
+            raise rc.CudaError(f"{cause} while allocating host memory")
+        return f"{device}: kernels"
+
+    listed = [(name, works or name == "cuda", detail) for name, works, detail in rc.backends()]
+    monkeypatch.setattr(rc, "backends", lambda: listed)
+    monkeypatch.setattr(_doctor._core, "describe_attention_sizes", describe)
+    report = _doctor.examine()
+    assert report["backends"]["cuda"]["works"] is False
+    assert report["attention"]["kernels"] == {"cpu": "cpu: kernels"}
+    _doctor.main()
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("backend cuda"))
+    assert f"{cause} while allocating host memory" in line
+    assert ("the GPU has no free memory" in line) == ("out of memory" in cause)
 
 
 def test_doctor_imports_no_framework():
