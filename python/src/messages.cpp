@@ -294,9 +294,9 @@ void bind_messages(nb::module_& m) {
       .def("summary", &summary_of, nb::sig("def summary(self) -> dict[str, typing.Any]"))
       .def(
           "survey",
-          [](Recording& recording, ClockSurvey& to, bool at_a_glance) {
+          [](McapRecording& recording, ClockSurvey& to, bool at_a_glance) {
             const nb::gil_scoped_release released;
-            recording.recording.survey(to, at_a_glance);
+            recording.survey(to, at_a_glance);
           },
           nb::arg("to"), nb::arg("at_a_glance") = false)
       .def(

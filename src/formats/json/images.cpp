@@ -61,20 +61,8 @@ class JsonImages : public Messages, private nlohmann::json_sax<nlohmann::json> {
                  .is_ragged = true}) {}
 
   void add(std::span<const std::byte> message, const Clock& clock) override {
-    message_bytes_ = message.size();
-    depth_ = 0;
-    key_.clear();
-    outer_.clear();
-    frame_.clear();
-    format_.clear();
-    width_ = height_ = step_ = 0;
-    seconds_.reset();
-    nanoseconds_ = 0;
-    has_data_ = false;
     try {
-      const char* const begin = reinterpret_cast<const char*>(message.data());
-      nlohmann::json_sax<nlohmann::json>* const sax = this;
-      nlohmann::json::sax_parse(begin, begin + message.size(), sax);
+      read(message);
       if (!has_data_) throw Error(ErrorKind::file, "an image has no data");
       if (!frame_.empty()) stream_.note(0, "frame_id", frame_);
       stream_.note(1, is_compressed_ ? "format" : "encoding", format_);
@@ -89,6 +77,17 @@ class JsonImages : public Messages, private nlohmann::json_sax<nlohmann::json> {
       throw;
     }
   }
+  void survey(std::string_view topic, std::span<const std::byte> message, std::int64_t log_time,
+              ClockSurvey& to) override {
+    try {
+      read(message);
+    } catch (...) {
+      stream_.discard();
+      throw;
+    }
+    stream_.discard();
+    to.add(topic, log_time, stamp());
+  }
   std::vector<StreamInfo> streams() const override { return {stream_.info()}; }
   std::int64_t bytes() const override { return added_; }
   std::int64_t footprint() const override { return stream_.footprint(); }
@@ -98,6 +97,22 @@ class JsonImages : public Messages, private nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
+  void read(std::span<const std::byte> message) {
+    message_bytes_ = message.size();
+    depth_ = 0;
+    key_.clear();
+    outer_.clear();
+    frame_.clear();
+    format_.clear();
+    width_ = height_ = step_ = 0;
+    seconds_.reset();
+    nanoseconds_ = 0;
+    has_data_ = false;
+    const char* const begin = reinterpret_cast<const char*>(message.data());
+    nlohmann::json_sax<nlohmann::json>* const sax = this;
+    nlohmann::json::sax_parse(begin, begin + message.size(), sax);
+  }
+
   bool null() override { return true; }
   bool boolean(bool) override { return true; }
   bool number_integer(std::int64_t value) override { return number(static_cast<double>(value)); }
