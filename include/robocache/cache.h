@@ -10,36 +10,54 @@
 //   const robocache::CachedStream joints = cache.read(0, 0);  // views of the file's memory, no copy
 //
 // A cache is a directory:
-//   manifest.json   version, sources, streams, shards with their xxHash checksums, episodes. The only truth.
-//   shards/         <group>-<stream>.safetensors: one stream of a group of episodes, one after the other. Tensors:
+//   manifest.json   version, identity, sources, streams, shards with their xxHash checksums, episodes, and a checksum of all
+//                   that: a snapshot of the cache.
+//   journal.<id>    what was committed since the snapshot of this identity was written: a line with a checksum for each
+//                   commit. With the manifest it is the only truth. close() makes one snapshot of both.
+//   shards/         <group>-<stream>-<writer>.safetensors: one stream of a group of episodes, one after the other. Tensors:
 //                     values    [total, ...]: of samples; where samples are ragged, of rows
 //                     times     [n] int64 nanoseconds, not decreasing within an episode
 //                     arrivals  [n] int64 nanoseconds
 //                     offsets   [episodes + 1] int64: the samples of episode e are offsets[e] .. offsets[e + 1]
 //                     inner     [n + 1] int64, of ragged streams: the rows of sample i are inner[i] .. inner[i + 1]
 //                     padding   [1..7] uint8, where the int64 tensors would not lie at multiples of 8
-//                   The description in __metadata__ is what `verify_cache` makes a lost manifest from.
+//                   `verify_cache` makes a lost manifest from the descriptions in __metadata__, which have a checksum, too.
 //   lock            held (flock) by the one writer.
 //   quarantine/     what verify_cache has taken out in repairs. Readers and writers do not look there.
+// Caches of version 1 (no journal, no checksums of the manifest and of descriptions) are read, and become version 2 with the
+// first commit.
 //
 // What is promised
-//   - A shard is written under a temporary name, fsynced and renamed; then the manifest, the same way. A crash at any
-//     point leaves the old manifest or the new one, and every episode that was committed. What a crash leaves behind is
-//     removed by the next writer.
+//   - A shard is written under a temporary name, synced and renamed. Then a line is appended to the journal and synced; or a
+//     manifest is written, synced and renamed. A crash at any point leaves the state before the commit or the one after it.
+//     The next writer removes what a crash leaves behind.
+//   - What a commit costs does not grow with the number of episodes: a snapshot is written when the journal has become longer
+//     than the last one.
 //   - A group is committed when it holds Options::group_bytes or max_group_episodes, when asked, and by close(); only
 //     whole episodes are. A shard never changes once it is committed, so readers and a writer may work at a time.
-//   - Memory: under 64 MiB for the writer, whatever the length of an episode (at up to 300 streams); a reader holds the
-//     manifest, and maps shards while views of them live; the last 1024 of all readers of a process stay mapped longer.
+//   - One writer at a time. Where somebody has removed the lock, and another writer has come, the first one's commit fails
+//     and changes nothing. Symbolic links in place of the cache's own files are refused.
+//   - A process that was forked while a writer was open has no writer: its calls are refused, and nothing that it does, or
+//     leaves undone, touches the parent's files or keeps the lock.
+//   - An episode that is discarded, or whose end_episode() throws, leaves nothing: no samples, streams, channels, methods.
+//     The one exception says so: where the disk fails twice, and may or may not have the commit, the episode waits.
+//   - Memory: under 64 MiB for the writer, whatever the length of an episode (at up to 300 streams), and the manifest; a
+//     reader holds the manifest, and maps shards while views of them live; the last 1024 of all readers of a process stay
+//     mapped longer.
 //   - Opening reads the manifest and asks for the size of each shard: its cost does not grow with the samples. A shard
 //     that is missing or of another size is an Error then; its header is checked when it is first read.
 //   - Stamps that go backward within a stream of an episode are sorted, equal ones staying in their order, and counted.
 //   - Channels are known by name where they have names. A batch with new ones widens the stream: NaN where a sample has
-//     none. Streams of integers, and those without names, cannot be widened. Of methods, the last one given holds.
+//     none. Streams of integers, and those without names, cannot be widened.
+//   - A stream has one method for each channel: the first one that was given. An episode that gives none changes nothing (new
+//     channels beside others that have a method get the default one); one that gives another method is an Error(value),
+//     unless all episodes that have the stream are of an older version of the source that is being read.
 //   - Metadata are each episode's own. Those of a stream are what its episodes agree on, "varies" where they do not.
-//   - Nothing in a manifest or a shard is trusted: what does not fit gets a sentence that begins with the file's name,
-//     and memory stays below 4 times the file (of a manifest 20 times) plus 256 MiB. A cache of a later version is
+//   - Nothing in a manifest, a journal or a shard is trusted: what does not fit gets a sentence that begins with the file's
+//     name, and memory stays below 4 times the file (of a manifest 20 times) plus 256 MiB. A cache of a later version is
 //     refused with a sentence.
-// Failures of the file system are Error(file), and name the file. A Cache may be shared by threads; a CacheWriter may not.
+// Failures of the file system are Error(file), and name the file. Threads may share a Cache; threads that share a
+// CacheWriter wait for each other, call by call.
 #pragma once
 
 #include <robocache/error.h>
@@ -59,7 +77,8 @@ namespace robocache {
 inline constexpr int cache_version = 2;
 inline constexpr std::int64_t max_group_episodes = 4096;
 
-// What a cache was made from. It is unchanged where size and mtime are what they were; where not, its hash decides.
+// What a cache was made from. It is unchanged where name, size and mtime of each file are what they were; where not, the
+// hash of their content decides.
 struct CacheSource {
   std::string path{};      // its name: of a file, or of the directory that holds its files
   std::int64_t size = 0;   // bytes of all its files; -1: cannot be told, always read again

@@ -70,12 +70,18 @@ LoadedCache load_once(const Path& cache) {
 
 }  // namespace
 
-LoadedCache load_cache(const Path& cache) {
+LoadedCache load_cache(const Path& cache) try {
   // A writer that replaces the manifest removes the journal: where that happens between the two reads, they are repeated.
   for (int attempts = 100;; --attempts) {
     require_manifest(cache);
     const std::string before = read_identity(cache);
-    const auto is_replaced = [&] { return attempts > 0 && read_identity(cache) != before; };
+    const auto is_replaced = [&] {
+      try {
+        return attempts > 0 && read_identity(cache) != before;
+      } catch (const Error&) {
+        return false;
+      }
+    };
     try {
       LoadedCache loaded = load_once(cache);
       if (!is_replaced()) return loaded;
@@ -87,6 +93,8 @@ LoadedCache load_cache(const Path& cache) {
       if (!is_replaced()) throw Error(ErrorKind::file, concat(error.what(), advice));
     }
   }
+} catch (const std::filesystem::filesystem_error& error) {
+  fail_errno(cache, "cannot be read", error.code().value());
 }
 
 Manifest load_manifest(const Path& cache) {
@@ -96,24 +104,17 @@ Manifest load_manifest(const Path& cache) {
 }
 
 std::string read_identity(const Path& cache) {
-  try {
-    const File file(manifest_path(cache), O_RDONLY);
-    std::string head(std::min(identity_head, static_cast<std::size_t>(file.size())), '\0');
-    file.read(0, std::as_writable_bytes(std::span(head)));
-    std::string identity = identity_of_manifest(head);
-    return identity.empty() ? checksum_of_manifest(read_text(manifest_path(cache), max_manifest)) : identity;
-  } catch (const SystemError& error) {
-    if (error.code() != ENOENT) throw;  // a disk that fails is no other writer
-    return {};
-  } catch (const Error&) {
-    return {};
-  }
+  const File file(manifest_path(cache), O_RDONLY);
+  std::string head(std::min(identity_head, static_cast<std::size_t>(file.size())), '\0');
+  file.read(0, std::as_writable_bytes(std::span(head)));
+  std::string identity = identity_of_manifest(head);
+  return identity.empty() ? checksum_of_manifest(read_text(manifest_path(cache), max_manifest)) : identity;
 }
 
-SavedManifest save_manifest(const Path& cache, Manifest& manifest, bool* is_uncertain) {
+SavedManifest save_manifest(const Path& cache, Manifest& manifest, bool reads_back, bool* is_uncertain) {
   const std::string before = std::exchange(manifest.identity, new_identity());
   const std::string text = write_manifest(manifest);
-  static_cast<void>(parse_manifest(text, manifest_path(cache).string()));
+  if (reads_back) static_cast<void>(parse_manifest(text, manifest_path(cache).string()));
   replace_file(manifest_path(cache), text, is_uncertain);
   remove_file(cache / journal_name(before));
   return {checksum_of_manifest(text), static_cast<std::int64_t>(text.size())};

@@ -36,19 +36,20 @@ Manifest load_manifest(const Path& cache);
 // Throws Error(file), with the sentence that load_cache() would throw, where there is no manifest.json.
 void require_manifest(const Path& cache);
 
-// Tells apart two states of manifest.json, without parsing it: its identity, or in version 1 a hash of the file. Empty
-// where it cannot be read.
+// Tells apart two states of manifest.json, without parsing it: its identity, or in version 1 a hash of the file. Throws
+// Error(file) where it cannot be read.
 std::string read_identity(const Path& cache);
 
-// Writes manifest.json: all of the manifest, under a new identity, which `manifest` gets at once. First the text is read back by
-// the reader's rules. The old journal is out of date from then on, and removed. The caller holds the lock. Throws where
-// the new state may not be on the disk; then *is_uncertain says whether it may be there all the same (the file was
-// renamed, but the directory could not be synced).
+// Writes manifest.json: all of the manifest, under a new identity, which `manifest` gets at once. With `reads_back` the text
+// must first pass the reader; a writer, whose every change did, saves that time. The old journal is out of date from then
+// on, and removed. The caller holds the lock. Throws where the new state may not be on the disk; then *is_uncertain says
+// whether it may be there all the same (the file was renamed, but the directory could not be synced).
 struct SavedManifest {
   std::string checksum{};  // the first line of the journal continues it
   std::int64_t bytes = 0;
 };
-SavedManifest save_manifest(const Path& cache, Manifest& manifest, bool* is_uncertain = nullptr);
+SavedManifest save_manifest(const Path& cache, Manifest& manifest, bool reads_back = true,
+                            bool* is_uncertain = nullptr);
 
 // Throws Error(file) where shards/ is a symbolic link: for whoever writes or removes files there.
 void refuse_links(const Path& cache);

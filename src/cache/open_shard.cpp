@@ -224,7 +224,7 @@ void OpenShard::discard_episode(std::int64_t row) noexcept {
   } else if (values_.file() && values_.file().path() != values_.path()) {  // it was finished
     try {
       values_.rename(temporary());
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       is_misplaced_ = true;
     }
   }

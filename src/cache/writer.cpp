@@ -183,7 +183,7 @@ struct CacheWriter::State {
   void write_snapshot(Change change, bool is_last, std::vector<Path>& useless);
   void take_saved(const SavedManifest& saved);
   void write_line(Change change, const std::string& text, std::vector<Path>& useless);
-  void forget_group() noexcept;
+  void forget_group();
   std::size_t drop_group();  // returns how many episodes went
 };
 
@@ -231,7 +231,7 @@ void CacheWriter::State::open() {
     }
     make_directory(shards_path(path), false);  // save_manifest() syncs the folder that it is in
     Manifest empty;
-    save_manifest(path, empty);
+    save_manifest(path, empty, false);
   }
   LoadedCache loaded = load_cache(path);
   const bool is_old = loaded.version < cache_version;
@@ -788,7 +788,7 @@ bool CacheWriter::State::take_back() noexcept {
   try {
     if (is_uncertain) {  // what was committed before is written again, so that nothing names the new shards
       Manifest again = manifest;
-      const SavedManifest saved = save_manifest(path, again);
+      const SavedManifest saved = save_manifest(path, again, false);
       manifest.identity = again.identity;
       take_saved(saved);
     }
@@ -914,7 +914,7 @@ void CacheWriter::State::write_snapshot(Change change, bool is_last, std::vector
   SavedManifest saved;
   bool may_be_there = false;
   try {
-    saved = save_manifest(path, next, &may_be_there);
+    saved = save_manifest(path, next, false, &may_be_there);
   } catch (...) {
     if (may_be_there) tried_identity = next.identity;
     is_uncertain = is_uncertain || may_be_there;
@@ -953,7 +953,7 @@ void CacheWriter::State::write_line(Change change, const std::string& text, std:
 }
 
 // After a commit, or where it is given up. Streams and sources are those of the manifest again.
-void CacheWriter::State::forget_group() noexcept {
+void CacheWriter::State::forget_group() {
   for (auto& [stream, shard] : shards) shard.keep_episode();
   shards.clear();
   finished.clear();
@@ -1044,6 +1044,10 @@ void CacheWriter::close() {
   state_->abandon();
 }
 
-void CacheWriter::abandon() noexcept { state_->abandon(); }
+void CacheWriter::abandon() noexcept {
+  if (state_->is_forked()) return;
+  const std::lock_guard guard(state_->mutex);
+  state_->abandon();
+}
 
 }  // namespace robocache
