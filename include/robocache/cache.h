@@ -56,7 +56,7 @@
 //   - Nothing in a manifest, a journal or a shard is trusted: what does not fit gets a sentence that begins with the file's
 //     name, and memory stays below 4 times the file (of a manifest 20 times) plus 256 MiB. A cache of a later version is
 //     refused with a sentence.
-// Failures of the file system are Error(file), and name the file. A Cache may be shared by threads; threads that share a
+// Failures of the file system are Error(file), and name the file. Threads may share a Cache; threads that share a
 // CacheWriter wait for each other, call by call.
 #pragma once
 
