@@ -4,7 +4,6 @@
 #include <robocache/error.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <set>
 #include <utility>
 

@@ -249,6 +249,12 @@ def test_verify_says_what_is_wrong(tmp_path):
     result = robocache("verify", tmp_path / "cache")
     assert result.exit_code == 3
     assert shard.name[:10] in result.stdout
+    before = sorted(tmp_path.rglob("*"))
+    for options in (["--dry-run"], ["--repair", "--dry-run"]):
+        plan = robocache("verify", tmp_path / "cache", *options)
+        assert plan.exit_code == 3
+        assert "Would be moved to quarantine" in plan.stdout
+        assert sorted(tmp_path.rglob("*")) == before
     assert robocache("verify", tmp_path / "cache", "--repair").exit_code == 0
     answer("build", tmp_path / "a.mcap", "-o", tmp_path / "cache")
     assert "all is well" in answer("verify", tmp_path / "cache")
