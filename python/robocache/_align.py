@@ -372,7 +372,7 @@ def resample(
 
     Returns an array [B, T, ...] of the same kind, on the same device, queued on the caller's current stream. CUDA calls
     do not wait; what their checks find is raised by the thread's next call or `rc.synchronize()`. With JAX on a GPU the
-    call returns when the result is there, and waits for the GPU to free results that JAX has let go of. torch's
+    call returns when the result is there, and waits for the GPU before it frees results that JAX has let go of. torch's
     record_stream() does nothing for a tensor made here, as for every tensor that comes through DLPack: where another
     stream uses it, pass out=. torch differentiates it by `values`, once; backend="torch" differentiates twice.
     """
