@@ -8,7 +8,7 @@ export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 SOURCES = git ls-files --cached --others --exclude-standard --deduplicate --
 CPP = $(SOURCES) '*.h' '*.cpp' '*.cu' '*.cuh'
 
-.PHONY: help build demo test judge gpu bench fuzz lint lint-format lint-tidy lint-python format wheel clean
+.PHONY: help build demo test judge gpu bench fuzz crash lint lint-format lint-tidy lint-python format wheel clean
 .DEFAULT_GOAL := help
 
 help:
@@ -39,6 +39,9 @@ bench: $(VENV)/.ready build ## ours beside torch, as tables
 fuzz: $(VENV)/.ready ## every fuzz target for 5 minutes
 	@cmake --preset fuzz -DROBOCACHE_FUZZ_SECONDS=300 >/dev/null && cmake --build --preset fuzz && ctest --preset fuzz; \
 	failed=$$?; cmake --preset fuzz -DROBOCACHE_FUZZ_SECONDS=30 >/dev/null; exit $$failed
+
+crash: $(VENV)/.ready build ## power failures at every call of every write, and every call failing, for about an hour
+	@ROBOCACHE_CRASH=1 $(PYTHON) -m pytest tests/python/test_crash.py tests/python/test_cache_faults.py tests/python/test_shared.py
 
 lint: $(VENV)/.ready build lint-format lint-tidy lint-python ## clang-format, clang-tidy, ruff, mypy
 

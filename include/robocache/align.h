@@ -16,8 +16,10 @@
 //   - checks shapes, dtypes and devices first and throws robocache::Error before anything is written. What only the data
 //     can tell (the order of times, lengths, offsets, rows) is checked on the CPU before anything is written too; on
 //     CUDA it is checked inside the launch, the row's result is then unspecified but never out of bounds, and the
-//     sentence is thrown by the next call or by robocache::synchronize(). `check = false` leaves those checks out.
-// Cost: the bytes of the samples that targets touch, of the times, and of the outputs; O(log S) compares per target.
+//     sentence is thrown by the thread's next call or by robocache::synchronize(). `check = false` leaves those checks
+//     out.
+// Cost: the bytes of the samples that targets touch, of the times, and of the outputs; O(log S) compares per target, on
+// the host also where arrivals are in no order.
 #pragma once
 
 #include <robocache/context.h>
@@ -35,20 +37,22 @@ namespace robocache {
 
 enum class Method : std::uint8_t {
   linear,
-  hold,           // the last sample at or before the target
+  hold,           // the last sample at or before the target; never a later one, except before the first
   nearest,        // the closer one; the earlier on a tie
-  slerp,          // groups of 4 channels: unit quaternions
+  slerp,          // groups of 4 channels: unit quaternions, normalised also where they are held or clamped
   angle,          // radians, along the shorter arc
   angle_degrees,  // degrees, along the shorter arc
-  cubic,          // Hermite, tangents exact on parabolas
+  cubic,          // Hermite, tangents exact on parabolas, limited where stamps nearly coincide
   mean,           // over the samples in (previous target, target]
   max,
   min,
   last,
 };
 
-enum class Edge : std::uint8_t { clamp, nan, zero };  // what an invalid value is replaced by
-enum class OnNan : std::uint8_t { propagate, skip };  // skip: a sample that is not finite makes no valid value
+// What an invalid value is replaced by. clamp: the nearest sample, and 0 where no sample exists.
+enum class Edge : std::uint8_t { clamp, nan, zero };
+// skip: a sample that is not finite makes no valid value. Each range of `methods` is judged by itself.
+enum class OnNan : std::uint8_t { propagate, skip };
 inline constexpr std::int64_t no_max_gap = std::numeric_limits<std::int64_t>::max();
 
 struct MethodRange {

@@ -15,6 +15,7 @@ struct Bytes {
   std::string name{};  // for sentences
   std::int64_t size = 0;
   // Fills all of `to` with the bytes from `offset` on, which lie inside `size`. Throws Error(file) where it cannot.
+  // Where threads share a reader it is called by several at once.
   std::function<void(std::int64_t offset, std::span<std::byte> to)> read{};
 };
 

@@ -10,35 +10,54 @@
 //   const robocache::CachedStream joints = cache.read(0, 0);  // views of the file's memory, no copy
 //
 // A cache is a directory:
-//   manifest.json   version, sources, streams, shards with their xxHash checksums, episodes. The only truth.
-//   shards/         <group>-<stream>.safetensors: one stream of a group of episodes, one after the other. Tensors:
+//   manifest.json   version, identity, sources, streams, shards with their xxHash checksums, episodes, and a checksum of all
+//                   that: a snapshot of the cache.
+//   journal.<id>    what was committed since the snapshot of this identity was written: a line with a checksum for each
+//                   commit. With the manifest it is the only truth. close() makes one snapshot of both.
+//   shards/         <group>-<stream>-<writer>.safetensors: one stream of a group of episodes, one after the other. Tensors:
 //                     values    [total, ...]: of samples; where samples are ragged, of rows
 //                     times     [n] int64 nanoseconds, not decreasing within an episode
 //                     arrivals  [n] int64 nanoseconds
 //                     offsets   [episodes + 1] int64: the samples of episode e are offsets[e] .. offsets[e + 1]
 //                     inner     [n + 1] int64, of ragged streams: the rows of sample i are inner[i] .. inner[i + 1]
 //                     padding   [1..7] uint8, where the int64 tensors would not lie at multiples of 8
-//                   The description in __metadata__ is what `verify_cache` makes a lost manifest from.
+//                   `verify_cache` makes a lost manifest from the descriptions in __metadata__, which have a checksum, too.
 //   lock            held (flock) by the one writer.
+//   quarantine/     what repairs have taken out, and whole shards that no known commit names. Readers do not look there.
+// Caches of version 1 (no journal, no checksums of the manifest and of descriptions) are read, and become version 2 with the
+// first commit.
 //
 // What is promised
-//   - A shard is written under a temporary name, fsynced and renamed; then the manifest, the same way. A crash at any
-//     point leaves the old manifest or the new one, and every episode that was committed. What a crash leaves behind is
-//     removed by the next writer.
+//   - A shard is written under a temporary name, synced and renamed. Then a line is appended to the journal and synced; or a
+//     manifest is written, synced and renamed. A crash at any point leaves the state before the commit or the one after it.
+//     The next writer removes what a crash leaves behind, and moves whole shards that no known commit names to quarantine/.
+//   - What a commit costs does not grow with the number of episodes: a snapshot is written when the journal has become longer
+//     than the last one.
 //   - A group is committed when it holds Options::group_bytes or max_group_episodes, when asked, and by close(); only
 //     whole episodes are. A shard never changes once it is committed, so readers and a writer may work at a time.
-//   - Memory: under 64 MiB for the writer, whatever the length of an episode (at up to 300 streams); a reader holds the
-//     manifest, and maps shards while views of them live; the last 1024 of all readers of a process stay mapped longer.
+//   - One writer at a time. Where somebody has removed the lock, and another writer has come, the first one's commit fails
+//     and changes nothing. Symbolic links in place of the cache's own files are refused.
+//   - A process that was forked while a writer was open has no writer: its calls are refused, and nothing that it does, or
+//     leaves undone, touches the parent's files or keeps the lock.
+//   - An episode that is discarded, or whose end_episode() throws, leaves nothing: no samples, streams, channels, methods.
+//     The one exception says so: where the disk fails twice, and may or may not have the commit, the episode waits.
+//   - Memory: under 64 MiB for the writer, whatever the length of an episode (at up to 300 streams), and the manifest; a
+//     reader holds the manifest, and maps shards while views of them live; the last 1024 of all readers of a process stay
+//     mapped longer.
 //   - Opening reads the manifest and asks for the size of each shard: its cost does not grow with the samples. A shard
 //     that is missing or of another size is an Error then; its header is checked when it is first read.
 //   - Stamps that go backward within a stream of an episode are sorted, equal ones staying in their order, and counted.
 //   - Channels are known by name where they have names. A batch with new ones widens the stream: NaN where a sample has
-//     none. Streams of integers, and those without names, cannot be widened. Of methods, the last one given holds.
+//     none. Streams of integers, and those without names, cannot be widened.
+//   - A stream has one method for each channel: the first one that was given. An episode that gives none changes nothing (new
+//     channels beside others that have a method get the default one); one that gives another method is an Error(value),
+//     unless all episodes that have the stream are of an older version of the source that is being read.
 //   - Metadata are each episode's own. Those of a stream are what its episodes agree on, "varies" where they do not.
-//   - Nothing in a manifest or a shard is trusted: what does not fit gets a sentence that begins with the file's name,
-//     and memory stays below 4 times the file (of a manifest 20 times) plus 256 MiB. A cache of a later version is
+//   - Nothing in a manifest, a journal or a shard is trusted: what does not fit gets a sentence that begins with the file's
+//     name, and memory stays below 4 times the file (of a manifest 20 times) plus 256 MiB. A cache of a later version is
 //     refused with a sentence.
-// Failures of the file system are Error(file), and name the file. Not thread safe: one thread at a time for an object.
+// Failures of the file system are Error(file), and name the file. Threads may share a Cache. Threads that share a CacheWriter
+// wait for each other, call by call.
 #pragma once
 
 #include <robocache/error.h>
@@ -55,10 +74,11 @@
 
 namespace robocache {
 
-inline constexpr int cache_version = 1;
+inline constexpr int cache_version = 2;
 inline constexpr std::int64_t max_group_episodes = 4096;
 
-// What a cache was made from. It is unchanged where size and mtime are what they were; where not, its hash decides.
+// What a cache was made from. It is unchanged where name, size and mtime of each file are what they were; where not, the
+// hash of their content decides.
 struct CacheSource {
   std::string path{};      // its name: of a file, or of the directory that holds its files
   std::int64_t size = 0;   // bytes of all its files; -1: cannot be told, always read again
@@ -66,6 +86,13 @@ struct CacheSource {
   std::string hash{};      // xxh3-128 in hexadecimal; empty until all of it was read
   std::string options{};   // how it was read: another text means that it must be read again
   bool is_complete = false;
+  std::string stamp{};  // a hash of name, size and mtime of each file; empty in caches of version 1
+};
+
+// A file as fstat() tells of it: what says whether it is still the one that was opened.
+struct FileStamp {
+  std::int64_t device = 0, inode = 0, size = 0, mtime = 0;  // mtime in nanoseconds
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
 };
 
 struct EpisodeStream {
@@ -88,7 +115,7 @@ struct CachedEpisode {
   std::vector<EpisodeStream> streams{};  // by `stream`, ascending
 };
 
-// Views of a mapped shard, valid as long as `memory` is held.
+// Views of a mapped shard, or of a copy; valid as long as `memory` is held.
 struct CachedStream {
   std::int64_t channels = 0;  // of a stream that was widened later: the first ones
   TensorView values{}, times{}, arrivals{};
@@ -97,9 +124,18 @@ struct CachedStream {
   std::shared_ptr<const void> memory{};
 };
 
+// Reading is thread safe: any number of threads may use one Cache, and a child process may go on with it after fork().
 class Cache {
  public:
-  explicit Cache(const std::filesystem::path& path);
+  struct Options {
+    // true: shards are mapped, and read() is a view of the file. Where a mapped file becomes shorter, or its disk fails,
+    // the system ends the process (SIGBUS) as soon as someone touches the samples that are gone.
+    // false: read() copies the samples that are asked for into memory. A file that became shorter and a disk that fails
+    // are an Error with the file's name. For disks that are not trusted, and files on a network.
+    bool map = true;
+  };
+  Cache(const std::filesystem::path& path, const Options& options);
+  explicit Cache(const std::filesystem::path& path) : Cache(path, Options{}) {}
   ~Cache();
   Cache(Cache&&) noexcept;
   Cache& operator=(Cache&&) noexcept;
@@ -109,7 +145,8 @@ class Cache {
   const std::vector<CacheSource>& sources() const noexcept;
   std::int64_t bytes() const noexcept;  // of all shards
 
-  // Throws Error(value) where the episode does not have the stream. Of a ragged stream `values` are all rows of the shard.
+  // Throws Error(value) where the episode does not have the stream. Of a ragged stream that is mapped, `values` are all
+  // rows of the shard; of one that is not, those of the episode.
   CachedStream read(std::int64_t episode, std::int64_t stream) const;
 
   // All episodes of a group, with offsets by CachedEpisode::row. Throws Error(value) where the group has no such stream.
@@ -144,9 +181,13 @@ class CacheWriter {
 
   // The episodes that follow are this source's. Episodes of another version of it go with the first commit that has new
   // ones. Returns the numbers of those that are committed already and stay: an interrupted build goes on after them.
+  // `opened`: fstat() of each file as it was opened, in the order of `files`; empty: the files are looked at now. The
+  // source is what was opened, whatever lies under these names by now.
   std::vector<std::int64_t> begin_source(std::string_view path, std::span<const std::filesystem::path> files,
-                                         std::string_view options);
-  void end_source();             // all of it was read
+                                         std::string_view options, std::span<const FileStamp> opened = {});
+  // All of it was read. Returns false where a file has changed or was replaced since it was opened: the episodes stay, and
+  // the next build reads the source again.
+  bool end_source();
   void leave_source() noexcept;  // not all of it: a later build goes on
 
   void begin_episode(const Episode& episode);
@@ -167,29 +208,47 @@ class CacheWriter {
   std::int64_t committed_episodes() const noexcept;
   std::int64_t waiting_episodes() const noexcept;  // whole, and not committed yet
   bool has_episode(std::string_view name) const;   // that has no source; committed, or whole
+  bool is_forked() const noexcept;                 // this process was forked while the writer was open
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
-// What verify_cache found, most important first in each file.
+// Something that verify_cache found.
 struct CacheProblem {
   std::string file{};      // within the cache
   std::string sentence{};  // what is wrong, where
   std::string repair{};    // what was done about it, or what would be
 };
 
+// A file that a repair has taken out of the cache, or would take out.
+struct CacheMove {
+  std::string file{};    // within the cache; in the quarantine it has the same name
+  std::string reason{};  // one sentence
+};
+
 struct CacheReport {
   std::vector<CacheProblem> problems{};
-  bool is_repaired = false;                                                    // problems were there, and are no more
+  std::vector<CacheMove> moved{};      // a manifest.json and its journal are copied there before a new one is written
+  std::vector<std::string> dropped{};  // names of episodes that the cache loses: they have a part in a damaged shard
+  std::string quarantine{};            // the folder within the cache that `moved` went to; empty: nothing was moved
+  bool is_repaired = false;            // problems were there, and are no more
   std::int64_t shards = 0, tensors = 0, bytes = 0, episodes = 0, streams = 0;  // that are good
 };
 
-// Reads all of a cache: checksums, counts, offsets, the order of times, missing files and leftovers. With `repair` what is
-// wrong is put right as far as it can be: leftovers are removed, episodes that lie in damaged shards are dropped (and
-// their sources read again by the next build), a missing or damaged manifest is made anew from the shards. Throws where
-// the directory cannot be read, holds no cache, is of a later version, or, with `repair`, has a writer.
-CacheReport verify_cache(const std::filesystem::path& path, bool repair);
+// Reads all of a cache: checksums, counts, offsets, the order of times, missing files and leftovers. Changes nothing.
+//
+// With `repair` what is wrong is put right as far as it can be, and nothing is deleted. Shards that are damaged, shards that
+// no whole episode needs, and what a crash left are moved to quarantine/<time>/ inside the cache, under their names, and
+// report.txt there says what, why, when, and how to undo it. Episodes that have a part in a damaged shard are dropped, all
+// others stay, and the next build reads their sources again. A missing or damaged manifest is made anew from the shards:
+// every intact shard is found again. The new manifest passes the reader's rules before anything is moved, and the old one
+// is kept in the quarantine. A second repair finds nothing to do. `dry_run`: only the plan, as the report.
+//
+// Damage is a wrong checksum, size or format. Where the system fails to read a file (no permission, a disk that fails, too
+// many open files), that says nothing about the file: the call throws, and nothing was changed. It also throws where the
+// directory holds no cache, is of a later version, lacks its folder shards/, or, with `repair` or `dry_run`, has a writer.
+CacheReport verify_cache(const std::filesystem::path& path, bool repair, bool dry_run = false);
 
 }  // namespace robocache

@@ -33,6 +33,7 @@
 // elsewhere (a simulation's, an uptime), and is ns where it is an integer of 1e6 or more, and s. Such ms and us are misread,
 // and such ns where the first is in one of those ranges: TimeSource::log then. metadata["stamp_unit"] says what was taken;
 // "stamp_doubt" that a later number has a fraction of a ns, or is past 4e9 seconds (it is then no stamp).
+// Foxglove's images in JSON (schemas foxglove.CompressedImage and foxglove.RawImage) are ragged uint8, as Image above.
 // metadata["time"] says what the times are: "stamp", "log", "publish", or "varies"; "frame_id": the header's.
 //
 // Schemas and messages may be hostile: every step is checked, a type that holds itself or is nested deeper than 32 is
@@ -42,6 +43,7 @@
 #include <robocache/align.h>
 #include <robocache/array.h>
 #include <robocache/bytes.h>
+#include <robocache/clock.h>
 
 #include <cstdint>
 #include <map>
@@ -87,7 +89,7 @@ struct Schema {
 };
 
 // The messages of one topic, decoded into streams: most types give one, of the topic's name; some give several, or one
-// per name that they carry.
+// per name that they carry. For one thread at a time.
 class Decoder {
  public:
   // Throws Error(file) where the encodings are unknown or the schema cannot be understood.
@@ -99,6 +101,10 @@ class Decoder {
 
   // Throws Error(file) where the message is not what its schema says; nothing of it is kept.
   void add(std::span<const std::byte> message, std::int64_t log_time, std::int64_t publish_time);
+
+  // Adds the stamps of a message to a survey. Reads the header only where it comes first. A decoder that surveys must not
+  // be used for add(). Throws Error(file) where the message is broken.
+  void survey(std::span<const std::byte> message, std::int64_t log_time, ClockSurvey& to);
 
   // What the schema alone tells of its streams. None where only messages do: joints by name, points, frames, JSON.
   std::vector<StreamInfo> streams() const;
@@ -125,7 +131,11 @@ struct Summary {
   std::vector<Topic> topics{};                             // by name
   std::optional<std::int64_t> messages{}, start{}, end{};  // log times of the first and the last
   std::vector<std::string> warnings{};                     // what is wrong with the file; of mcap::Reader
+  std::vector<std::string> latched{};                      // topics whose publishers are all transient-local
 };
+
+// Whether "offered_qos_profiles" of rosbag2 (YAML) says that all publishers of a topic are transient-local.
+bool is_transient_local(std::string_view profiles);
 
 struct Problem {
   std::string topic{};
@@ -133,7 +143,7 @@ struct Problem {
   std::string sentence{};     // of the first of them; begins with the file's name
 };
 
-// One pass over the messages of an McapRecording, which must outlive it.
+// One pass over the messages of an McapRecording, which must outlive it. For one thread at a time.
 class McapBatches {
  public:
   ~McapBatches();
@@ -153,7 +163,13 @@ class McapBatches {
   std::unique_ptr<State> state_;
 };
 
-// An MCAP file as streams. For one thread.
+// The streams that topics turn out to have.
+struct Discovery {
+  std::map<std::string, std::vector<std::string>> streams{};  // by topic, in the order of first appearance
+  std::vector<Problem> problems{};
+};
+
+// An MCAP file as streams. Any thread may call it, also while others read batches of theirs.
 class McapRecording {
  public:
   // Throws Error(file) where it is no MCAP; reads its summary, or scans it where it has none.
@@ -167,6 +183,12 @@ class McapRecording {
   // that may have such messages are read.
   McapBatches batches(std::optional<std::vector<std::string>> topics = {}, std::uint64_t start = 0,
                       std::optional<std::uint64_t> end = {});
+  // Adds the stamps of all messages, or at a glance: of those in three short stretches and of the first message of each
+  // topic, by the index; all where the file has none. Broken messages are left out.
+  void survey(ClockSurvey& to, bool at_a_glance = false);
+  // Which streams the topics have, by the first messages of each: one pass, which ends when all have told. A topic of which
+  // 1024 messages in order tell nothing has none. (JSON: the first number may come in any message.)
+  Discovery discover(const std::vector<std::string>& topics);
 
  private:
   friend class McapBatches;

@@ -5,7 +5,7 @@
 //   reader.channels(), reader.schemas(), reader.statistics();                  // from the summary; no message is read
 //   mcap::Messages messages = reader.messages({.topics = std::vector<std::string>{"/imu"}, .start = t0, .end = t1});
 //   while (const mcap::Message* message = messages.next()) {
-//     const mcap::Channel& channel = reader.channels().at(message->channel_id);
+//     const mcap::Channel* channel = reader.channel(message->channel_id);
 //     message->data;                                                           // valid until the next next()
 //   }
 //   for (const std::string& sentence : reader.warnings()) ...
@@ -25,7 +25,12 @@
 //   damaged summary   the file is scanned, as one without a summary is
 //   unknown channel   messages on a channel that nothing declares are left out
 // A file may be hostile: sizes are checked before memory is taken, nothing is unpacked past `max_chunk`, a chunk inside a
-// chunk is refused, and an index may point anywhere. Any number of Readers run beside each other; one is for one thread.
+// chunk is refused, and an index may point anywhere.
+//
+// Threads: any number of Readers run beside each other. One Reader may be shared: any thread may ask it anything (but
+// for channels(), schemas() and attachment(), see there) and have Messages of its own from it. A Messages, a RecordReader
+// and a Writer are for one thread at a time. `Bytes::read` is then called by several threads at once: open_bytes and
+// bytes_of allow it. After fork() a child may go on with what no other thread was using at that moment.
 #pragma once
 
 #include <robocache/bytes.h>
@@ -178,7 +183,7 @@ class RecordReader {
   RecordReader& operator=(RecordReader&&) noexcept;
 
   const Record* next();  // nullptr: that was all. The record and its spans are valid until the next call
-  const std::vector<std::string>& warnings() const noexcept;
+  std::vector<std::string> warnings() const;
 
  private:
   struct State;
@@ -235,10 +240,14 @@ class Reader {
 
   const Header& header() const noexcept;
   bool is_indexed() const noexcept;  // false: it was scanned; what follows is then what the scan saw
-  // By id. Both grow where a chunk declares what the summary does not have; references stay valid.
+  // By id. Both grow where a chunk is read that declares what the summary does not have; references to entries stay
+  // valid. Not while another thread reads messages of this Reader: there, use channel(), schema() and those below.
   const std::map<std::uint16_t, Schema>& schemas() const noexcept;
   const std::map<std::uint16_t, Channel>& channels() const noexcept;
-  const Schema* schema(const Channel& channel) const noexcept;    // nullptr: it has none
+  const Channel* channel(std::uint16_t id) const;      // nullptr: there is none
+  const Schema* schema(const Channel& channel) const;  // nullptr: it has none
+  std::vector<const Channel*> all_channels() const;    // as they are now, by id
+  std::vector<const Schema*> all_schemas() const;
   const std::optional<Statistics>& statistics() const noexcept;   // none: the summary has none
   const std::vector<ChunkIndex>& chunk_indexes() const noexcept;  // in file order
   const std::vector<AttachmentIndex>& attachment_indexes() const noexcept;
@@ -246,14 +255,15 @@ class Reader {
 
   // Where a chunk's messages are, by channel, without unpacking it; empty: the file does not say.
   std::vector<MessageIndex> message_indexes(const ChunkIndex& chunk);
-  // Throws Error(file) where it is not there or does not match its CRC. Its data is valid until the next call.
+  // Throws Error(file) where it is not there or does not match its CRC. Its data is valid until the next call, so that
+  // one thread at a time may ask for attachments.
   Attachment attachment(const AttachmentIndex& index);
   Metadata metadata(const MetadataIndex& index);
 
   Messages messages(const Selection& selection = {});
 
   // Sentences that begin with the file's name, at most 100 and then one that counts the others. Reading adds to them.
-  const std::vector<std::string>& warnings() const noexcept;
+  std::vector<std::string> warnings() const;
 
  private:
   friend class Messages;
@@ -290,6 +300,11 @@ struct WriteOptions {
 // Writes from the first byte to the last, never back: a chunk goes out when it is full, and a file that was cut off
 // reads up to its last whole chunk. Throws Error(file) where it cannot write, and then writes nothing more; Error(value)
 // where a channel or schema is unknown, or an id is declared twice and differs.
+//
+// A file that the writer opened is on the disk, with its name, when finish() returns (fsync). After a crash before that, the
+// file may be missing, or lack any part; the reader gives the messages of the chunks that are whole, and warns.
+// One thread at a time: a call beside another one throws Error(value). After a fork the file stays the parent's: a child's
+// copy of the writer throws Error(file) where it would write, and its destructor does nothing.
 class Writer {
  public:
   using Sink = std::function<void(std::span<const std::byte>)>;  // takes all of it, or throws
@@ -298,7 +313,7 @@ class Writer {
   Writer(Sink sink, std::string name, const WriteOptions& options = {});
   ~Writer();  // finishes, where finish() was not called; what goes wrong then is not told
   Writer(Writer&&) noexcept;
-  Writer& operator=(Writer&&) noexcept;
+  Writer& operator=(Writer&&) noexcept;  // finishes the file that was open, as the destructor does
 
   // Ids from 1 on. The same schema or channel again gives its id again.
   std::uint16_t add_schema(std::string_view name, std::string_view encoding, std::string_view data);
@@ -312,12 +327,13 @@ class Writer {
   void write(const Attachment& attachment);  // its crc is computed
   void write(const Metadata& metadata);
 
-  void flush();   // ends the chunk
+  void flush();   // ends the chunk and hands it to the system; it is on the disk only after finish()
   void finish();  // ends the file; then nothing more can be written. A second call does nothing
   const Statistics& statistics() const noexcept;  // of what was written
 
  private:
   struct State;
+  class Use;
   std::unique_ptr<State> state_;
 };
 

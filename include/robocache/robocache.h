@@ -6,10 +6,12 @@
 #include <robocache/attention.h>
 #include <robocache/bytes.h>
 #include <robocache/cache.h>
+#include <robocache/clock.h>
 #include <robocache/clouds.h>
 #include <robocache/context.h>
 #include <robocache/error.h>
 #include <robocache/formats.h>
+#include <robocache/interrupt.h>
 #include <robocache/mcap.h>
 #include <robocache/tensor.h>
 #include <robocache/tsdf.h>

@@ -105,7 +105,7 @@ if not TYPE_CHECKING:  # who checks types sees the names above, and no others
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted(__all__)  # what users need: no submodules, no helpers
 
 
 for _public in (
@@ -159,6 +159,7 @@ __all__ = [
     "describe_attention",
     "export",
     "fuse",
+    "mcap",
     "num_threads",
     "open",
     "read_cloud",

@@ -29,7 +29,8 @@ class Stream(Generic[Array]):
               quaternions, each in four neighbouring channels, xyzw and wxyz alike), "angle", "angle_degrees", "cubic";
               over the samples since the previous target: "mean", "max", "min", "last".
               By channel: [("linear", 0, 3), ("slerp", 3, 7)]; by name, where `channels` are given:
-              {"position.*": "linear", "orientation.*": "slerp"} (patterns of fnmatch; the first that matches wins).
+              {"position[0]": "angle", "orientation.*": "slerp", "*": "linear"}. An exact name wins over a pattern of
+              fnmatch, and the first pattern that matches wins; a key that matches no channel is an error.
     latency   taken off the times: how much later than the event a stamp is. May be negative.
     arrivals  like times: when each sample reached the robot; `causal` goes by them. Default: the times.
     max_gap   a wider space between two samples is a gap: a target strictly inside is not valid.
@@ -41,8 +42,11 @@ class Stream(Generic[Array]):
     channels  a name for each channel of the flattened trailing shape.
     name      for error sentences and `Fused.columns`, where streams come as a sequence.
 
-    A duration is seconds as a float, nanoseconds as an int, or a timedelta; an int from 1 to 999 is refused, since
-    whoever writes max_gap=1 means a second. A Stream does not change; `replace` makes another.
+    times, arrivals, lengths, offsets and rows may be lists, or NumPy arrays beside tensors of another library: they are
+    brought to the device of the values when the Stream is made.
+    A duration is seconds as a float, nanoseconds as an int, or a timedelta. An int from 1 to 999 is refused, and for
+    max_gap one up to 999,999, since whoever writes max_gap=1 means a second. A Stream does not change; `replace` makes
+    another.
     """
 
     __slots__ = (
@@ -83,6 +87,17 @@ class Stream(Generic[Array]):
     ) -> None:
         if isinstance(method, Iterable) and not isinstance(method, str):  # copied, so that nobody can change them later
             method = dict(method) if isinstance(method, Mapping) else tuple(method)
+        kind = type(values)
+        if type(times) is not kind:
+            times = _beside(values, times)
+        if arrivals is not None and type(arrivals) is not kind:
+            arrivals = _beside(values, arrivals)
+        if lengths is not None and type(lengths) is not kind:
+            lengths = _beside(values, lengths)
+        if offsets is not None and type(offsets) is not kind:
+            offsets = _beside(values, offsets)
+        if rows is not None and type(rows) is not kind:
+            rows = _beside(values, rows)
         self._values = values
         self._times = times
         self._method = method
@@ -98,6 +113,8 @@ class Stream(Generic[Array]):
         self._channels = channels if channels is None else tuple(channels)
         self._name = name
         self._spec = None
+        if not _compiling():  # a traced call is checked when it runs
+            _core.check_stream(self)
 
     @property
     def values(self) -> Array:
@@ -219,6 +236,8 @@ class Timeline:
         self.rate = rate
         self.count = count
         self.first = 0
+        if not _compiling():  # a traced call is checked when it runs
+            _core.check_timeline(self)
 
     @staticmethod
     def around(t: Any, *, history: int, horizon: int, rate: float) -> Timeline:
@@ -340,8 +359,10 @@ def resample(
     targets   [T] for all rows, [B, T], or a `Timeline`: dtypes as times, in any order (not decreasing for mean, max,
               min, last). Beside NumPy arrays a list will do.
     edge      what is returned where the value is not valid, which is before the first and after the last sample, inside
-              a gap, and, with on_nan="skip", beside a sample that is not finite: "clamp" (the nearest sample), "nan",
-              "zero". "clamp" repeats the first and last sample beyond the ends: mask by the `valid` of `align`.
+              a gap, and, with on_nan="skip", beside a sample that is not finite: "clamp" (the nearest sample; of "hold"
+              never a later one, except before the first), "nan", "zero". "clamp" repeats the first and last sample
+              beyond the ends: mask by the `valid` of `align`. Where no sample exists (an empty stream; with causal,
+              before the first arrival) "clamp" returns 0.
     causal    only what had arrived by the target: what a robot would have seen. Samples are held.
     on_nan    "propagate", or "skip": a sample that is not finite makes no valid value.
     check     False leaves out what only the data can tell: that times do not decrease, that lengths, offsets, rows fit.
@@ -350,11 +371,20 @@ def resample(
     backend   "reference", "cpu", "cuda" or "torch"; default: by the device of the arrays.
 
     Returns an array [B, T, ...] of the same kind, on the same device, queued on the caller's current stream. CUDA calls
-    do not wait; what their checks find is raised by the next call or `rc.synchronize()`. With JAX on a GPU the call
-    returns when the result is there. torch's record_stream() does nothing for a tensor made here, as for every tensor
-    that comes through DLPack: where another stream uses it, pass out=. torch differentiates it by `values`, once;
-    backend="torch" differentiates twice.
+    do not wait; what their checks find is raised by the thread's next call or `rc.synchronize()`. With JAX on a GPU the
+    call returns when the result is there, and waits for the GPU to free results that JAX has let go of. torch's
+    record_stream() does nothing for a tensor made here, as for every tensor that comes through DLPack: where another
+    stream uses it, pass out=. torch differentiates it by `values`, once; backend="torch" differentiates twice.
     """
+    kind = type(values)
+    if type(times) is not kind:
+        times = _beside(values, times)
+    if lengths is not None and type(lengths) is not kind:
+        lengths = _beside(values, lengths)
+    if offsets is not None and type(offsets) is not kind:
+        offsets = _beside(values, offsets)
+    if rows is not None and type(rows) is not kind:
+        rows = _beside(values, rows)
     if not _compiling():
         made: Array = _core.resample(
             values,
@@ -498,6 +528,19 @@ def _look_for_torch() -> bool:
 
 _compiling: Callable[[], bool] = _look_for_torch
 _look_for_torch()
+
+
+def stored_duration(nanoseconds: int) -> Duration:
+    """A duration out of a file or another call. As an int a short one would be refused, since a person who writes that
+    means another unit."""
+    return nanoseconds * 1e-9 if -1_000_000 < nanoseconds < 1_000_000 else nanoseconds
+
+
+def _beside(values: Any, array: Any) -> Any:
+    """A list, or a NumPy array beside tensors of another library, as an array like the values."""
+    from robocache._arrays import beside  # NumPy is only needed here
+
+    return beside(values, array)
 
 
 def _unpack(

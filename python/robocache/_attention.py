@@ -13,7 +13,7 @@ from typing import Any
 
 from robocache import _align, _core
 from robocache._align import _kind, _shape
-from robocache._voxelize import _beside
+from robocache._arrays import beside
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -21,11 +21,13 @@ class Mask:
     """What a query may see, as data that grows with the tokens and not with their square.
 
         rc.Mask(key_valid=padding)                              # bool [B, K]: keys that are real
-        rc.Mask(query_rank, key_rank)                           # int32 [B, Q], [B, K]: prefix-LM, block-causal
+        rc.Mask(query_rank, key_rank)                           # int [B, Q], [B, K]: prefix-LM, block-causal
         rc.Mask.from_openpi(pad_masks, att_masks)               # as openpi and LeRobot's pi0 carry it
         rc.Mask.from_openpi(pad_masks, att_masks).last_queries(51)
 
     query_rank, key_rank   query i sees key j where key_rank[j] <= query_rank[i]. One without the other is an error.
+                           int64 becomes int32 when the Mask is made. A number that does not fit is refused on the
+                           host; on a GPU, which is not waited for, it becomes the nearest that does.
     key_valid              keys that are not may hold anything, NaN too.
     dense                  bool [Q, K] or [B or 1, H or 1, Q, K]: for everything else.
 
@@ -37,6 +39,10 @@ class Mask:
     key_rank: Any = None
     key_valid: Any = None
     dense: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "query_rank", _ranks("query_rank", self.query_rank))
+        object.__setattr__(self, "key_rank", _ranks("key_rank", self.key_rank))
 
     @staticmethod
     def from_openpi(pad_masks: Any, att_masks: Any) -> Mask:
@@ -125,11 +131,11 @@ def attention(
     kernel a call takes; with ROBOCACHE_DEBUG=attention in the environment each call does, on stderr.
     """
     if lengths is not None:
-        lengths = _beside(q, lengths)
+        lengths = beside(q, lengths)
     if q_offsets is not None:
-        q_offsets = _beside(q, q_offsets)
+        q_offsets = beside(q, q_offsets)
     if k_offsets is not None:
-        k_offsets = _beside(q, k_offsets)
+        k_offsets = beside(q, k_offsets)
     if not _align._compiling():
         made = _core.attention(
             q,
@@ -175,7 +181,7 @@ def describe_attention(
     backend: str | None = None,
 ) -> str:
     """Which kernel `attention` would take for these arguments on this machine, and why, in one line."""
-    arrays = {"q_offsets": _beside(q, q_offsets), "k_offsets": _beside(q, k_offsets), "lengths": _beside(q, lengths)}
+    arrays = {"q_offsets": beside(q, q_offsets), "k_offsets": beside(q, k_offsets), "lengths": beside(q, lengths)}
     given = (q, k, v, causal, scale, window, mask, *arrays.values(), append, layout, False, backend)
     said = _core.describe_attention(*given)
     if said is not NotImplemented:
@@ -189,6 +195,31 @@ def _last(queries: int, count: int) -> slice:
     if not 0 <= count <= queries:
         raise ValueError(f"Mask: last_queries({count}) of {queries} queries")
     return slice(queries - count, queries)
+
+
+def _ranks(argument: str, ranks: Any) -> Any:
+    """int64, which is torch's default, as int32."""
+    if ranks is None or str(getattr(ranks, "dtype", "")).removeprefix("torch.") != "int64":
+        return ranks
+    library = _namespace(argument, ranks)
+    least, most = library.iinfo(library.int32).min, library.iinfo(library.int32).max
+    if not _align._compiling() and _on_host(ranks):
+        outside = ranks[(ranks < least) | (ranks > most)]
+        if len(outside) > 0:
+            raise ValueError(f"Mask: {argument} has {int(outside[0])}, which does not fit int32; give smaller ranks")
+    if library.__name__ == "torch":
+        return ranks.clamp(least, most).to(library.int32)
+    return library.clip(ranks, least, most).astype(library.int32)
+
+
+def _on_host(array: Any) -> bool:
+    """Whether its numbers can be looked at without waiting for a GPU."""
+    kind = type(array)
+    if kind.__module__.partition(".")[0] == "numpy":
+        return True
+    if kind.__module__.partition(".")[0] == "torch":
+        return kind.__name__ in ("Tensor", "Parameter") and array.device.type == "cpu"  # others have no memory
+    return getattr(getattr(array, "device", None), "platform", None) == "cpu"
 
 
 def _namespace(argument: str, array: Any) -> Any:

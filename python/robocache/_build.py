@@ -16,11 +16,14 @@ from robocache import _report
 from robocache._cache import Cache, CacheWriter
 from robocache._core import FileError
 from robocache._recipe import Recipe, load_recipe, split
-from robocache._recording import Batch, Recording, is_cache, recorded, sniff, without_samples
+from robocache._recording import Batch, Recording, counted, is_cache, recorded, sniff, without_samples
 
 
 def expand(paths: Sequence[str]) -> list[str]:
-    """Recordings: what is named, and of a plain folder what is inside and below, in the order of names."""
+    """Recordings: what is named, and of a plain folder what is inside and below, in the order of names.
+
+    A folder that holds none, or cannot be listed, stands for itself: opening it says what is wrong.
+    """
     found: list[str] = []
     for path in paths:
         place = Path(path)
@@ -30,16 +33,18 @@ def expand(paths: Sequence[str]) -> list[str]:
         try:
             sniff(place)
             found.append(path)
-        except FileError:
-            inside = list(below(place))
-            if not inside:
-                raise
-            found += map(str, inside)
+        except OSError:  # not a recording itself
+            found += map(str, list(below(place)) or [place])
     return list(dict.fromkeys(found))
 
 
 def below(folder: Path) -> Iterator[Path]:
-    for entry in sorted(folder.iterdir()):
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        yield folder
+        return
+    for entry in entries:
         if recorded(entry):
             yield entry
         elif entry.is_dir() and not entry.is_symlink() and not is_cache(entry):
@@ -63,12 +68,12 @@ def progress(what: str, wanted: bool) -> Iterator[Callable[[str, float], None]]:
 
 def share_of(recording: Recording, batch: Batch) -> float:
     """How much of a recording is done, by time."""
-    count = len(recording.episodes)
-    part = recording.episodes._parts[batch.episode]
+    parts = recording._source.extents()
+    part = parts[batch.episode]
     within = 0.0
     if part.start is not None and part.end is not None and part.end > part.start and len(batch.arrivals):
         within = min(max((int(batch.arrivals[-1]) - part.start) / (part.end - part.start), 0.0), 1.0)
-    return (batch.episode + within) / max(count, 1)
+    return (batch.episode + within) / max(len(parts), 1)
 
 
 def build(
@@ -82,7 +87,11 @@ def build(
     open_options: dict[str, Any] | None = None,
     show: bool = False,
 ) -> dict[str, Any]:
-    """Adds the recordings to the cache; what became of each. One that cannot be read does not stop the others."""
+    """Adds the recordings to the cache; what became of each.
+
+    A recording that fails, whatever it raises, is told in its row and does not stop the others. Ctrl-C ends the build;
+    what was added before it is committed.
+    """
     cooked = load_recipe(recipe) if recipe is not None else Recipe("")
     options = {key: value for key, value in (open_options or {}).items() if value is not None}
     cooked = Recipe(cooked.path, cooked.streams, cooked.task, cooked.source | options, cooked.episodes)
@@ -95,7 +104,8 @@ def build(
     sources: list[dict[str, Any]] = []
     places = expand(paths)
     begin = clock.perf_counter()
-    before = {s.path: s for s in (Cache(output).sources if is_cache(output) else []) if s.complete}
+    there = Cache(output) if is_cache(output) else None
+    before = {s.path: s for s in (there.sources if there is not None else []) if s.complete}
     with CacheWriter(output) as writer, progress("building", show) as told:
         for number, path in enumerate(places):
             row: dict[str, Any] = {"path": path, "state": "added", "episodes": 0, "samples": 0, "bytes": 0}
@@ -104,7 +114,7 @@ def build(
                 if "://" not in path and Path(path).resolve() == output.resolve():
                     raise ValueError(f"{path}: is the cache itself; build adds other recordings to it")
                 recording = cooked.open(path)
-                old = before.get(os.path.abspath(recording.path))
+                old = before.get(writer.name_of(recording))
                 if writer.knows(recording, how):
                     row["state"] = "unchanged"
                 elif old is not None and writer.knows_better(recording, how, old.options):
@@ -114,15 +124,34 @@ def build(
                     row["state"] = "added" if old is None else "replaced"
                     if old is not None and not old.options.startswith(how):
                         row["notes"] = ["was built with other options before, as another recipe; these hold now"]
+                    if there is not None:
+                        refuse_other_joins(there, cooked)
                     episodes = cooked.apply(split(recording, by, gap, topic))  # what marks them need not be taken
                     add(writer, episodes, how, row, number, len(places), told)
                 row["notes"] = [*recording.notes, *row.get("notes", [])]
-            except (FileError, ValueError, KeyError, ModuleNotFoundError) as error:
-                row |= {"state": "failed", "error": str(error)}
+            except (KeyboardInterrupt, SystemExit, GeneratorExit):
+                raise
+            except BaseException as error:  # decoders also raise kinds of their own, which are no Exception
+                row |= {"state": "failed", "error": sentence_of(path, error)}
             row["seconds"] = clock.perf_counter() - started
             sources.append(row)
         told("committing", 1.0)
     return {"cache": str(output), "sources": sources, "seconds": clock.perf_counter() - begin}
+
+
+def refuse_other_joins(cache: Cache, recipe: Recipe) -> None:
+    """A name is one stream in all of a cache: stored, or joined of the same members."""
+    how = "build into a new cache, or give the stream another name"
+    for wanted in recipe.streams:
+        name, members = json.loads(wanted.joined) if wanted.joined else (wanted.name, [])
+        joined = cache._joined.get(name)
+        if members and name in cache._infos:
+            raise ValueError(f'{recipe.path}: stream "{name}" of {cache.path} is not joined of topics; {how}')
+        if joined is not None and not members:
+            parts = ", ".join(joined)
+            raise ValueError(f'{recipe.path}: stream "{name}" is joined of {parts} in {cache.path}; {how}')
+        if joined is not None and tuple(members) != joined:
+            raise ValueError(f'{recipe.path}: stream "{name}" was joined by another recipe in {cache.path}; {how}')
 
 
 def add(
@@ -134,16 +163,40 @@ def add(
     count: int,
     told: Callable[[str, float], None],
 ) -> None:
-    samples: dict[str, int] = {}
-
-    def heard(batch: Batch) -> None:
-        samples[batch.stream] = samples.get(batch.stream, 0) + len(batch.times)
-        row["samples"] += len(batch.times)
-        row["bytes"] += batch.values.nbytes + 16 * len(batch.times)
-        told(Path(recording.path).name, (number + share_of(recording, batch)) / count)
-
+    name = Path(recording.path).name
+    heard = Heard(row, lambda batch: told(name, (number + share_of(recording, batch)) / count))
     row["episodes"] = writer.add(recording, options=how, progress=heard)
-    row["notes"] = [*row.get("notes", []), *without_samples(recording, samples)]
+    row["notes"] = [*row.get("notes", []), *without_samples(recording, heard.samples)]
+
+
+class Heard:
+    """Counts what was written; from the start again where the writer reads a recording again."""
+
+    def __init__(self, row: dict[str, Any], told: Callable[[Batch], None]) -> None:
+        self.row, self.told = row, told
+        self.restart()
+
+    def restart(self) -> None:
+        self.samples: dict[str, int] = {}
+        self.row |= {"samples": 0, "bytes": 0}
+
+    def __call__(self, batch: Batch) -> None:
+        self.samples[batch.stream] = self.samples.get(batch.stream, 0) + len(batch.times)
+        self.row["samples"] += len(batch.times)
+        self.row["bytes"] += batch.values.nbytes + 16 * len(batch.times)
+        self.told(batch)
+
+
+def sentence_of(path: str, error: BaseException) -> str:
+    """What went wrong with a recording, beginning with its name."""
+    said = str(error)
+    if isinstance(error, MemoryError):
+        said = f"it needs more memory than there is{f': {said}' if said else ''}"
+    elif isinstance(error, OSError) and not isinstance(error, FileError) and error.strerror:
+        said = f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror
+    elif not isinstance(error, (FileError, ValueError, KeyError, ModuleNotFoundError)) or not said:
+        said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return said if path in said else f"{path}: {said}"
 
 
 def tell(found: dict[str, Any]) -> None:
@@ -157,6 +210,9 @@ def tell(found: dict[str, Any]) -> None:
     for row in found["sources"]:
         for note in row.get("notes", []):
             _report.paragraph(f"Note: {row['path']}: {note}")
+    lost = len(failures(found))
+    if lost:
+        _report.paragraph(f"{lost} of {counted(len(found['sources']), 'recording')} failed and are not in the cache.")
 
 
 def failures(found: dict[str, Any]) -> list[str]:

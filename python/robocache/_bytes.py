@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
-from typing import Any, NamedTuple, Protocol
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from robocache._core import FileError
 
@@ -18,22 +22,70 @@ class Readable(Protocol):
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | Readable
 
 
+class ForkLock:
+    """A lock that a forked child finds free: a thread that held it in the parent is not there to let go of it."""
+
+    locks: ClassVar[weakref.WeakSet[ForkLock]] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.locks.add(self)
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.release()
+
+    @classmethod
+    def renew(cls) -> None:
+        for each in cls.locks:
+            each.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=ForkLock.renew)
+
+
 class FileObject:
-    """A file object as the engine reads it: size, and read(offset, count)."""
+    """A file object as the engine reads it: size, and read(offset, count), by any number of threads.
+
+    An open file of the system is read at its offset, and never moved: a forked child shares its position. Of anything
+    else the position is moved and read from, by one thread at a time.
+    """
+
+    locks: ClassVar[weakref.WeakValueDictionary[int, ForkLock]] = weakref.WeakValueDictionary()  # by id of the file
 
     def __init__(self, file: Any) -> None:
         self.file = file
-        self.size = int(file.seek(0, os.SEEK_END))
+        self.lock = self.locks.setdefault(id(file), ForkLock())
+        with self.lock:
+            self.size = int(file.seek(0, os.SEEK_END))
+        raw = file.raw if type(file) is io.BufferedReader else file
+        self.descriptor = raw.fileno() if type(raw) is io.FileIO else None
 
     def read(self, offset: int, count: int) -> bytes:
-        self.file.seek(offset)
-        pieces = []
-        while count > 0:
-            piece = self.file.read(count)
+        descriptor = self.descriptor
+        if descriptor is not None:
+            self._check_open()
+            return self._join(lambda left, done: os.pread(descriptor, left, offset + done), count)
+        with self.lock:
+            self.file.seek(offset)
+            return self._join(lambda left, done: self.file.read(left), count)
+
+    def _check_open(self) -> None:
+        """The number of a closed file may be another's."""
+        if self.file.closed:
+            raise ValueError("I/O operation on closed file")
+
+    @staticmethod
+    def _join(take: Callable[[int, int], bytes], count: int) -> bytes:
+        pieces, done = [], 0
+        while done < count:
+            piece = take(count - done, done)
             if not piece:
                 break
             pieces.append(piece)
-            count -= len(piece)
+            done += len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 

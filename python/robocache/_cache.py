@@ -9,8 +9,10 @@ aligned = cache.align(episodes=[0, 3], rate=50)
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
@@ -19,26 +21,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache import _core
-from robocache._align import Aligned, Duration, Method, Stream, Timeline, align
-from robocache._extent import check_dtype, nanoseconds, on_host, steps
+from robocache._align import Aligned, Duration, Method, Stream, Timeline, align, stored_duration
+from robocache._default_timeline import (
+    Reach,
+    hold_always,
+    reach_of,
+    refuse_too_large,
+    result_bytes,
+    span_of,
+    steps_of,
+    valid_always,
+)
+from robocache._extent import check_dtype, nanoseconds, on_host
+from robocache._joined import info_of, joins, method_of_member, put_together, shown
 from robocache._recording import (
     BATCH_BYTES,
     Batch,
     NoStream,
     Packed,
+    ReadAgain,
     RecordedStream,
     Recording,
     StreamInfo,
     counted,
+    is_static,
     max_gap_of,
     missing,
     packed,
 )
+from robocache._recording import method_of as method_in
+from robocache._stamps import FileStamp, check_unchanged
 
 Path = str | os.PathLike[str]
 Stamps = NDArray[np.int64]
 GROUP_BYTES = 256 << 20
 MOST_STREAMS = 64  # of one call of rc.align
+ON_HOST = (None, "cpu", "reference")  # backends that read NumPy arrays in place
+DEFAULTS: dict[str, Any] = {"edge": "clamp", "causal": False, "on_nan": "propagate"}  # its defaults
 
 
 # ---- Writing
@@ -51,7 +70,8 @@ class CacheWriter:
             w.add({"joints": rc.Stream(q, t), "gripper": rc.Stream(g, tg, method="hold")}, name="e7", task="pick")
             w.add(rc.open("run.mcap"))
 
-    path         the directory. One writer at a time; readers may read meanwhile.
+    path         the directory. One writer at a time; readers may read meanwhile. Threads may share a writer: they wait
+                 for each other. A process that was forked while it was open cannot use it, and does it no harm.
     group_bytes  whole episodes are committed when so much is waiting, by commit(), and at the end of the `with` block
                  (also where an exception ends it). What is committed survives a crash, a full disk, a kill -9.
 
@@ -63,6 +83,9 @@ class CacheWriter:
     def __init__(self, path: Path, *, group_bytes: int = GROUP_BYTES) -> None:
         self.path = os.fspath(path)
         self._writer = _core.CacheWriter(os.fsencode(path), group_bytes)
+        self._lock = threading.RLock()
+        self._adds = False
+        self._names: set[bytes] | None = None  # of the sources that were there before, where they are needed
 
     def add(
         self,
@@ -93,14 +116,37 @@ class CacheWriter:
 
         A recording whose files are unchanged and that was added with the same options is not read again; of one that
         was added in part, because the build was interrupted, only the other episodes are added. One that has changed
-        takes the place of what was read before. Where adding fails, the episode is left out and the earlier ones stay.
+        takes the place of what was read before.
+
+        Where adding fails, the episode is left out, with the streams, channels and methods that it would have brought;
+        the earlier ones stay. A stream has one method for each channel, which is the one that was given first. An
+        episode that gives none changes nothing; another one is a ValueError, unless everything that has the stream
+        is an older version of the same recording.
         """
-        if isinstance(episode, Mapping):
-            return self._add_streams(episode, name, task, replace)
-        if not hasattr(episode, "batches"):
+        if not isinstance(episode, Mapping) and not hasattr(episode, "batches"):
             kind = type(episode).__name__
             raise TypeError(f"CacheWriter.add: expected a dict of rc.Stream or a recording, not {kind}")
-        return self._add_recording(episode, name, task, streams, options, latency or {}, progress)
+        with self._alone():
+            if self._adds:
+                raise ValueError("CacheWriter.add: called while it adds another episode; wait until that has returned")
+            self._adds = True
+            try:
+                if isinstance(episode, Mapping):
+                    return self._add_streams(episode, name, task, replace)
+                # Read as if its clock ran with log time, which needs no look ahead; where that is untrue, once more.
+                presumed = episode.presumed() if streams is None and isinstance(episode, Recording) else None
+                if presumed is not None:
+                    try:
+                        return self._add_recording(presumed, name, task, streams, options, latency or {}, progress)
+                    except ReadAgain:
+                        getattr(progress, "restart", lambda: None)()
+                return self._add_recording(episode, name, task, streams, options, latency or {}, progress)
+            finally:
+                self._adds = False
+
+    def _alone(self) -> contextlib.AbstractContextManager[Any]:
+        """For one thread at a time. In a forked process nobody waits: the engine refuses each call with a sentence."""
+        return contextlib.nullcontext() if self._writer.is_forked() else self._lock
 
     def knows(self, recording: Recording | Path | Any, options: str = "") -> bool:
         """Whether all of this recording is in the cache, or waits to be committed, as read with these options.
@@ -108,22 +154,48 @@ class CacheWriter:
         It is unchanged if the path, size and modification time of its files are; else their hash decides. One of which
         something was left out (recording.lacking) is known until that can be read.
         """
-        path, files = source_of(recording)
+        path, files = self._source_of(recording)
         hows = dict.fromkeys([read_how(recording, options), read_how(recording, options, whole=True)])
-        return any(self._writer.knows(path, files, how) for how in hows)
+        if not files and path.startswith(b"sha256:"):  # its name is its content
+            found = [source for source in Cache(self.path).sources if os.fsencode(source.path) == path]
+            return any(source.complete and source.options in hows for source in found)
+        with self._alone():
+            return any(self._writer.knows(path, files, how) for how in hows)
 
     def knows_better(self, recording: Any, options: str, was: str) -> bool:
         """Whether a recording that lacks definitions now was read with them, and with these options, as `was` says."""
         lacks, how = getattr(recording, "lacking", ()), read_how(recording, options, whole=True)
-        return bool(lacks) and was.startswith(f"{how} with=") and self._writer.knows(*source_of(recording), was)
+        with self._alone():
+            return (
+                bool(lacks) and was.startswith(f"{how} with=") and self._writer.knows(*self._source_of(recording), was)
+            )
+
+    def name_of(self, recording: Recording | Any) -> str:
+        """What the cache knows a recording by, as in `Cache.sources`."""
+        return os.fsdecode(self._source_of(recording)[0])
+
+    def _source_of(self, recording: Any) -> tuple[bytes, list[bytes]]:
+        """As source_of; but a source that an earlier version knew by its absolute path keeps that name."""
+        path, files = source_of(recording)
+        spelled = os.fsencode(os.path.abspath(os.fspath(getattr(recording, "path", recording))))
+        if files and spelled != path:
+            if self._names is None:
+                self._names = {os.fsencode(source.path) for source in Cache(self.path).sources}
+            if path not in self._names and spelled in self._names:
+                return spelled, files
+        return path, files
 
     def commit(self) -> None:
-        """Writes whole episodes that wait for it to the disk, so that nothing can lose them."""
-        self._writer.commit()
+        """Writes whole episodes that wait for it to the disk, so that nothing can lose them.
+
+        What it costs does not grow with the number of episodes that the cache has."""
+        with self._alone():
+            self._writer.commit()
 
     def close(self) -> None:
         """Commits, and lets the next writer in, also where the commit fails."""
-        self._writer.close()
+        with self._alone():
+            self._writer.close()
 
     def __enter__(self) -> CacheWriter:
         return self
@@ -147,8 +219,8 @@ class CacheWriter:
             while self._writer.has_episode(f"episode-{count}"):
                 count += 1
             name = f"episode-{count}"
-        self._writer.begin_episode(name, task or "", 0, replace)
         try:
+            self._writer.begin_episode(name, task or "", 0, replace)
             for stream_name, stream in streams.items():
                 self._append_stream(stream_name, stream)
             self._writer.end_episode()
@@ -169,15 +241,17 @@ class CacheWriter:
         latency = _core.nanoseconds(where + "latency", stream.latency)
         info = getattr(stream, "info", None)
         kind = info.type if info else ""
-        metadata = dict(info.metadata) if info else {}
+        metadata = self._portable(info.metadata) if info else {}
         samples = getattr(stream, "samples", None)
         values: Any = stream.values
         lengths: Stamps | None = None
-        if isinstance(samples, Packed):
-            stored = [samples.as_stored(k) for k in range(len(samples))]
-            values, lengths = pack(where, stored, samples.rows.dtype, samples.rows.shape[1:])
-        elif samples is not None:
-            values = samples.references
+        if samples is not None:  # values are their numbers
+            numbers = sample_numbers(where, values, len(samples))
+            if isinstance(samples, Packed):
+                stored = [samples.as_stored(int(k)) for k in numbers]
+                values, lengths = pack(where, stored, samples.rows.dtype, samples.rows.shape[1:])
+            else:
+                values = samples.references[numbers]
         elif isinstance(values, (list, tuple)):
             values, lengths = pack(where, values)
         elif hasattr(values, "detach"):
@@ -213,12 +287,14 @@ class CacheWriter:
             options = json.dumps([options, chosen, late, name, task])
         if self.knows(recording, options):
             return 0
+        stamps = recording.stamped() if hasattr(recording, "stamped") else ()
+        check_unchanged(stamps)  # what is read is what the engine is about to stamp
         episodes = recording.episodes
         if name is not None and len(episodes) != 1:
             raise ValueError(f"CacheWriter.add: a name for {len(episodes)} episodes; they have names of their own")
         writer = self._writer
-        path, files = source_of(recording)
-        there = set(writer.begin_source(path, files, read_how(recording, options)))
+        path, files = self._source_of(recording)
+        there: set[int] = set()
         added = 0
         current = -1
 
@@ -239,6 +315,8 @@ class CacheWriter:
                     added += 1
 
         try:
+            opened = opened_of(stamps, files)
+            there.update(writer.begin_source(path, files, read_how(recording, options), opened))
             for batch in recording.batches(streams):
                 if batch.episode < current:
                     raise ValueError(f"CacheWriter.add: a batch of episode {batch.episode} comes after {current}")
@@ -248,7 +326,9 @@ class CacheWriter:
                     self._append_batch(batch, latency)
                 if progress is not None:
                     progress(batch)
+            check_unchanged(stamps)
             advance(len(episodes))
+            check_unchanged(stamps)
             writer.end_source()
         except BaseException:
             writer.discard_episode()
@@ -269,9 +349,16 @@ class CacheWriter:
             tuple(info.channels),
             None if info.ragged else info.method,
             info.ragged,
-            dict(info.metadata),
+            self._portable(info.metadata),
             _core.nanoseconds(f'CacheWriter.add: stream "{batch.stream}": latency', given),
         )
+
+    def _portable(self, metadata: Mapping[str, str]) -> dict[str, str]:
+        """A video's file also as the way to it from the cache: so that both can be moved together."""
+        found = dict(metadata)
+        if found.get("kind") == "video" and "file" in found:
+            found["from_cache"] = os.path.relpath(os.path.realpath(found["file"]), os.path.realpath(self.path))
+        return found
 
 
 def read_how(recording: Any, options: str, *, whole: bool = False) -> str:
@@ -284,8 +371,9 @@ def read_how(recording: Any, options: str, *, whole: bool = False) -> str:
 
 
 def source_of(recording: Any) -> tuple[bytes, list[bytes]]:
-    """The name of a source and its files, as the engine knows it by. What has neither file nor address is never known
-    again, and takes no other's place."""
+    """The name of a source and its files, as the engine knows it by: real paths, so that a symbolic link or another
+    spelling is the same source; of bytes in memory their hash. A file object is never known again, and takes no
+    other's place."""
     path = recording.path if hasattr(recording, "batches") else recording
     text = os.fspath(path)
     if hasattr(recording, "batches"):
@@ -294,11 +382,21 @@ def source_of(recording: Any) -> tuple[bytes, list[bytes]]:
         files = [os.path.join(folder, name) for folder, _, names in os.walk(text) for name in names]
     else:
         files = [text]
-    if not files and "://" not in text:
+    content = recording.content() if hasattr(recording, "content") else ""
+    if content:
+        text = content
+    elif not files and "://" not in text:
         text = f"{text} {uuid.uuid4()}"
     elif "://" not in text:
-        text = os.path.abspath(text)
-    return os.fsencode(text), [os.fsencode(os.path.abspath(file)) for file in files]
+        text = os.path.realpath(text)
+    return os.fsencode(text), [os.fsencode(os.path.realpath(file)) for file in files]
+
+
+def opened_of(stamps: Sequence[FileStamp], files: Sequence[bytes]) -> list[tuple[int, int, int, int]]:
+    """Device, inode, size and mtime of each file as the recording opened it; nothing where it does not tell of all."""
+    opened = {os.path.realpath(s.path): (s.device, s.inode, s.size, s.mtime) for s in stamps}
+    found = [opened.get(os.path.realpath(os.fsdecode(file))) for file in files]
+    return [stamp for stamp in found if stamp is not None] if None not in found else []
 
 
 def stamps_of(where: str, name: str, stamps: Any) -> Stamps:
@@ -310,6 +408,16 @@ def stamps_of(where: str, name: str, stamps: Any) -> Stamps:
     if flat.ndim != 1:
         raise ValueError(f"{where}{name} have {flat.ndim} dimensions; expected [N]")
     return np.ascontiguousarray(nanoseconds(where, flat))
+
+
+def sample_numbers(where: str, values: Any, count: int) -> NDArray[np.int64]:
+    """Which of its samples a stream's values name; `replace` may have left some out."""
+    numbers = on_host(values)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or numbers.min(initial=0) < 0:
+        raise ValueError(f"{where}values must be numbers of its samples, 0 to {count - 1}")
+    if numbers.max(initial=-1) >= count:
+        raise ValueError(f"{where}values name sample {numbers.max()}; there are {count}")
+    return numbers.astype(np.int64)
 
 
 def pack(
@@ -380,7 +488,7 @@ class CachedEpisode:
     def _info(self, name: str) -> StreamInfo:
         """Of a stream that the episode has, with its own metadata."""
         cache = self._cache
-        return cache.streams[name]._replace(metadata=cache._core.metadata(self.index, self._entries[name][0]))
+        return cache._infos[name]._replace(metadata=cache._core.metadata(self.index, self._entries[name][0]))
 
     def __repr__(self) -> str:
         parts = [f"{self.index}: {self.name!r}", counted(len(self.samples), "stream"), f"{self.duration:.2f} s"]
@@ -398,6 +506,12 @@ class CachedStreams(Mapping[str, RecordedStream]):
     def __getitem__(self, name: str) -> RecordedStream:
         episode = self._episode
         if name not in episode._entries:
+            if name in self._cache._joined:
+                parts = ", ".join(self._cache._joined[name])
+                raise NoStream(
+                    f'{self._cache.path}: stream "{name}" is joined of {parts}, each with its own times: take one of '
+                    "them, or cache.align, which brings them onto one timeline"
+                )
             raise NoStream(missing(f"{self._cache.path}: episode {episode.name!r} has no stream", name, self))
         stream, _, backward, latency = episode._entries[name]
         values, times, arrivals, inner, _ = self._cache._core.read(episode.index, stream)
@@ -410,20 +524,20 @@ class CachedStreams(Mapping[str, RecordedStream]):
             samples = packed(info, values[inner[0] : inner[-1]], np.diff(inner))
             values = np.arange(len(times), dtype=np.int64)
         elif info.metadata.get("kind") == "video":
-            from robocache._lerobot import Frames
+            from robocache._video import Frames
 
+            info = info._replace(metadata=self._cache._found(info.metadata))
             samples, values = Frames(info, values), np.arange(len(times), dtype=np.int64)
         else:
             values = widen(values, info.shape)
         channels = info.channels if info.channels and samples is None else None
-        method = "hold" if info.ragged else info.method
         made = RecordedStream(
             values,
             times,
             arrivals=arrivals,
-            method=method,
+            method=method_in(info, len(times)),
             channels=channels,
-            latency=latency,
+            latency=stored_duration(latency),
             max_gap=max_gap_of(info),
             name=name,
         )
@@ -486,29 +600,88 @@ class CachedEpisodes(Sequence[CachedEpisode]):
         return table(rows, right=(0, 3, 4, 5)) + more
 
 
-class CachedStreamInfos(Mapping[str, StreamInfo]):
-    """The streams of a cache by name; a table when shown."""
+class CachedStream(RecordedStream):
+    """A stream of a cache with several episodes: what they agree on, which is all but the samples.
 
-    def __init__(self, infos: Mapping[str, StreamInfo]) -> None:
-        self._infos = infos
+    name, type, dtype, shape, channels, method, ragged, metadata ("varies" where episodes differ), info: as every
+    RecordedStream has them. members: of a joined stream, the names of the streams that it is made of; else ().
+    The samples are those of one episode: cache.episodes[0].streams[name].
+    """
 
-    def __getitem__(self, name: str) -> StreamInfo:
-        if name not in self._infos:
-            raise NoStream(missing("the cache has no stream", name, self._infos))
-        return self._infos[name]
+    __slots__ = ("_why_not", "members")
+
+    members: tuple[str, ...]
+
+    def __init__(self, info: StreamInfo, members: tuple[str, ...], why_not: str) -> None:
+        # whoever reads the slots instead of the properties, as the engine does, must find no array there
+        super().__init__(NoSamples(), NoSamples(), channels=info.channels or None, name=info.name)  # type: ignore
+        self.info, self.members, self._why_not = info, members, why_not
+
+    def _refuse(self) -> Any:
+        raise ValueError(self._why_not)
+
+    values = times = arrivals = latency = samples = backward = property(_refuse)
+
+    @property
+    def method(self) -> Method | None:
+        return self.info.method
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CachedStream):
+            return NotImplemented
+        return (self.info, self.members) == (other.info, other.members)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CachedStream, (self.info, self.members, self._why_not)
+
+    def __repr__(self) -> str:
+        shape = f"{list(self.info.shape)}" if not self.ragged else f"{['*', *self.info.shape]}".replace("'", "")
+        made = f", of {', '.join(self.members)}" if self.members else ""
+        kind = f" {self.type}," if self.type else ""
+        return f"CachedStream({self.name!r},{kind} {dtype_name(self.dtype)} {shape}, {method_text(self.info)}{made})"
+
+
+class NoSamples:
+    """In the place of a stream's arrays where there is no one array."""
+
+
+class StreamsOfCache(Mapping[str, RecordedStream]):
+    """The streams of a cache by name, as policies see them; a table when shown. The members of a joined stream are
+    found by their names, too, but not listed."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+
+    def __getitem__(self, name: str) -> RecordedStream:
+        cache = self._cache
+        info, members = cache._info(name), cache._joined.get(name, ())
+        if len(cache.episodes) == 1 and not members:
+            streams = cache.episodes[0].streams
+            if name in streams:
+                return streams[name]
+        if members:
+            parts = ", ".join(members)
+            why = f'stream "{name}" is joined of {parts}, each with its own times; cache.align makes one of them'
+        else:
+            has = counted(len(cache.episodes), "episode")
+            why = f'there are {has}; take the samples of one: cache.episodes[0].streams["{name}"]'
+        return CachedStream(info, members, f"{cache.path}: {why}")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._infos)
+        return iter(self._cache._shown)
 
     def __len__(self) -> int:
-        return len(self._infos)
+        return len(self._cache._shown)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._infos
+        return name in self._cache._infos or name in self._cache._joined
 
     def __repr__(self) -> str:
         rows = [["stream", "type", "dtype", "shape", "method"]]
-        for info in self._infos.values():
+        for name in self:
+            info = self._cache._info(name)
             shape = f"{list(info.shape)}" if not info.ragged else f"{['*', *info.shape]}".replace("'", "")
             rows.append([info.name, info.type, dtype_name(info.dtype), shape, method_text(info)])
         return table(rows)
@@ -539,19 +712,27 @@ class Cache:
 
     path, bytes
     episodes   by number or name: cache.episodes[3].streams["joints"] is an rc.Stream over the mapped files, no copy
-    streams    {name: StreamInfo}: dtype, shape, channels, method, type, and metadata where the episodes agree on them
-               ("varies" where they do not: an episode's stream has its own)
+    streams    {name: RecordedStream}, as a recording has it: type, dtype, shape, channels, method, and metadata where
+               the episodes agree on them ("varies" where they do not: an episode's stream has its own). With its
+               samples where the cache has one episode; of several, an episode has them. A stream that a recipe joined
+               of several topics is one stream here, and in `align`; its `members` are what is stored
     sources    what the episodes were made from
 
+    map        True: samples are views of the mapped files. Where such a file becomes shorter, or its disk fails, the
+               system ends the process (SIGBUS) when the lost samples are touched. False: the samples of an episode are
+               copied into memory when it is touched, and such a failure is a FileError with the file's name
+
     What is committed later is seen by a Cache that is opened later. A cache that is missing, damaged, or written by a
-    newer RoboCache is a FileError.
+    newer RoboCache is a FileError. Threads may share a Cache; a child process may go on with it after a fork; pickled,
+    it is its path and `map`, and opens the cache again.
     """
 
     files: tuple[str, ...] = ()  # as a source of another cache: always read again
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, map: bool = True) -> None:
         self.path = os.fspath(path)
-        self._core = _core.Cache(os.fsencode(path))
+        self._map = bool(map)
+        self._core = _core.Cache(os.fsencode(path), self._map)
         streams, episodes, sources, self.bytes = self._core.counts()
         self.sources = [CacheSource(*self._core.source(k)) for k in range(sources)]
         infos: dict[str, StreamInfo] = {}
@@ -561,19 +742,39 @@ class Cache:
                 name, kind, numpy_dtype(dtype), shape, channels, method_of(ranges, shape), ragged, metadata
             )
             infos[name] = info
+        self._infos = infos  # as stored
         self._names = list(infos)
-        self.streams = CachedStreamInfos(infos)
+        self._joined = joins(infos)
+        self._shown = shown(infos, self._joined)
+        self.streams = StreamsOfCache(self)
         self.episodes = CachedEpisodes(self, episodes)
+        self._known_reaches: dict[tuple[int, str], Reach | None] = {}
+
+    def _found(self, metadata: dict[str, str]) -> dict[str, str]:
+        """Where a video is now: where it was, or, if the data set was moved with the cache, as far from it as then."""
+        moved = os.path.normpath(os.path.join(os.path.realpath(self.path), metadata.get("from_cache", "")))
+        if "from_cache" in metadata and not os.path.exists(metadata.get("file", "")) and os.path.exists(moved):
+            return metadata | {"file": moved}
+        return metadata
+
+    def _info(self, name: str) -> StreamInfo:
+        """Of a stream that is stored, or joined of such."""
+        if name in self._joined:
+            return info_of(name, [self._infos[member] for member in self._joined[name]])
+        if name not in self._infos:
+            raise NoStream(missing(f"{self.path}: the cache has no stream", name, self._shown))
+        return self._infos[name]
 
     def batches(self, streams: Collection[str] | None = None, episode: int | None = None) -> Iterator[Batch]:
         """All samples in pieces of a few MiB, as a recording gives them: what another CacheWriter takes. Latencies are
         taken off the times."""
         for name in streams or ():
-            self.streams[name]  # a sentence where there is none
+            self._info(name)  # a sentence where there is none
+        wanted = None if streams is None else {member for n in streams for member in self._joined.get(n, (n,))}
         for number in range(len(self.episodes)) if episode is None else [episode]:
             found = self.episodes[number].streams
             for name in found:
-                if streams is None or name in streams:
+                if wanted is None or name in wanted:
                     late = _core.nanoseconds("latency", found[name].latency)
                     for batch in cut(number, found[name]):
                         yield batch._replace(times=batch.times - late)
@@ -587,63 +788,114 @@ class Cache:
         streams: Sequence[str] | None = None,
         method: Method | Mapping[str, Method] | None = None,
         max_gap: Duration | Mapping[str, Duration] | None = None,
-        edge: str = "clamp",
-        causal: bool = False,
-        on_nan: str = "propagate",
+        edge: str | Mapping[str, str] = "clamp",
+        causal: bool | Mapping[str, bool] = False,
+        on_nan: str | Mapping[str, str] = "propagate",
         device: Any = None,
         backend: str | None = None,
     ) -> CacheAligned:
         """Whole episodes on one timeline each, or times of your choice in each.
 
-            aligned = cache.align(episodes=[0, 3], rate=50)         # from the start of each episode to its end
+            aligned = cache.align(episodes=[0, 3], rate=50)         # the default timeline of each episode
             aligned["joints"].values, aligned.lengths, aligned.times
             cache.align(targets=[0.0, 0.5, 1.0])                    # seconds after the start of each episode
 
         episodes   numbers or names; default: all.
-        rate       hertz. Rows have as many steps as the longest episode has; `lengths` says how many are real.
+        rate       hertz. An episode's timeline spans what its streams share, of those asked for that run all the time:
+                   constants and streams that are written on change bound nothing (docs/semantics.md, The default
+                   timeline). Rows have as many steps as the longest has; `lengths` says how many are real.
         targets    instead of a rate: [T], or [B, T], relative to each episode's start; floats are seconds, ints
                    nanoseconds. All of them count: lengths are T.
         streams    names; default: all that any of the episodes has. In an episode that lacks one, nothing is valid.
         method, max_gap   for all streams, or by name; default: what the cache has. Where the episodes were built with
                    different max_gaps, the least.
-        edge, causal, on_nan, backend   as in rc.align. Latencies that the cache has are taken off.
+        edge, causal, on_nan   as in rc.align, for all streams or by name ({"action": False}; the others: the default).
+        backend    as in rc.align. Latencies that the cache has are taken off.
         device     None: NumPy arrays. "cpu", "cuda", ...: torch tensors there.
 
-        Episodes in one shard are read in place; else their samples are copied together. Of streams whose samples vary
-        in length (images, clouds) and of videos the number of the sample is aligned, and `samples` has them.
+        NumPy arrays are made from the mapped files in place, whichever shards the episodes lie in; for a device, and
+        where channels came later than an episode, samples are copied first. Of streams whose samples vary in length
+        (images, clouds) and of videos the number of the sample is aligned, and `samples` has them. A joined
+        stream has the channels of its members side by side: valid where all are, as old as the oldest, index -1.
         """
         chosen = [self.episodes[k] for k in self._numbers(episodes)]
         if (rate is None) == (targets is None):
             raise ValueError("Cache.align: give a rate or targets, one of them")
-        names = (
-            list(streams) if streams is not None else [n for n in self._names if any(n in e.samples for e in chosen)]
-        )
-        infos = [self.streams[name] for name in names]
-        starts = np.asarray([episode.start for episode in chosen], np.int64)
-        line, lengths = self._timeline(chosen, starts, rate, targets)
+        names = list(streams) if streams is not None else self._having(chosen)
+        infos = {name: self._info(name) for name in names}
+        stored_names = [member for name in names for member in self._joined.get(name, (name,))]
+        line, lengths = self._timeline(chosen, stored_names, rate, targets)
         move = mover(device)
         result = CacheAligned()
         result.samples = {}
+        options = {"edge": edge, "causal": causal, "on_nan": on_nan}
+        call: dict[str, Any] = {
+            option: DEFAULTS[option] if isinstance(given, Mapping) else given for option, given in options.items()
+        }
         members: dict[str, Stream[Any]] = {}
-        for name, info in zip(names, infos, strict=True):
-            changes = said("method", method, name, {"method": info.method}, names)
-            gaps = [max_gap_of(episode._info(name)) for episode in chosen if name in episode.samples]
-            least = min((gap for gap in gaps if gap is not None), default=None)
-            changes |= said("max_gap", max_gap, name, {"max_gap": least}, names)
-            if is_numbered(info):  # numbers of samples, between which there is nothing, and of which none is NaN
-                changes["method"] = "nearest" if changes["method"] == "nearest" else "hold"
-                changes["edge"] = "clamp" if edge == "nan" else edge
-            members[name] = self._packed(name, info, chosen, move, result.samples).replace(**changes)
+        apart: dict[str, str] = {}  # the stored streams that are read where they lie, row by row
+        static: list[str] = []
+        for name, info in infos.items():
+            own: dict[str, Any] = {}
+            for option, given in options.items():
+                if isinstance(given, Mapping):
+                    own |= said(f"Cache.align: {option}", option, given, name, {}, names)
+            first = 0
+            for member in self._joined.get(name, (name,)):
+                stored = self._infos[member]
+                changes = {"method": stored.method, **own}
+                if method is not None:
+                    changes |= said("Cache.align: method", "method", method, name, {}, names)
+                if member != name:
+                    width = int(np.prod(stored.shape, dtype=np.int64))
+                    if changes["method"] is not stored.method:
+                        changes["method"] = method_of_member("Cache.align", changes["method"], info, first, width)
+                    first += width
+                gaps = [max_gap_of(episode._info(member)) for episode in chosen if member in episode.samples]
+                stated = [gap for gap in gaps if gap is not None]
+                least = min(stated, key=lambda gap: _core.nanoseconds("max_gap", gap), default=None)
+                changes["max_gap"] = least
+                if max_gap is not None:
+                    changes |= said("Cache.align: max_gap", "max_gap", max_gap, name, {}, names)
+                if is_numbered(stored):  # numbers of samples, between which there is nothing, and of which none is NaN
+                    changes["method"] = "nearest" if changes["method"] == "nearest" else "hold"
+                    at_edge = changes.get("edge", call["edge"])
+                    changes["edge"] = "clamp" if at_edge == "nan" else at_edge
+                key = member if member == name or member not in infos else f"{name}: {member}"
+                if is_static(stored):
+                    held = self._packed(member, stored, chosen, move, result.samples).replace(**changes)
+                    members[key] = hold_always(held, move)
+                    static.append(key)
+                elif move is keep and backend in ON_HOST and self._lies_apart(member, stored, chosen):
+                    apart[key] = member
+                    members[key] = empty_stream(stored).replace(**changes)
+                else:
+                    members[key] = self._packed(member, stored, chosen, move, result.samples).replace(**changes)
         at: Any = move(line) if isinstance(line, np.ndarray) else line
         if isinstance(line, Timeline):
             at = Timeline(move(line.start), rate=line.rate, count=line.count)
-        for first in range(0, len(names), MOST_STREAMS):
-            some = {name: members[name] for name in names[first : first + MOST_STREAMS]}
-            result.update(align(some, at, edge=edge, causal=causal, on_nan=on_nan, backend=backend))
+        aligned = self._align_apart(members, apart, chosen, at, call, backend) if apart else {}
+        keys = [key for key in members if key not in aligned]
+        for begin in range(0, len(keys), MOST_STREAMS):
+            some = {key: members[key] for key in keys[begin : begin + MOST_STREAMS]}
+            aligned.update(align(some, at, **call, backend=backend))
+        for key in static:
+            aligned[key] = valid_always(aligned[key])
+        for name, info in infos.items():
+            if name in self._joined:
+                keys = [member if member not in infos else f"{name}: {member}" for member in self._joined[name]]
+                parts = [aligned[key] for key in keys]
+                result[name] = put_together(parts, info.dtype)
+            else:
+                result[name] = aligned[name]
         result.lengths = move(lengths)
         result.times = at.times if isinstance(at, Timeline) else at
         result.episodes = [episode.index for episode in chosen]
         return result
+
+    def _having(self, chosen: Sequence[CachedEpisode]) -> list[str]:
+        """The streams of which any of these episodes has something, as users see them."""
+        return shown([name for name in self._names if any(name in e.samples for e in chosen)], self._joined)
 
     def _numbers(self, episodes: Sequence[int | str] | int | str | None) -> list[int]:
         if episodes is None:
@@ -653,14 +905,26 @@ class Cache:
         return [self.episodes[k].index if isinstance(k, str) else range(len(self.episodes))[int(k)] for k in episodes]
 
     def _timeline(
-        self, chosen: Sequence[CachedEpisode], starts: Stamps, rate: float | None, targets: Any
+        self, chosen: Sequence[CachedEpisode], names: Sequence[str], rate: float | None, targets: Any
     ) -> tuple[Timeline | Stamps, Stamps]:
+        starts = np.asarray([episode.start for episode in chosen], np.int64)
         if rate is not None:
             if not 0 < _core.hertz("Cache.align: rate", rate) < np.inf:
                 raise ValueError(f"Cache.align: rate is {rate}; it must be a positive number of hertz")
-            spans = [episode.end - episode.start if any(episode.samples.values()) else -1 for episode in chosen]
-            lengths = np.asarray([steps(np.asarray([span], np.int64), rate) for span in spans], np.int64)
-            return Timeline(starts, rate=rate, count=int(lengths.max(initial=0))), lengths
+            reaches = [self._reaches(episode, names) for episode in chosen]
+            spans = [span_of(found) for found in reaches]
+            starts = np.asarray(
+                [e.start if s is None else s.start for e, s in zip(chosen, spans, strict=True)], np.int64
+            )
+            lengths = np.asarray([steps_of(span, rate) for span in spans], np.int64)
+            count = int(lengths.max(initial=0))
+            longest = int(lengths.argmax()) if len(lengths) else 0
+            if count and spans[longest] is not None:
+                size = result_bytes(len(chosen) * count, (row_bytes(self._infos[name]) for name in names))
+                where, name, span = "Cache.align", chosen[longest].name, spans[longest]
+                assert span is not None
+                refuse_too_large(where, name, span, rate, count, size, reaches[longest])
+            return Timeline(starts, rate=rate, count=count), lengths
         given = on_host(targets) if hasattr(targets, "shape") else np.asarray(targets)
         if given.dtype == np.int32 or given.size == 0:
             given = given.astype(np.int64)
@@ -670,6 +934,57 @@ class Cache:
         times = nanoseconds("Cache.align: targets: ", given)
         times = starts[:, None] + (times if times.ndim == 2 else times[None, :])
         return np.ascontiguousarray(times), np.full(len(chosen), times.shape[1], np.int64)
+
+    def _lies_apart(self, name: str, info: StreamInfo, chosen: Sequence[CachedEpisode]) -> bool:
+        """Whether the episodes of a stream of numbers are no rows of one shard with one latency."""
+        if is_numbered(info) or not chosen:
+            return False
+        entries = [episode._entries.get(name) for episode in chosen]
+        latencies = {entry[3] for entry in entries if entry is not None}
+        groups = {episode._group for episode in chosen}
+        return not self._map or None in entries or len(groups) > 1 or len(latencies) > 1
+
+    def _align_apart(
+        self,
+        members: dict[str, Stream[Any]],
+        apart: Mapping[str, str],
+        chosen: Sequence[CachedEpisode],
+        at: Any,
+        call: Mapping[str, Any],
+        backend: str | None,
+    ) -> dict[str, Aligned[Any]]:
+        """Streams whose episodes lie in several shards, each row read in place. Members that cannot be, because a shard
+        has fewer channels than the stream has now, are packed for rc.align instead."""
+        numbers = np.asarray([episode.index for episode in chosen], np.int64)
+        aligned: dict[str, Aligned[Any]] = {}
+        keys = list(apart)
+        for begin in range(0, len(keys), MOST_STREAMS):
+            some = {key: members[key] for key in keys[begin : begin + MOST_STREAMS]}
+            places = np.asarray([self._names.index(apart[key]) for key in some], np.int64)
+            options = (call["edge"], call["causal"], call["on_nan"], backend)
+            made = _core.align_episodes(self._core, numbers, places, some, at, *options)
+            if made is not NotImplemented:
+                aligned.update(made)
+                continue
+            for key, stream in some.items():
+                packed = self._packed(apart[key], self._infos[apart[key]], chosen, keep, {})
+                same = {name: getattr(packed, name) for name in ("values", "times", "arrivals", "offsets")}
+                members[key] = stream.replace(**same)
+        return aligned
+
+    def _reaches(self, episode: CachedEpisode, names: Sequence[str]) -> dict[str, Reach]:
+        """What each of these streams tells of the episode's span; found once, as it takes all stamps."""
+        found: dict[str, Reach] = {}
+        for name in names:
+            if name not in episode.samples:
+                continue
+            key = episode.index, name
+            if key not in self._known_reaches:
+                self._known_reaches[key] = reach_of(episode.streams[name], name)
+            reach = self._known_reaches[key]
+            if reach is not None:
+                found[name] = reach
+        return found
 
     def _packed(
         self,
@@ -685,7 +1000,7 @@ class Cache:
         groups = {episode._group for episode in having}
         numbered = is_numbered(info)
         channels = info.channels if info.channels and not numbered else None
-        if len(groups) == 1 and len(having) == len(chosen) and len(latencies) == 1 and not numbered:
+        if self._map and len(groups) == 1 and len(having) == len(chosen) and len(latencies) == 1 and not numbered:
             stream = having[0]._entries[name][0]
             values, times, arrivals, _, offsets = self._core.read_group(groups.pop(), stream)
             values = typed(values, info.dtype)
@@ -702,7 +1017,7 @@ class Cache:
                     offsets=move(offsets),
                     rows=move(rows),
                     channels=channels,
-                    latency=latencies.pop(),
+                    latency=stored_duration(latencies.pop()),
                 )
         parts: list[NDArray[Any]] = []
         times_of: list[Stamps] = []
@@ -716,7 +1031,7 @@ class Cache:
                 continue
             found = episode.streams[name]
             parts.append(found.values)
-            times_of.append(found.times - found.latency)
+            times_of.append(found.times - _core.nanoseconds("latency", found.latency))
             arrivals_of.append(found.arrivals)
             lengths.append(len(found.times))
             seen.append(found.samples if found.samples is not None else ())
@@ -733,11 +1048,18 @@ class Cache:
             channels=channels,
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_cache, (os.path.abspath(self.path), self._map)
+
     def __repr__(self) -> str:
         seconds = sum(episode.duration for episode in self.episodes) if len(self.episodes) <= 10_000 else None
         long = "" if seconds is None else f", {seconds:.1f} s"
         head = f"Cache({self.path!r}: {counted(len(self.episodes), 'episode')}{long}, {self.bytes / 2**20:.1f} MiB)"
         return f"{head}\n{self.streams!r}" if self._names else head
+
+
+def _open_cache(path: str, map: bool) -> Cache:
+    return Cache(path, map=map)
 
 
 # ---- Checking
@@ -751,15 +1073,25 @@ class CacheProblem(NamedTuple):
     repair: str
 
 
+class CacheMove(NamedTuple):
+    """A file that a repair has taken out of the cache, or would take out: where it was, and why."""
+
+    file: str
+    reason: str
+
+
 class CacheReport(NamedTuple):
     """What verify_cache found. ok: nothing is wrong, or all of it was repaired."""
 
     problems: list[CacheProblem]
+    moved: list[CacheMove]  # to the quarantine, under the same names; without a repair: what one would move
+    dropped: list[str]  # episodes that the cache loses, since they have a part in a damaged shard
+    quarantine: str | None  # the folder within the cache that `moved` went to, with a report.txt; None: nothing moved
     repaired: bool
-    shards: int
+    shards: int  # this and what follows: what is good
     tensors: int
     bytes: int
-    episodes: int  # that are whole
+    episodes: int
     streams: int
 
     @property
@@ -771,26 +1103,43 @@ class CacheReport(NamedTuple):
         good = ", ".join(counted(number, noun) for noun, number in counts.items()) + f", {self.bytes / 2**20:.1f} MiB"
         if not self.problems:
             return f"CacheReport(all is well: {good})"
-        done = "was" if self.repaired else "would be"
-        lines = [f"  {p.file}: {p.sentence} ({done} {p.repair})" for p in self.problems]
+        done = "done" if self.repaired else "a repair would do"
+        lines = [f"  {p.file}: {p.sentence} ({done}: {p.repair})" for p in self.problems]
+        lines += [f"  what was taken out is in {self.quarantine}"] if self.quarantine else []
         return "\n".join([f"CacheReport({counted(len(self.problems), 'problem')}; good: {good})", *lines])
 
 
-def verify_cache(path: Path, *, repair: bool = False) -> CacheReport:
+def verify_cache(path: Path, *, repair: bool = False, dry_run: bool = False) -> CacheReport:
     """Reads all of a cache: checksums, counts, offsets, the order of times, missing files and leftovers.
 
-    With `repair` what is wrong is put right as far as it can be: leftovers are removed; episodes in damaged shards are
-    dropped, all others kept, and the next build reads their sources again; a lost manifest is made anew from the
-    shards.
+    repair    puts right what is wrong as far as it can be, and deletes nothing. Damaged shards, shards that no whole
+              episode needs and what a crash left are moved to quarantine/<time>/ inside the cache, where report.txt
+              says what, why, and how to undo it. Episodes that have a part in a damaged shard are dropped, all others
+              kept, and the next build reads their sources again. A lost or damaged manifest is made anew from the
+              shards, and the old one is kept. A second repair finds nothing to do.
+    dry_run   only says what a repair would do.
+
+    Only a wrong checksum, size or format is damage. A file that the system cannot read (no permission, a disk that
+    fails, too many open files) is a FileError, and nothing was changed.
     """
     if os.path.isfile(path):
         raise _core.FileError(
             f"{os.fspath(path)}: a file, not a cache, which is a directory; robocache info looks at it"
         )
-    problems, *counts = _core.verify_cache(os.fsencode(path), repair)
+    problems, moved, dropped, quarantine, *counts = _core.verify_cache(os.fsencode(path), repair, dry_run)
     repaired, shards, tensors, size, episodes, streams = counts
-    found = [CacheProblem(*problem) for problem in problems]
-    return CacheReport(found, bool(repaired), shards, tensors, size, episodes, streams)
+    return CacheReport(
+        [CacheProblem(*problem) for problem in problems],
+        [CacheMove(*move) for move in moved],
+        dropped,
+        quarantine or None,
+        bool(repaired),
+        shards,
+        tensors,
+        size,
+        episodes,
+        streams,
+    )
 
 
 # ---- Small things
@@ -838,12 +1187,14 @@ def method_text(info: StreamInfo) -> str:
     return ", ".join(f"{name} {begin}..{end}" for name, begin, end in info.method)
 
 
-def said(argument: str, given: Any, name: str, default: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def said(
+    where: str, argument: str, given: Any, name: str, default: dict[str, Any], names: Collection[str]
+) -> dict[str, Any]:
     """What a call says for this stream: one thing for all, or a mapping by name."""
-    if isinstance(given, Mapping) and (not given or any(key in names for key in given)):
+    if isinstance(given, Mapping) and (not given or argument != "method" or any(key in names for key in given)):
         for key in given:
             if key not in names:
-                raise NoStream(missing(f"Cache.align: {argument} names a stream", key, names))
+                raise NoStream(missing(f"{where} names a stream", key, names))
         return {argument: given[name]} if name in given else default
     return default if given is None else {argument: given}
 
@@ -860,6 +1211,11 @@ def widen(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
 def is_numbered(info: StreamInfo) -> bool:
     """Whether `values` are the numbers of `samples`."""
     return info.ragged or info.metadata.get("kind") == "video"
+
+
+def row_bytes(info: StreamInfo) -> int:
+    """Of a sample on a timeline: of what is numbered, its number."""
+    return 8 if is_numbered(info) else int(np.prod(info.shape, dtype=np.int64)) * info.dtype.itemsize
 
 
 def cut(episode: int, stream: RecordedStream) -> Iterator[Batch]:
@@ -886,6 +1242,13 @@ def cut(episode: int, stream: RecordedStream) -> Iterator[Batch]:
             lengths = (ragged.ends - ragged.begins)[part]
             values = ragged.rows[ragged.begins[begin] : ragged.ends[end - 1]] if end > begin else ragged.rows[:0]
         yield Batch(episode, info.name, values, times[part], arrivals[part], lengths, info)
+
+
+def empty_stream(info: StreamInfo) -> Stream[Any]:
+    """What a stream's samples are, without any."""
+    none = np.zeros(0, np.int64)
+    values = typed(np.zeros((0, *info.shape), info.dtype), info.dtype)
+    return Stream(values, none, arrivals=none, channels=info.channels or None)
 
 
 def keep(array: NDArray[Any]) -> NDArray[Any]:

@@ -8,22 +8,26 @@ from typing import Any
 
 from robocache._cache import Cache
 from robocache._recording import Array, Batch, Content, Part, Source, StreamInfo, clipped
+from robocache._stamps import stamp_of, stamps_of
 
 
 class CachedSource(Source):
     format, time = "cache", "auto"
 
     def __init__(self, path: Path) -> None:
+        manifest = stamp_of(path / "manifest.json")
         self.cache = Cache(path)
         self.path, self.notes = str(path), []
-        self.files = (path / "manifest.json", *sorted((path / "shards").glob("*.safetensors")))
+        shards = sorted((path / "shards").glob("*.safetensors"))
+        self.files = (path / "manifest.json", *shards)
+        self.stamps = (manifest, *stamps_of(shards))
 
     def parts(self) -> Sequence[Part]:
         return [Part(each.name, each.task or None, each.start, each.end) for each in self.cache.episodes]
 
     def contents(self, episode: int) -> Mapping[str, Content]:
         samples = self.cache.episodes[episode].samples
-        return {name: Content(name, self.cache.streams[name].type, count) for name, count in samples.items()}
+        return {name: Content(name, self.cache._infos[name].type, count) for name, count in samples.items()}
 
     def batches(
         self,
@@ -37,6 +41,6 @@ class CachedSource(Source):
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         if info.metadata.get("kind") != "video":
             return None
-        from robocache._lerobot import Frames
+        from robocache._video import Frames
 
         return Frames(info, values)

@@ -6,12 +6,13 @@ import functools
 import importlib
 import json
 import os
+import re
 import shlex
 import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import Annotated, Any, ParamSpec
 
 import rich  # noqa: F401  the tables fall back to plain text without it, the command line does not
 import typer
@@ -22,8 +23,8 @@ from robocache._recording import TIMES, NoStream, counted, is_cache
 
 application = typer.Typer(
     help="RoboCache: what robots record, turned into what policies train on and run on.",
-    epilog="Exit codes: 0 done; 1 it could not, and a sentence on stderr says why; 2 wrong usage; "
-    "3 done, and something is wrong with the data (verify, info --strict).",
+    epilog="Exit codes: 0 done; 1 failed, and the reason is on stderr; 2 wrong usage; "
+    "3 done, and something is wrong with the data (verify, info --strict) or with this machine (doctor).",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -45,7 +46,7 @@ def options(
     pass
 
 
-WRONG = 3  # the exit code where a command did its work, and the data is not as it should be
+WRONG = 3  # the exit code where a command did its work and found something wrong
 Parameters = ParamSpec("Parameters")
 
 
@@ -101,15 +102,47 @@ def one_of(*known: str) -> Callable[[str | None], str | None]:
     return check
 
 
+def by_stream(option: str, given: list[str] | None, read: Callable[[str], Any]) -> Any:
+    """What an option says for all streams, or a dict by stream of what it says as STREAM=VALUE; None: nothing."""
+    found: dict[str, Any] = {}
+    for text in given or ():
+        name, equals, value = text.rpartition("=")
+        try:
+            if not equals and len(given or ()) == 1:
+                return read(value)
+            found[name] = read(value)
+        except ValueError as error:
+            raise typer.BadParameter(f"{option} {text}: {error}") from None
+        if not equals:
+            raise typer.BadParameter(f"{option} {text}: for one stream, write STREAM={value}")
+    return found or None
+
+
+def episodes_of(given: list[str] | None) -> list[int | str | slice] | None:
+    """Numbers, ranges and names of episodes."""
+    if not given:
+        return None
+    found: list[int | str | slice] = []
+    for text in (part for each in given for part in each.split(",") if part):
+        if text.isdecimal():
+            found.append(int(text))
+        elif re.fullmatch(r"\d*:\d*", text):
+            found.append(slice(*(int(end) if end else None for end in text.split(":"))))
+        else:
+            found.append(text)
+    return found
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="The same as JSON, for programs.")]
 
 
 @application.command()
 def doctor(as_json: AsJson = False) -> None:
-    """What runs on this machine, and why the rest does not. Paste it into an issue."""
+    """What runs on this machine, and why the rest does not. Paste it into an issue. Exit code 3: an op is wrong."""
     from robocache import _doctor
 
-    _doctor.main(as_json)
+    if not _doctor.main(as_json):
+        raise typer.Exit(WRONG)
 
 
 @application.command()
@@ -138,7 +171,9 @@ Rate = Annotated[float | None, typer.Option(help="HDF5 without times: samples pe
 @application.command()
 @told
 def info(
-    path: Annotated[str, typer.Argument(help="MCAP, a rosbag2 or LeRobot directory, .db3, HDF5, a cache.")],
+    path: Annotated[
+        str, typer.Argument(help="MCAP, a rosbag2 or LeRobot directory, .db3, HDF5, a cache; or a folder of them.")
+    ],
     full: Annotated[bool, typer.Option("--full", help="Read every message, also where the file has an index.")] = False,
     as_json: AsJson = False,
     write_recipe: Annotated[Path | None, typer.Option(help="Write a first recipe there, to edit.")] = None,
@@ -153,8 +188,22 @@ def info(
     ] = False,
 ) -> None:
     """What is in a recording: streams, types, rates; and the sync report: jitter, gaps, clocks, and a verdict."""
-    from robocache import _info
+    from robocache import _build, _info
 
+    places = _build.expand([path])
+    if places != [path]:
+        if write_recipe is not None:
+            raise ValueError(f"{path}: is a folder of recordings; --write-recipe takes one of them, as {places[0]}")
+        reports, failed = _info.folder(
+            path, places, full=full, as_json=as_json, gap=gap, time=time, rate=rate, msg_path=msg_path
+        )
+        for sentence in failed:
+            print(f"robocache info: {sentence}", file=sys.stderr)
+        if failed:
+            raise typer.Exit(1)
+        if strict and any(report.level == "bad" for report in reports):
+            raise typer.Exit(WRONG)
+        return
     recording = rc.open(path, time, rate=rate, msg_path=msg_path)
     report = _info.main(
         recording, full=full, as_json=as_json, recipe=write_recipe, gap=gap, rate=rate, msg_path=msg_path
@@ -222,21 +271,41 @@ def export(
     streams: Annotated[
         list[str] | None, typer.Option(help="Only these; may be repeated, or separated by commas.")
     ] = None,
+    episodes: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these: numbers, ranges as 3:8 (3 to 7), names; may be repeated, or commas."),
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="linear, hold, ...: for all streams, or STREAM=METHOD; may be repeated.")
+    ] = None,
     max_gap: Annotated[
-        float | None,
+        list[str] | None,
         typer.Option(
-            help="Seconds: inside a longer gap no value is valid. For all streams; default: the recipe's.",
-            callback=seconds,
+            help="Seconds: inside a longer gap no value is valid. For all streams, or STREAM=SECONDS; may be repeated; "
+            "default: the recipe's."
         ),
     ] = None,
+    edge: Annotated[
+        list[str] | None,
+        typer.Option(help="What a value that is not valid is: clamp, zero, nan. For all streams, or STREAM=EDGE."),
+    ] = None,
+    causal: Annotated[
+        bool, typer.Option("--causal", help="Only what had arrived by each step: what the robot would have seen.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Align every episode at a rate, and write a LeRobot data set, safetensors or MCAP."""
     from robocache import _build
+    from robocache._export import chosen_episodes
+    from robocache._recipe import METHODS
 
     names = [name for given in streams for name in given.split(",") if name] if streams else None
+    methods = by_stream("--method", method, lambda text: one_of(*METHODS)(text))
+    gaps = by_stream("--max-gap", max_gap, lambda text: seconds(float(text)))
+    edges = by_stream("--edge", edge, lambda text: one_of("clamp", "zero", "nan")(text))
     opened: rc.Cache | rc.Recording = rc.Cache(cache) if is_cache(Path(cache)) else rc.open(cache)
-    total, done = len(opened.episodes), 0
+    chosen = chosen_episodes(opened, episodes_of(episodes))
+    total, done = len(chosen), 0
     with _build.progress("exporting", not as_json) as heard:
 
         def each(frames: int) -> None:
@@ -244,7 +313,18 @@ def export(
             done += 1
             heard(str(output), done / max(total, 1))
 
-        found = rc.export(opened, output, rate=rate, format=format, streams=names, max_gap=max_gap, progress=each)
+        found = rc.export(
+            chosen,
+            output,
+            rate=rate,
+            format=format,
+            streams=names,
+            method=methods,
+            max_gap=gaps,
+            edge=edges,
+            causal=causal or None,
+            progress=each,
+        )
     if as_json:
         print(json.dumps(found, indent=2))
         return
@@ -258,18 +338,30 @@ def export(
 @told
 def verify(
     cache: Annotated[Path, typer.Argument(help="A cache.")],
-    repair: Annotated[bool, typer.Option("--repair", help="Put right what can be.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Put right what can be; what is taken out goes to CACHE/quarantine.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what --repair would do, and change nothing.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check all of a cache: checksums, counts, offsets, order; say what is wrong where. Exit code 3: something is."""
-    report = rc.verify_cache(cache, repair=repair)
+    report = rc.verify_cache(cache, repair=repair and not dry_run, dry_run=dry_run)
     if as_json:
-        problems = [problem._asdict() for problem in report.problems]
-        print(json.dumps(report._asdict() | {"ok": report.ok, "problems": problems}, indent=2))
+        lists = {name: [item._asdict() for item in getattr(report, name)] for name in ("problems", "moved")}
+        print(json.dumps(report._asdict() | {"ok": report.ok} | lists, indent=2))
     else:
         rows = [[problem.file, problem.sentence, problem.repair] for problem in report.problems]
         if rows:
             _report.table("Wrong", ("file", "what", "was done" if report.repaired else "with --repair"), rows)
+        if report.moved and (report.repaired or dry_run):
+            title = f"Moved to {cache / report.quarantine}" if report.quarantine else "Would be moved to quarantine"
+            _report.table(title, ("file", "why"), [list(move) for move in report.moved])
+        if report.dropped:
+            names = ", ".join(report.dropped[:8]) + (", ..." if len(report.dropped) > 8 else "")
+            lost = "Episodes that the cache lost" if report.repaired else "Episodes that a repair would drop"
+            _report.paragraph(f"{lost}: {len(report.dropped)} ({names}).")
         size = f"{report.bytes / 2**20:,.1f} MiB"
         held = f"{counted(report.episodes, 'episode')} in {counted(report.shards, 'shard')}"
         good = f"{held}, {counted(report.tensors, 'tensor')}, {size}"

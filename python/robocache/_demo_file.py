@@ -13,9 +13,9 @@ import numpy as np
 
 import robocache as rc
 from robocache import _build, _pictures, _report
+from robocache._default_timeline import default_timeline
 from robocache._demo_arm import Array
 from robocache._demo_stages import Stopwatch, tell_stages
-from robocache._export import timeline_of
 from robocache._sync import SyncReport
 
 MOST_FRAMES = 64  # depth images or clouds that are voxelized
@@ -63,7 +63,7 @@ def tensors(
     streams = {name: stream for name, stream in every.items() if len(stream.times)}
     if longest is None or not streams:
         return ["There are no samples: nothing to align, to voxelize or to draw."], []
-    timeline = timeline_of(streams, rate)
+    timeline = default_timeline(streams, rate)
     some = dict(list(streams.items())[:64])
     with watch.stage("align") as row:
         aligned = rc.align(some, timeline)

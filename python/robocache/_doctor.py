@@ -190,9 +190,16 @@ def spoken(names: list[str]) -> str:
     return " ".join(names) or "none"
 
 
-def main(as_json: bool = False) -> None:
+def is_sound(report: dict[str, Any]) -> bool:
+    """Whether every op gives the reference's bits, and attention is within its bound."""
+    return all(report["equal_to_reference"].values()) and report["attention"]["error"] <= ATTENTION_BOUND
+
+
+def main(as_json: bool = False) -> bool:
+    """Prints the report; returns whether the ops compute what they should."""
     report = examine()
     print(json.dumps(report, indent=2) if as_json else "\n".join(lines(report)))
+    return is_sound(report)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,9 @@ def overlap(names: Sequence[str | None], streams: Sequence[Stream[Any]], rate: f
     """The start (nanoseconds; an array like the streams' own where there are rows) and the count of a Timeline."""
     if len(streams) == 0:
         raise ValueError("Timeline.over: there are no streams")
+    moving = [k for k, stream in enumerate(streams) if not is_constant(stream)]
+    if 0 < len(moving) < len(streams):
+        names, streams = [names[k] for k in moving], [streams[k] for k in moving]
     if not 0 < _core.hertz("Timeline.over: rate", rate) < np.inf:
         raise ValueError(f"Timeline.over: rate is {rate}; it must be a positive number of hertz")
     start = end = np.int64(0) * np.zeros((), np.int64)
@@ -41,6 +44,12 @@ def overlap(names: Sequence[str | None], streams: Sequence[Stream[Any]], rate: f
             refuse(names, ranges)
         return int(start), count
     return like(streams[0].times, start), count
+
+
+def is_constant(stream: Stream[Any]) -> bool:
+    """A static stream out of a recording, as tf_static is: it bounds nothing."""
+    info = getattr(stream, "info", None)
+    return info is not None and info.metadata.get("static") == "true"
 
 
 def refuse(names: Sequence[str | None], ranges: Sequence[tuple[Stamps, Stamps]]) -> NoReturn:

@@ -5,14 +5,22 @@
     ALOHA       /action, /observations/{qpos, qvel, effort, images/<camera>}: one episode. It has no times: 50 Hz.
     by itself   every data set with `times` (or t, time, timestamp, timestamps, stamps) in its group, of one length
     mapping     {"joints": "/robot/q", "hand": {"values": "/hand/pose", "times": "/hand/t", "arrivals": "/hand/seen",
-                "channels": [...], "method": "hold", "rate": 100}}; without times, `rate` is needed
+                "unit": "us", "channels": [...], "method": "hold", "rate": 100}}; without times, `rate` is needed
 
-Times: integers are nanoseconds, floats seconds, as everywhere. A rate that the file does not state is in `notes`.
+Times: floats are seconds. Integers are in the `unit` of the mapping ("s", "ms", "us", "ns"). Without one the first that
+is not 0 tells the unit of all, as in JSON messages: 1e9 to 4e9 (2001 to 2096), or that times 1e3, 1e6, 1e9, is s, ms,
+us, ns since 1970. Others count from elsewhere and are nanoseconds, as integers are everywhere. `notes` say where they
+are taken as something else or look like it, and which rate was assumed where the file states none.
+
+A damaged file gets a sentence, except where libhdf5 itself does not return: it loops forever over some damaged heaps.
+A data set may hold at most 1,032 times the bytes of its file (what deflate reaches) and 64 MiB. A larger one is left
+out, since a few bytes can claim terabytes.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,12 +32,16 @@ from numpy.typing import NDArray
 from robocache._core import FileError
 from robocache._extent import nanoseconds
 from robocache._recording import BATCH_BYTES, Array, Batch, Content, Part, Source, StreamInfo, clipped, missing, need
+from robocache._stamps import stamps_of
 
 TIME_NAMES = ("times", "time", "t", "timestamps", "timestamp", "stamps", "stamp")
 ALOHA_RATE = 50.0  # its DT is 0.02 s
 ROBOMIMIC_RATE = 20.0  # robosuite's default control_freq
-MAPPING_KEYS = ("values", "times", "arrivals", "channels", "method", "rate")
-DEEPEST = 32  # groups within groups
+MAPPING_KEYS = ("values", "times", "arrivals", "unit", "channels", "method", "rate")
+UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # nanoseconds
+SHORTEST_STEP = 1000  # nanoseconds between samples: integers closer than that are hardly nanoseconds
+DEEPEST = 32  # groups within groups; soft links to soft links
+MOST_EXPANDED = 1032  # times the file's size: what deflate can reach
 
 
 class Place(NamedTuple):
@@ -41,6 +53,7 @@ class Place(NamedTuple):
     arrivals: str | None
     rate: float | None
     samples: int
+    unit: str | None = None  # of integer times; None: the first of them tells
     lengths: tuple[str, int] | None = None  # ALOHA's padded JPEGs: the data set of their sizes, and which row of it
 
 
@@ -56,6 +69,7 @@ class Hdf5Source(Source):
         if rate is not None and not 0 < float(rate) < 1e6:
             raise ValueError(f"{path}: rate is {rate}; expected a positive number of hertz")
         self.path, self.time, self.notes, self.files = str(path), time, [], (path,)
+        self.stamps = stamps_of(self.files)
         self.rate = None if rate is None else float(rate)
         try:
             self.file = h5py.File(path, "r")
@@ -96,6 +110,7 @@ class Hdf5Source(Source):
     def _datasets(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """Every data set of numbers by its path; links to other files are not followed."""
         found: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        most = MOST_EXPANDED * Path(self.path).stat().st_size + (64 << 20)
         stack: list[tuple[str, Any, int]] = [("", self.file, 0)]
         seen = set()
         while stack:
@@ -106,8 +121,7 @@ class Hdf5Source(Source):
             seen.add(identity)
             inner = []
             for name in group:
-                link = group.get(name, getlink=True)
-                if isinstance(link, self._h5py.ExternalLink):
+                if not self._is_inside(group, name):
                     self.notes.append(f"/{prefix}{name} lies in another file and is left out")
                     continue
                 try:
@@ -120,10 +134,33 @@ class Hdf5Source(Source):
                 elif isinstance(item, self._h5py.Dataset) and item.dtype.kind in "biuf" and item.shape:
                     if item.external or item.is_virtual:
                         self.notes.append(f"/{prefix}{name} lies in another file and is left out")
+                    elif item.dtype.itemsize * math.prod(map(int, item.shape)) > most:
+                        self.notes.append(
+                            f"/{prefix}{name} is left out: it claims {item.dtype} {list(item.shape)}, "
+                            f"more than {most} bytes, which its file cannot hold"
+                        )
                     else:
                         found[f"{prefix}{name}"] = (item.dtype, item.shape)
             stack += reversed(inner)
         return found
+
+    def _is_inside(self, group: Any, path: str, depth: int = 0) -> bool:
+        """Whether a path leads to an object of this file; a soft link may lead through an external one."""
+        for part in filter(None, path.split("/")):
+            link = group.get(part, getlink=True)
+            if isinstance(link, self._h5py.ExternalLink) or depth > DEEPEST:
+                return False
+            if isinstance(link, self._h5py.SoftLink):
+                start = self.file if link.path.startswith("/") else group
+                if not self._is_inside(start, link.path, depth + 1):
+                    return False
+            try:
+                group = group[part]
+            except (KeyError, OSError):
+                return True  # it leads nowhere, which the caller tells
+            if not isinstance(group, self._h5py.Group):
+                break
+        return True
 
     def _place(self, name: str, values: str, found: Mapping[str, Any], **known: Any) -> Place:
         dtype, shape = found[values]
@@ -139,7 +176,8 @@ class Hdf5Source(Source):
         inner = () if ragged else tuple(shape[1:])
         info = StreamInfo(name, f"hdf5/{dtype}", dtype, inner, channels, method, ragged, metadata)
         places = (known.get("times"), known.get("arrivals"), known.get("rate"))
-        return Place(info, values, *places, samples=int(shape[0]), lengths=known.get("lengths"))
+        told = {key: known.get(key) for key in ("unit", "lengths")}
+        return Place(info, values, *places, samples=int(shape[0]), **told)
 
     def _mapped(self, mapping: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Place]:
         def there(stream: str, given: Any) -> str:
@@ -162,6 +200,9 @@ class Hdf5Source(Source):
             values = there(name, entry["values"])
             times = there(name, entry["times"]) if "times" in entry else None
             arrivals = there(name, entry["arrivals"]) if "arrivals" in entry else None
+            if entry.get("unit", "ns") not in UNITS:
+                where = f'{self.path}: stream "{name}": there is no unit'
+                raise ValueError(missing(where, str(entry["unit"]), UNITS))
             rate = entry.get("rate", self.rate)
             if times is None and rate is None:
                 times = beside(values, found)
@@ -169,7 +210,7 @@ class Hdf5Source(Source):
                 where = f'{self.path}: stream "{name}"'
                 raise ValueError(f'{where}: /{values} has no times beside it; give "times" or a rate')
             known = {"times": times, "arrivals": arrivals, "rate": rate}
-            known |= {key: entry[key] for key in ("channels", "method") if key in entry}
+            known |= {key: entry[key] for key in ("channels", "method", "unit") if key in entry}
             places[str(name)] = self._place(str(name), values, found, **known)
         return places
 
@@ -228,22 +269,31 @@ class Hdf5Source(Source):
 
     # ---- What it holds
 
-    def _clock(self, place: Place, which: str | None) -> NDArray[np.int64]:
+    def _clock(self, place: Place, which: str) -> NDArray[np.int64]:
         """All times of a stream: small beside its values."""
         where = f'{self.path}: stream "{place.info.name}": '
-        if which is None:
-            assert place.rate is not None
-            return np.rint(np.arange(place.samples) * 1e9 / place.rate).astype(np.int64)
         stored = self.file[which]
         if stored.shape[0] != place.samples or int(np.prod(stored.shape)) != place.samples:
             raise FileError(f"{where}/{place.values} has {place.samples} samples, but /{which} is {list(stored.shape)}")
         raw = np.asarray(self._read(stored, 0, place.samples)).reshape(-1)
         if raw.dtype.kind in "iu":
-            return raw.astype(np.int64)
+            return self._from_integers(f"{where}/{which}", raw, place.unit)
         try:
             return nanoseconds(where, raw if raw.dtype == np.float32 else raw.astype(np.float64))
         except ValueError as error:
             raise FileError(str(error)) from None
+
+    def _from_integers(self, where: str, raw: Array, unit: str | None) -> NDArray[np.int64]:
+        if unit is None:
+            unit = unit_of(int(raw[np.argmax(raw != 0)]) if raw.any() else 0)
+            step = float(np.median(np.diff(raw.astype(np.float64)))) if raw.size > 1 else 0.0
+            note = f"{where}: integer times are taken as {unit}; a mapping with a unit says otherwise"
+            if (unit != "ns" or 0 < step < SHORTEST_STEP) and note not in self.notes:
+                self.notes.append(note)
+        most = 2**62 // UNITS[unit]
+        if raw.size and (int(raw.min()) <= -most or int(raw.max()) >= most):
+            raise FileError(f"{where}: a time is past 2^62 nanoseconds, counted in {unit}")
+        return raw.astype(np.int64) * UNITS[unit]
 
     def _read(self, stored: Any, begin: int, end: int) -> Any:
         try:
@@ -254,15 +304,19 @@ class Hdf5Source(Source):
     def parts(self) -> Sequence[Part]:
         made = []
         for name, task, places in self.episodes:
-            if any(place.times or place.arrivals for place in places.values()):
-                clocks = [self._clock(p, p.arrivals or p.times) for p in places.values() if p.samples]
-                start = min((int(clock.min()) for clock in clocks), default=0)
-                end = max((int(clock.max()) for clock in clocks), default=0)
-            else:
-                ends = [np.rint(max(p.samples - 1, 0) * 1e9 / p.rate) for p in places.values() if p.rate]
-                start, end = 0, int(max(ends, default=0))
+            spans = [self._span(place) for place in places.values() if place.samples]
+            start, end = min((span[0] for span in spans), default=0), max((span[1] for span in spans), default=0)
             made.append(Part(name, task, start, end))
         return made
+
+    def _span(self, place: Place) -> tuple[int, int]:
+        which = place.arrivals or place.times
+        if which is None:
+            first, last = even_times(place, np.array([0, place.samples - 1]))
+        else:
+            clock = self._clock(place, which)
+            first, last = clock.min(), clock.max()
+        return int(first), int(last)
 
     def contents(self, episode: int) -> Mapping[str, Content]:
         places = self.episodes[episode][2]
@@ -281,8 +335,8 @@ class Hdf5Source(Source):
                     yield from clipped(self._stream(k, name, place), start, end)
 
     def _stream(self, episode: int, name: str, place: Place) -> Iterator[Batch]:
-        times = self._clock(place, place.times)
-        arrivals = times if place.arrivals is None else self._clock(place, place.arrivals)
+        stored_times = None if place.times is None else self._clock(place, place.times)
+        stored_arrivals = None if place.arrivals is None else self._clock(place, place.arrivals)
         stored = self.file[place.values]
         width = stored.dtype.itemsize * int(np.prod(stored.shape[1:], dtype=np.int64))
         step = max(1, BATCH_BYTES // max(width, 1))
@@ -293,7 +347,9 @@ class Hdf5Source(Source):
             if place.lengths is not None:
                 values, lengths = self._unpadded(place, values, begin)
             values = values.astype(place.info.dtype, copy=False)
-            yield Batch(episode, name, values, times[begin:end], arrivals[begin:end], lengths, place.info)
+            times = even_times(place, np.arange(begin, end)) if stored_times is None else stored_times[begin:end]
+            arrivals = times if stored_arrivals is None else stored_arrivals[begin:end]
+            yield Batch(episode, name, values, times, arrivals, lengths, place.info)
 
     def _unpadded(self, place: Place, values: Array, begin: int) -> tuple[Array, NDArray[np.int64]]:
         assert place.lengths is not None
@@ -306,6 +362,20 @@ class Hdf5Source(Source):
             raise FileError(f"{self.path}: /{place.lengths[0]}: {longer}")
         keep = np.arange(values.shape[1]) < lengths[:, None]
         return values[keep], lengths
+
+
+def even_times(place: Place, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+    """When samples of these numbers were taken, at the stream's rate."""
+    assert place.rate is not None
+    return np.rint(samples * 1e9 / place.rate).astype(np.int64)
+
+
+def unit_of(first: int) -> str:
+    """The unit of integer times by the first that is not 0."""
+    for unit, scale in UNITS.items():
+        if 10**18 <= abs(first) * scale < 4 * 10**18:
+            return unit
+    return "ns"
 
 
 def beside(path: str, found: Mapping[str, Any]) -> str | None:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from robocache import _build, _report
+from robocache._clock import clock_name
 from robocache._core import FileError
 from robocache._recipe import first_recipe
-from robocache._recording import Recording
+from robocache._recording import Recording, counted
+from robocache._recording import open as open_recording
 from robocache._sync import SyncReport, sync_report
 
 MOST_EPISODES = 12  # rows of their table
@@ -46,6 +48,43 @@ def show(recording: Recording, report: SyncReport) -> None:
         title += f", the first {MOST_EPISODES}" if len(recording.episodes) > MOST_EPISODES else ""
         _report.table(title, ("", "name", "length", "task"), rows)
     report.show()
+
+
+def folder(
+    path: str,
+    places: Sequence[str],
+    *,
+    full: bool,
+    as_json: bool,
+    gap: float | None,
+    time: str,
+    rate: float | None,
+    msg_path: Sequence[Path] | None,
+) -> tuple[list[SyncReport], list[str]]:
+    """One row for each recording of a folder; the reports, and the sentences of those that cannot be read."""
+    rows, every, reports, failed = [], [], [], []
+    for place in places:
+        name = str(Path(place).relative_to(path))
+        try:
+            recording = open_recording(place, time, rate=rate, msg_path=msg_path)
+            found, report = gather(recording, full, gap, not as_json)
+        except (FileError, ValueError, ModuleNotFoundError) as error:
+            failed.append(str(error))
+            every.append({"path": place, "error": str(error)})
+            rows.append([name, "-", "-", "-", "-", "cannot be read"])
+            continue
+        reports.append(report)
+        every.append(found)
+        long = f"{report.duration_s:.2f} s"
+        clock = "-" if report.clock is None else clock_name(report.clock)
+        rows.append([name, recording.format, str(report.episodes), long, clock, report.level])
+    if as_json:
+        print(json.dumps({"path": path, "recordings": every}, indent=2))
+        return reports, failed
+    title = f"{path}: {counted(len(places), 'recording')}"
+    _report.table(title, ("recording", "format", "episodes", "length", "clock", "verdict"), rows)
+    _report.paragraph(f"One of them in full: robocache info {shlex.quote(places[0])}")
+    return reports, failed
 
 
 def write_recipe(path: Path, text: str) -> None:

@@ -5,7 +5,7 @@ episodes are made of, and are none. A sample's time is rint(frame_index * 1e9 / 
 start where the float32 `timestamp` agrees with it within 0.1 ms, else the timestamp itself; `notes` say where that was.
 
 A video is a stream of references, values [N, 1] int64: frames of the episode's metadata["file"], at the exact times of
-the data. stream.samples[i] decodes that of sample i, with PyAV or torchcodec.
+the data. stream.samples[i] decodes that of sample i (robocache/_video.py), with PyAV or torchcodec.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robocache._core import FileError
 from robocache._recording import BATCH_BYTES, Array, Batch, Content, Part, Source, StreamInfo, clipped, need
+from robocache._stamps import FileStamp, stamps_of
 
 TOLERANCE = 1e-4  # seconds: what LeRobot itself accepts between a timestamp and its frame
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index")
 LARGEST_SAMPLE = 1 << 31  # values
+NUMBERS = ("bool", "float16", "float32", "float64", *(f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)))
 NESTED = ("list", "fixed_size_list", "large_list", "extension")
 METADATA_LIMIT = 256 << 20  # bytes of a JSON file
+METADATA_ROWS, DATA_ROWS = 4, 64  # of a Parquet file, for each of its bytes
+MOST_EXPANDED = 1032  # times its size: what a Parquet file may unpack to
 FIELD = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
 
 
@@ -120,6 +123,8 @@ class LeRobotSource(Source):
 
     def _understand(self) -> None:
         path = self.root
+        meta = sorted((path / "meta").rglob("*.json*")) + sorted((path / "meta").rglob("*.parquet"))
+        self.stamps = stamps_of(meta)
         for name, feature in self.features.items():
             if min(feature["shape"], default=0) < 0 or math.prod(feature["shape"]) > LARGEST_SAMPLE:
                 raise ValueError(f'the shape of feature "{name}"')
@@ -129,7 +134,6 @@ class LeRobotSource(Source):
         self._places = {int(row["episode_index"]): k for k, row in enumerate(self.rows)}
         self._infos = {info.name: info for info in map(self._stream, self.features) if info is not None}
         data = [self._data_file(k) for k in range(len(self.rows))]
-        meta = sorted((path / "meta").rglob("*.json*")) + sorted((path / "meta").rglob("*.parquet"))
         video = [self._video_file(name, k) for name in self.videos for k in range(len(self.rows))]
         self.files = tuple(dict.fromkeys([*meta, *data, *video]))
         self._parts = [
@@ -145,8 +149,12 @@ class LeRobotSource(Source):
     # ---- What it holds
 
     def _read(self, path: Path, columns: list[str] | None = None) -> Any:
+        """A table of metadata: all of it is held, so a row must take some of the file's bytes."""
         try:
+            check_size(path, self._parquet.read_metadata(path), METADATA_ROWS)
             return self._parquet.read_table(path, columns=columns)
+        except FileError:
+            raise
         except Exception as error:  # pyarrow raises its own kinds for damaged files
             raise FileError(f"{path}: cannot be read as Parquet: {error}") from None
 
@@ -226,17 +234,19 @@ class LeRobotSource(Source):
         if kind == "image":
             metadata = {"kind": "image", "encoding": "file", "shape": json.dumps(shape)}
             return StreamInfo(name, "lerobot/image", np.dtype(np.uint8), (), (), "hold", True, metadata)
-        try:
-            dtype = np.dtype(kind)
-            assert dtype.kind in "biuf"
-        except (TypeError, AssertionError):
-            self.notes.append(f'feature "{name}" is of type {kind}, which is no number: left out')
+        if kind not in NUMBERS:
+            self.notes.append(f'feature "{name}" is of type {kind!s:.40}, which is no number: left out')
             return None
+        dtype = np.dtype(kind)
         method, channels = "hold" if dtype.kind in "biu" else None, channel_names(feature, int(np.prod(shape)))
         return StreamInfo(name, f"lerobot/{kind}", dtype, shape, channels, method, False, {})
 
     def parts(self) -> Sequence[Part]:
         return self._parts
+
+    def stamped(self) -> tuple[FileStamp, ...]:
+        meta = {stamp.path for stamp in self.stamps}
+        return (*self.stamps, *stamps_of(file for file in self.files if str(file) not in meta))
 
     def contents(self, episode: int) -> Mapping[str, Content]:
         length = int(self.rows[episode]["length"])
@@ -280,6 +290,7 @@ class LeRobotSource(Source):
         needed = ["timestamp", "frame_index", "episode_index"]
         try:
             file = self._parquet.ParquetFile(path)
+            check_size(path, file.metadata, DATA_ROWS)
             absent = [name for name in (*needed, *columns) if name not in file.schema_arrow.names]
             if absent:
                 raise FileError(f"{path}: the column {absent[0]}, which meta/info.json names, is missing")
@@ -341,7 +352,21 @@ class LeRobotSource(Source):
         return values.astype(info.dtype, copy=False).reshape(count, *info.shape)
 
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
-        return Frames(info, values) if info.metadata.get("kind") == "video" else None
+        if info.metadata.get("kind") != "video":
+            return None
+        from robocache._video import Frames
+
+        return Frames(info, values)
+
+
+def check_size(path: Path, metadata: Any, rows_a_byte: int) -> None:
+    """Runs of equal values take next to nothing in Parquet: what a file claims is held against its size."""
+    size = path.stat().st_size
+    if metadata.num_rows > rows_a_byte * size + 1000:
+        raise FileError(f"{path}: claims {metadata.num_rows} rows in a file of {size} bytes; refused")
+    unpacked = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
+    if unpacked > MOST_EXPANDED * size + (64 << 20):
+        raise FileError(f"{path}: claims to unpack from {size} bytes to {unpacked}; refused")
 
 
 def may_hold(group: Any, column: str, value: int) -> bool:
@@ -362,92 +387,3 @@ def pictures(root: Path, name: str, column: Any) -> tuple[Array, NDArray[np.int6
         pieces.append(np.frombuffer(inside, np.uint8))
     lengths = np.array([len(piece) for piece in pieces], np.int64)
     return np.concatenate(pieces) if pieces else np.zeros(0, np.uint8), lengths
-
-
-# ---- Frames of videos
-
-
-class Frames(Sequence[Array]):
-    """The frames of a video stream, uint8 [H, W, 3], decoded when they are asked for; frames[10:40] in one go."""
-
-    references: Array  # [N, 1]: which frame of the file each sample is; what a cache keeps
-
-    def __init__(self, info: StreamInfo, references: Array) -> None:
-        known = all(info.metadata.get(key, "varies") != "varies" for key in ("file", "fps"))
-        self.name = info.name
-        self.file = info.metadata["file"] if known else ""
-        self.fps = float(info.metadata["fps"]) if known else 0.0
-        self.references = references
-
-    def __len__(self) -> int:
-        return len(self.references)
-
-    @overload
-    def __getitem__(self, index: int) -> Array: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Array]: ...
-    def __getitem__(self, index: int | slice) -> Array | list[Array]:
-        if isinstance(index, slice):
-            return self._take(range(*index.indices(len(self))))
-        return self._take([range(len(self))[index]])[0]
-
-    def _take(self, wanted: Sequence[int]) -> list[Array]:
-        if not self.file:
-            raise FileError(f'the frames of "{self.name}" lie in a file that is not known')
-        if not os.path.exists(self.file):
-            raise FileError(f'{self.file}: is not there, and has the frames of "{self.name}": has it moved?')
-        numbers = [int(self.references[k, 0]) for k in wanted]
-        found = decode(self.file, sorted(set(numbers)), self.fps)
-        return [found[number] for number in numbers]
-
-    def __repr__(self) -> str:
-        return f"Frames({self.name!r}, {len(self)} frames of {self.file or 'an unknown file'})"
-
-
-def decode(path: str, frames: Sequence[int], fps: float) -> dict[int, Array]:
-    """Some frames of a video by their number, in ascending order."""
-    if not frames:
-        return {}
-    found = (by_pyav if find_spec("av") else by_torchcodec)(path, frames, fps)
-    absent = [number for number in frames if number not in found]
-    if absent:
-        raise FileError(f"{path}: the video has no frame {absent[0]} at {fps:g} frames per second")
-    return found
-
-
-def by_pyav(path: str, frames: Sequence[int], fps: float) -> dict[int, Array]:
-    import av
-
-    try:
-        with av.open(path) as container:
-            stream = container.streams.video[0]
-            stream.thread_type = "AUTO"
-            base = float(stream.time_base or 0)
-            begin = float(stream.start_time or 0) * base
-            wanted, found = set(frames), dict[int, Array]()
-            container.seek(int((begin + max(frames[0] - 0.5, 0) / fps) / base), stream=stream)
-            for frame in container.decode(stream):
-                number = round((float(frame.pts or 0) * base - begin) * fps)
-                if number in wanted:
-                    found[number] = frame.to_ndarray(format="rgb24")
-                if number >= frames[-1]:
-                    break
-    except (av.error.FFmpegError, OSError, IndexError) as error:
-        raise FileError(f"{path}: cannot be decoded as a video: {error}") from None
-    return found
-
-
-def by_torchcodec(path: str, frames: Sequence[int], fps: float) -> dict[int, Array]:
-    try:
-        from torchcodec.decoders import VideoDecoder
-
-        decoder = VideoDecoder(path, dimension_order="NHWC")
-        begin, end = decoder.metadata.begin_stream_seconds, decoder.metadata.end_stream_seconds
-        moments = [begin + (number + 0.5) / fps for number in frames]
-        taken = decoder.get_frames_played_at([moment for moment in moments if moment < end])
-    except (ImportError, RuntimeError, ValueError) as error:
-        if isinstance(error, ImportError) or "libtorchcodec" in str(error):  # it is not there, or finds no FFmpeg
-            raise need("av", "video", f"{path}: decoding a video") from None
-        raise FileError(f"{path}: cannot be decoded as a video: {error}") from None
-    numbers = ((taken.pts_seconds - begin) * fps).round().int().tolist()
-    return dict(zip(numbers, taken.data.numpy(), strict=True))

@@ -4,15 +4,15 @@
         writer.add({"action": values}, task="pick", videos={"observation.images.wrist": frames})
 
 Data files hold episodes up to 100 MB, a row group for each; a video has a file for each episode. Everything is written
-beside the target and renamed at the end: a data set is whole, or not there.
+beside the target, synced to the disk and renamed at the end: a data set is whole, or not there.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robocache._core import FileError
+from robocache._new_folder import NewFolder, told
 from robocache._recording import Array, need
 
 FILES_TO_A_CHUNK = 1000
@@ -27,6 +28,7 @@ DATA_FILE = 100 << 20  # bytes
 VIDEO_MEGABYTES = 200
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 CODECS = ("libx264", "libopenh264", "libsvtav1", "mpeg4")  # the first that this PyAV has
+BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")  # features of every data set
 STILLS = 100  # frames of a video that its statistics are taken from, evenly
 
 
@@ -47,10 +49,8 @@ class LeRobotWriter:
             raise need("pyarrow", "lerobot", "writing a LeRobot data set") from None
         self.pa, self.pq = pa, pq
         self.target = Path(root)
-        if self.target.exists() and (not self.target.is_dir() or any(self.target.iterdir())):
-            raise FileError(f"{self.target}: is there already; a data set is written to a new directory")
-        self.root = self.target.with_name(f".{self.target.name}.part-{os.getpid()}")
-        self.root.mkdir(parents=True)
+        self.folder = NewFolder(self.target)
+        self.root = self.folder.path
         self.fps, self.features, self.robot = fps, dict(features), robot
         self.videos = [name for name, feature in self.features.items() if feature.dtype == "video"]
         self.tasks: dict[str, int] = {}
@@ -66,14 +66,20 @@ class LeRobotWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._end_file()
-            shutil.rmtree(self.root, ignore_errors=True)
+        try:
+            with told(self.target):
+                if error is not None:
+                    raise error
+                self.close()
+        except BaseException:
+            with suppress(Exception):  # of a file that could not be written
+                self._end_file()
+            self.folder.discard()
+            raise
 
     def add(self, values: Mapping[str, Array], task: str, videos: Mapping[str, Iterable[Array]] | None = None) -> None:
-        """An episode: [T, ...] of every feature, and an iterable of T frames uint8 [H, W, 3] of every video."""
+        """An episode: [T, ...] of every feature, and an iterable of T frames uint8 [H, W, 3] of every video. Where it
+        fails, as when a frame cannot be decoded, the episode is left out, and others may follow."""
         given = [name for name in self.features if name not in self.videos]
         lengths = {len(values[name]) for name in given}
         if len(lengths) != 1:
@@ -81,7 +87,7 @@ class LeRobotWriter:
         (length,), episode = lengths, len(self.episodes)
         if length == 0:
             raise ValueError(f"LeRobotWriter.add: episode {episode} has no frames")
-        number = self.tasks.setdefault(task, len(self.tasks))
+        number = self.tasks.get(task, len(self.tasks))
         frames = np.arange(length, dtype=np.int64)
         extra: dict[str, Array] = {
             "timestamp": (frames / self.fps).astype(np.float32),
@@ -110,13 +116,19 @@ class LeRobotWriter:
             path = self.root / f"videos/{name}/chunk-{chunk:03d}/file-{file:03d}.mp4"
             path.parent.mkdir(parents=True, exist_ok=True)
             shape = self.features[name].shape
-            count, codec, stats[name] = encode(path, (videos or {})[name], length, self.fps, shape)
-            if count != length:
-                raise ValueError(f'LeRobotWriter.add: video "{name}" has {count} frames; the data has {length}')
+            try:
+                count, codec, stats[name] = encode(path, (videos or {})[name], length, self.fps, shape)
+                if count != length:
+                    raise ValueError(f'LeRobotWriter.add: video "{name}" has {count} frames; the data has {length}')
+            except BaseException:
+                for other in self.videos:
+                    (self.root / f"videos/{other}/chunk-{chunk:03d}/file-{file:03d}.mp4").unlink(missing_ok=True)
+                raise
             self.codecs[name] = codec
             row |= {f"videos/{name}/chunk_index": chunk, f"videos/{name}/file_index": file}
             row |= {f"videos/{name}/from_timestamp": 0.0, f"videos/{name}/to_timestamp": length / self.fps}
         self._write(self.pa.table(columns))
+        self.tasks[task] = number
         row["stats"] = stats
         self.episodes.append(row)
         self.frames += length
@@ -164,9 +176,7 @@ class LeRobotWriter:
         (meta / "stats.json").write_text(json.dumps(gathered(stats), indent=4))
         self._write_tasks(meta / "tasks.parquet")
         (meta / "info.json").write_text(json.dumps(self._info(), indent=4))
-        if self.target.exists():
-            self.target.rmdir()
-        self.root.rename(self.target)
+        self.folder.publish()
 
     def _write_tasks(self, path: Path) -> None:
         """LeRobot reads it with pandas, and the tasks must be the index."""
@@ -203,7 +213,7 @@ class LeRobotWriter:
                 }
             elif len(feature.shape) == 0:
                 features[name]["shape"] = [1]
-        for name in ("timestamp", "frame_index", "episode_index", "index", "task_index"):
+        for name in BOOKKEEPING:
             dtype = "float32" if name == "timestamp" else "int64"
             features[name] = {"dtype": dtype, "shape": [1], "names": None}
         return {

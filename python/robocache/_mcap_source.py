@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import hashlib
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from robocache import _core
 from robocache._bytes import source_of
 from robocache._core import FileError
-from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped, counted
+from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped, counted, glanced
+from robocache._stamps import stamps_of
 
 MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # only all messages of a topic tell its streams
 MOST_FIRST = 1024  # messages that are looked at for one that tells: the first may be empty
@@ -80,20 +81,26 @@ class McapSource(Source):
 
     def __init__(self, path: Any, time: str) -> None:
         source, self.path = source_of(path, "open")
-        self.given, self.time, self.notes = path, time, []
+        self._place, self.time, self.notes = path, time, []
         self.files = (Path(self.path),) if isinstance(source, bytes) else ()
+        self.stamps = stamps_of(self.files)
+        self._memory = source if isinstance(source, memoryview) else None
         self.engine = _core.McapRecording(source, self.path, time)
         summary = self.engine.summary()
         self.note(summary["warnings"])
         self.topics = {topic: Content(topic, kind, count) for topic, kind, _, _, count in summary["topics"]}
         self.encodings = {topic: encoding for topic, _, encoding, _, _ in summary["topics"]}
         self.start, self.end = summary["start"], summary["end"]
+        self._latched = frozenset(summary["latched"])
         self._opened: Any = None
         self._inside: dict[str, dict[str, Content]] = {}  # the streams of a topic, where they are known
 
     def note(self, sentences: Sequence[str]) -> None:
         found = [sentence.removeprefix(f"{self.path}: ") for sentence in sentences]
         self.notes += [sentence for sentence in dict.fromkeys(found) if sentence not in self.notes]
+
+    def content(self) -> str:
+        return "" if self._memory is None else f"sha256:{hashlib.sha256(self._memory).hexdigest()}"
 
     def parts(self) -> Sequence[Part]:
         return [Part(Path(self.path).stem, None, self.start, self.end)]
@@ -102,23 +109,35 @@ class McapSource(Source):
         return self.topics
 
     def contents(self, episode: int) -> Mapping[str, Content]:
+        self._discover(self.topics)
         return {name: content for topic in self.topics for name, content in self._streams(topic).items()}
 
     def _streams(self, topic: str) -> dict[str, Content]:
-        """What a topic gives: its first message tells, or for some types all of them."""
-        if topic not in self._inside:
+        """What a topic gives."""
+        self._discover([topic])
+        return self._inside[topic]
+
+    def _discover(self, topics: Iterable[str]) -> None:
+        """Finds the streams of topics: the first message of each tells, or for some types all of them."""
+        unknown = [topic for topic in topics if topic not in self._inside]
+        if not unknown:
+            return
+        # A topic without a message would be looked for through the whole file.
+        named, problems = self.engine.discover(
+            [topic for topic in unknown if self.topics[topic].type not in MANY and self.topics[topic].samples != 0]
+        )
+        for topic in unknown:
             kind, count = self.topics[topic].type, self.topics[topic].samples
-            self._inside[topic] = {}
             if kind in MANY:
                 samples: dict[str, int] = {}
                 for piece in self.engine.pieces([topic]):
                     samples[piece[0][0]] = samples.get(piece[0][0], 0) + len(piece[2])
-                self._inside[topic] = {name: Content(name, kind, number) for name, number in samples.items()}
+                found = {name: Content(name, kind, number) for name, number in samples.items()}
             else:
-                for name in self._first(topic):
-                    self._inside[topic][name] = Content(name, kind, count)
-                self.note(self._reader().warnings)
-        return self._inside[topic]
+                found = {name: Content(name, kind, count) for name in named.get(topic, [])}
+            self._inside[topic] = found  # two threads may both find it, and find the same
+        self.note([sentence for _, broken, sentence in problems if not broken])
+        self.note(self.engine.summary()["warnings"])
 
     def _reader(self) -> Any:
         """For what the engine's recording has no words for: single messages, the index."""
@@ -127,24 +146,8 @@ class McapSource(Source):
 
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the engine's own are in `notes`
-                self._opened = Reader(self.given)
+                self._opened = Reader(self._place)
         return self._opened
-
-    def _first(self, topic: str) -> list[str]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the engine's own are in `notes`
-            messages = iter(self._reader().messages([topic]))
-            first = next(messages, None)
-            if first is None:
-                return []
-            about: tuple[str, str, bytes] = ("", "", b"")
-            if first.schema is not None:
-                about = (first.schema.name, first.schema.encoding, first.schema.data)
-            found = ((m.data, m.log_time, m.publish_time) for m in itertools.chain([first], messages))
-            names = streams_of(self, topic, *about, self.encodings[topic], found)
-        if not names and self.encodings[topic] == "json":  # its first number may come in any message
-            names = [piece[0][0] for piece in itertools.islice(self.engine.pieces([topic]), 1)]
-        return names
 
     def batches(
         self,
@@ -165,8 +168,17 @@ class McapSource(Source):
             if streams is None or batch.stream in streams:
                 yield batch
         self.note(self.engine.summary()["warnings"])
-        for topic, count, sentence in self.engine.problems:
+        for topic, count, sentence in pieces.problems:
             self.note([left_out(topic, count, sentence) if count else sentence])
+
+    def survey(self, to: Any, at_a_glance: bool) -> None:
+        self.engine.survey(to, at_a_glance)
+
+    def stretches(self) -> list[tuple[int, int]] | None:
+        return glanced(self.start, self.end) if self._reader().is_indexed else None
+
+    def latched(self) -> frozenset[str]:
+        return self._latched
 
     def promised(self) -> Mapping[str, StreamInfo]:
         found: dict[str, StreamInfo] = {}

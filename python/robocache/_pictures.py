@@ -1,9 +1,12 @@
-"""Images of recordings as arrays: what a camera's messages hold beside their bytes is in the stream's metadata."""
+"""Images of recordings as arrays. The stream's metadata has what a camera's messages say beside their bytes.
+
+Colour is uint8 [H, W, 3], RGB, whatever the encoding: raw images in any order of channels, gray ones, JPEG, PNG. Depth
+is [H, W] in its own dtype.
+"""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,22 +30,18 @@ RAW: dict[str, tuple[str, int, tuple[int, ...]]] = {
 
 
 class Images(Packed):
-    """Raw images: images[i] is [H, W] or [H, W, C], as recorded; its bytes where the metadata do not tell the shape."""
+    """Images, decoded when they are asked for: images[i] is uint8 [H, W, 3], RGB, or of depth [H, W]."""
 
-    def __init__(self, metadata: Mapping[str, str], *given: Any) -> None:
+    def __init__(self, name: str, metadata: Mapping[str, str], *given: Any) -> None:
         super().__init__(*given)
-        self.metadata = metadata
+        self.name, self.metadata = name, metadata
 
-    def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
-        if isinstance(index, slice):
-            return found
-        image = shaped(found, self.metadata)
-        return found if image is None else image
+    def _take(self, wanted: Sequence[int]) -> list[Array]:
+        return [picture(f"{self.name}: image {k}", self.as_stored(k), self.metadata) for k in wanted]
 
 
 def shaped(sample: Array, metadata: Mapping[str, str]) -> Array | None:
-    """Bytes as [H, W] or [H, W, C] of the encoding's dtype and order; None where they cannot be that."""
+    """Bytes of a raw image as [H, W] or [H, W, C], channels in the encoding's order; None where they cannot be that."""
     try:
         kind, channels, _ = RAW[metadata["encoding"]]
         height, width, step = (int(metadata[key]) for key in ("height", "width", "step"))
@@ -67,41 +66,85 @@ def is_image(metadata: Mapping[str, str]) -> bool:
 
 def is_colour(metadata: Mapping[str, str]) -> bool:
     """Whether `picture` gives uint8 [H, W, 3]; depth images give [H, W] in their own dtype."""
+    if "format" in metadata and "encoding" not in metadata:
+        return not is_packed_depth(metadata["format"])
     known = RAW.get(metadata.get("encoding", ""))
     return known is None or bool(known[2])
 
 
 def picture(where: str, sample: Array, metadata: Mapping[str, str]) -> Array:
-    """A sample as an image: uint8 [H, W, 3], or of depth [H, W]."""
+    """The bytes of an image decoded: uint8 [H, W, 3], RGB, or of depth [H, W]. What is decoded already stays."""
+    if sample.ndim > 1:
+        return sample
     encoding = metadata.get("encoding", "")
     if encoding not in RAW:
-        return sample if sample.ndim > 1 else unpacked(where, sample.tobytes(), metadata)
+        return unpacked(where, sample.tobytes(), metadata)
     _, channels, order = RAW[encoding]
-    image = sample if sample.ndim > 1 else shaped(sample, metadata)
+    image = shaped(sample, metadata)
     if image is None:
         height, width, step = (metadata.get(key, "unknown") for key in ("height", "width", "step"))
         if "varies" in (height, width, step):
-            raise FileError(f"{where}: images whose size varies from message to message cannot be put in one video")
+            raise FileError(
+                f"{where}: the size of the images varies from message to message, and is not known for each; "
+                "samples.as_stored(i) has their bytes"
+            )
         raise FileError(
             f"{where}: an image of {height} x {width} {encoding} has {len(sample)} bytes and a step of {step}"
         )
     if not order:
         return image
-    return image[..., list(order)] if channels > 1 else np.stack([image] * 3, axis=-1)
+    return np.ascontiguousarray(image[..., list(order)]) if channels > 1 else np.stack([image] * 3, axis=-1)
+
+
+# ---- JPEG and PNG
+
+# By their first bytes: what a message says of its format is often wrong, and a guess may take it for anything.
+CODECS = ((b"\xff\xd8\xff", "mjpeg"), (b"\x89PNG\r\n\x1a\n", "png"), (b"BM", "bmp"), (b"RIFF", "webp"))
+MOST_PIXELS = 1 << 28  # of an image, 768 MiB in colour: a larger one is refused before memory is taken
+DEPTH_HEADER = 12  # bytes before the PNG of compressed_depth_image_transport: an int32 and two float32
+
+
+def is_packed_depth(format: str) -> bool:
+    return "compresseddepth" in format.lower()
 
 
 def unpacked(where: str, data: bytes, metadata: Mapping[str, str]) -> Array:
-    """A JPEG or PNG."""
+    """A JPEG, PNG, BMP or WebP."""
+    what = metadata.get("format") or metadata.get("encoding") or "unknown"
+    depth = is_packed_depth(what)
+    begin = DEPTH_HEADER if depth else 0
+    codec = next((name for magic, name in CODECS if data.startswith(magic, begin)), None)
+    if codec is None:
+        raise FileError(
+            f"{where}: an image of the format {what!r} cannot be decoded: it is no JPEG, PNG, BMP or WebP; "
+            "samples.as_stored(i) has its bytes"
+        )
+    image = decoded(where, what, data[begin:], codec)
+    if depth and what.startswith("32FC1"):  # quantised: a / (q - b); 0 is no reading
+        a, b = np.frombuffer(data, "<f4", 2, 4)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(image > 0, a / (image.astype(np.float32) - b), np.float32(np.nan)).astype(np.float32)
+    return image
+
+
+def decoded(where: str, what: str, data: bytes, codec: str) -> Array:
+    """Nothing is kept between two images: a decoder that lived through a fork, or in two threads, could hang."""
     try:
         import av
+        from av.video.reformatter import VideoReformatter
     except ModuleNotFoundError:
-        raise need("av", "video", f"{where}: unpacking an image") from None
+        raise need("av", "video", f"{where}: decoding an image") from None
+    from robocache._video import to_rgb
+
     try:
-        with av.open(io.BytesIO(data)) as container:
-            frame: Any = next(container.decode(video=0))  # type: ignore[union-attr, unused-ignore]
-            if frame.format.name.startswith("gray16"):
-                return frame.to_ndarray().astype(np.uint16)
-            return frame.to_ndarray(format="rgb24")
-    except (av.error.FFmpegError, StopIteration, IndexError, ValueError) as error:
-        what = metadata.get("format") or metadata.get("encoding") or "unknown"
-        raise FileError(f"{where}: an image of the format {what!r} cannot be unpacked: {error}") from None
+        decoder: Any = av.CodecContext.create(codec, "r")
+        decoder.thread_count = 1
+        decoder.options = {"max_pixels": str(MOST_PIXELS)}
+        frames = decoder.decode(av.Packet(data)) or decoder.decode(None)
+        frame = frames[0]
+        if frame.format.name.startswith("gray16"):
+            image: Array = frame.to_ndarray().astype(np.uint16)
+            return image
+        return to_rgb(frame, VideoReformatter())
+    except (av.error.FFmpegError, IndexError, ValueError) as error:
+        raise FileError(f"{where}: an image of the format {what!r} cannot be decoded: {error}") from None

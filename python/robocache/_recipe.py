@@ -11,14 +11,17 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from robocache._align import Method
+from robocache._clock import ClockedSource, as_static, last_samples
 from robocache._core import FileError
+from robocache._joined import KEY as JOINED
+from robocache._joined import declaration
 from robocache._recording import (
     Array,
     Batch,
@@ -30,9 +33,12 @@ from robocache._recording import (
     clipped,
     counted,
     figures,
+    is_static,
     missing,
     open,
+    topic_of,
 )
+from robocache._stamps import FileStamp
 from robocache._sync import SyncReport
 
 SECTIONS: dict[str, dict[str, tuple[type, ...]]] = {
@@ -42,6 +48,7 @@ SECTIONS: dict[str, dict[str, tuple[type, ...]]] = {
 }
 STREAM: dict[str, tuple[type, ...]] = {
     "topic": (str,),
+    "topics": (list,),
     "name": (str,),
     "channels": (list, str),
     "method": (str, dict),
@@ -50,8 +57,12 @@ STREAM: dict[str, tuple[type, ...]] = {
     "max_gap": (int, float),
     "dtype": (str,),
     "times": (str,),
+    "unit": (str,),
     "rate": (int, float),
+    "clock": (str,),
+    "static": (bool,),
 }
+CLOCKS = ("recording", "as stamped")
 DTYPES = ("float16", "float32", "float64", "bool", *(f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)))
 METHODS = ("linear", "hold", "nearest", "slerp", "angle", "angle_degrees", "cubic", "mean", "max", "min", "last")
 BY = ("file", "gap", "topic")
@@ -70,7 +81,11 @@ class Wanted:
     max_gap: int | None = None
     dtype: str | None = None
     times: str | None = None
+    unit: str | None = None  # of integer times
     rate: float | None = None
+    clock: str = "recording"  # or "as stamped": its stamps are not carried over to the recording's clock
+    static: bool | None = None  # a constant or none, whatever the recording says
+    joined: str | None = None  # where it is a member of a joined stream: _joined.declaration
 
 
 @dataclass(frozen=True)
@@ -88,12 +103,22 @@ class Recipe:
             folders = options["msg_path"]
             base = Path(self.path).parent
             options["msg_path"] = [base / folder for folder in ([folders] if isinstance(folders, str) else folders)]
-        mapped = {w.topic: {"values": w.topic} for w in self.streams if w.times is not None or w.rate is not None}
+        # Where one stream says its times, a mapping names all of them: it takes the place of the file's own layout.
+        needs_mapping = any(w.times is not None or w.rate is not None for w in self.streams)
+        mapped: dict[str, dict[str, Any]] = {w.topic: {"values": w.topic} for w in self.streams if needs_mapping}
         for wanted in self.streams:
-            for key in ("times", "rate"):
+            for key in ("times", "unit", "rate"):
                 if getattr(wanted, key) is not None:
                     mapped[wanted.topic][key] = getattr(wanted, key)
-        return open(path, **options, mapping=mapped or None)
+        opened = open(path, **options, mapping=mapped or None)
+        if isinstance(opened._source, ClockedSource):
+            by_clock = {clock: {w.topic for w in self.streams if w.clock == clock} for clock in CLOCKS}
+            twice = by_clock["as stamped"] & by_clock["recording"]
+            if twice:
+                raise ValueError(f"{self.path}: {min(twice)} is taken twice, with and without its own clock; say one")
+            opened._source.as_stamped = frozenset(by_clock["as stamped"])
+            opened._source.not_static = frozenset(w.topic for w in self.streams if w.static is False)
+        return opened
 
     def apply(self, recording: Recording) -> Recording:
         if not self.streams and self.task is None:
@@ -120,14 +145,16 @@ def load_recipe(path: str | os.PathLike[str]) -> Recipe:
     by = given.get("episodes", {}).get("by", "file")
     if by not in BY:
         raise ValueError(f'{where}: [episodes]: by is "{by}"; expected "file", "gap" or "topic"')
-    streams = []
+    streams: list[Wanted] = []
+    names: list[str] = []
     for key, table in given.get("streams", {}).items():
         spot = f'{where}: [streams."{key}"]'
         if not isinstance(table, dict):
             raise ValueError(f"{spot} must be a table")
         check(spot, table, STREAM)
-        streams.append(wanted_of(spot, key, table))
-    names = [wanted.name for wanted in streams]
+        found = members_of(spot, key, table) if "topics" in table else [wanted_of(spot, key, table)]
+        streams += found
+        names += dict.fromkeys([table.get("name", key), *(wanted.name for wanted in found)])
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ValueError(f'{where}: two streams are named "{twice}"')
@@ -139,9 +166,10 @@ def check(where: str, table: Mapping[str, Any], known: Mapping[str, tuple[type, 
     for key, value in table.items():
         if key not in known:
             raise ValueError(missing(f"{where}: there is no key", key, known))
-        if not isinstance(value, known[key]) or isinstance(value, bool):
+        if not isinstance(value, known[key]) or (isinstance(value, bool) and bool not in known[key]):
             kinds = " or ".join(
-                {"str": "text", "dict": "table"}.get(kind.__name__, kind.__name__) for kind in known[key]
+                {"str": "text", "dict": "table", "bool": "true or false"}.get(kind.__name__, kind.__name__)
+                for kind in known[key]
             )
             raise ValueError(f"{where}: {key} is {value!r}; expected {kinds}")
 
@@ -164,6 +192,9 @@ def wanted_of(where: str, key: str, table: Mapping[str, Any]) -> Wanted:
         seconds[name] = float(table.get(name, 0.0))
         if not abs(seconds[name]) < 2**31:
             raise ValueError(f"{where}: {name} is {seconds[name]}; expected seconds")
+    clock = table.get("clock", CLOCKS[0])
+    if clock not in CLOCKS:
+        raise ValueError(f'{where}: clock is "{clock}"; expected "as stamped", or "recording", which is the default')
     max_gap = table.get("max_gap")
     if max_gap is not None and not 0 < max_gap < 2**31:
         raise ValueError(f"{where}: max_gap is {max_gap}; expected seconds, more than 0")
@@ -177,8 +208,40 @@ def wanted_of(where: str, key: str, table: Mapping[str, Any]) -> Wanted:
         None if max_gap is None else round(max_gap * 1e9),
         dtype,
         table.get("times"),
+        table.get("unit"),
         table.get("rate"),
+        clock,
+        table.get("static"),
     )
+
+
+def members_of(where: str, key: str, table: Mapping[str, Any]) -> list[Wanted]:
+    """A stream of several topics. Each member is a stream of its own, named after the joined one and its topic. What
+    the table says holds for all of them, unless a member says it itself."""
+    for other in ("topic", "channels"):
+        if other in table:
+            how = '{ topic = "/gripper", channels = ["width"] }'
+            raise ValueError(f"{where}: {other} and topics; say it of each topic: topics = [{how}]")
+    given = [{"topic": each} if isinstance(each, str) else each for each in table["topics"]]
+    if not given or not all(isinstance(each, dict) and "topic" in each for each in given):
+        how = '["/joint_states", { topic = "/gripper", latency = 0.01 }]'
+        raise ValueError(f"{where}: topics is {table['topics']!r}; expected topics or tables with a topic: {how}")
+    name = table.get("name", key)
+    alone = {key: value for key, value in STREAM.items() if key not in ("topics", "name", "dtype")}
+    shared = {key: value for key, value in table.items() if key not in ("topics", "name")}
+    named: list[str] = []
+    for each in given:
+        check(f"{where}: topics", each, alone)
+        member, count = f"{name}/{each['topic'].strip('/')}", 1
+        while member in named:
+            count += 1
+            member = f"{name}/{each['topic'].strip('/')}-{count}"
+        named.append(member)
+    said = declaration(name, named)
+    return [
+        replace(wanted_of(where, key, {**shared, **each, "name": member}), joined=said)
+        for each, member in zip(given, named, strict=True)
+    ]
 
 
 # ---- Applied to a recording
@@ -251,6 +314,20 @@ class CookedSource(Source):
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         return self.source.samples(info, values)
 
+    def stamped(self) -> tuple[FileStamp, ...]:
+        return self.source.stamped()
+
+    def content(self) -> str:
+        return self.source.content()
+
+    def constants(self) -> frozenset[str]:
+        static = self.source.constants()
+        chosen = {w.name for w in self.recipe.streams if w.static or topic_of(w.topic, static) is not None}
+        return frozenset(chosen) if self.recipe.streams else static
+
+    def describe_clock(self) -> dict[str, Any] | None:
+        return self.source.describe_clock()
+
     def quick(self) -> Mapping[str, Any] | None:
         found = self.source.quick()
         if found is None or not self.recipe.streams:
@@ -282,8 +359,12 @@ def cooked(where: str, wanted: Wanted, batch: Batch, every: Callable[[], tuple[s
         picks = [place[name] for name in chosen]
         values, channels = values[:, picks], tuple(chosen)
         info = info._replace(shape=(len(picks),), channels=channels, method=kept_method(info.method, picks))
+    if wanted.joined is not None and (info.ragged or values.ndim > 2 or info.metadata.get("kind") == "video"):
+        raise ValueError(
+            f"{spot}: {wanted.topic} cannot be joined: its samples are no rows of numbers; give it a stream of its own"
+        )
     if wanted.dtype is not None and not info.ragged:
-        values = values.astype(wanted.dtype)
+        values = fitted(spot, values, np.dtype(wanted.dtype), channels)
         info = info._replace(dtype=np.dtype(wanted.dtype))
     if wanted.method is not None:
         info = info._replace(method=method_of(spot, wanted.method, channels))
@@ -293,8 +374,33 @@ def cooked(where: str, wanted: Wanted, batch: Batch, every: Callable[[], tuple[s
         metadata |= {"latency_ns": str(wanted.latency), "clock_offset_ns": str(wanted.clock_offset)}
     if wanted.max_gap is not None:
         metadata["max_gap_ns"] = str(wanted.max_gap)
+    if wanted.joined is not None:
+        metadata[JOINED] = wanted.joined
     info = info._replace(name=wanted.name, metadata=metadata | {"topic": wanted.topic})
-    return batch._replace(stream=wanted.name, values=values, times=batch.times - shift, info=info)
+    times = batch.times - shift
+    if wanted.static and not is_static(info):
+        info, times = as_static(info), batch.arrivals
+    return batch._replace(stream=wanted.name, values=values, times=times, info=info)
+
+
+def fitted(where: str, values: Array, dtype: np.dtype[Any], channels: Sequence[str]) -> Array:
+    """The values in another dtype. Floats are rounded; a value that an integer or bool cannot hold exactly, or that is
+    too large for a float, is refused."""
+    if np.can_cast(values.dtype, dtype, "safe"):
+        return values.astype(dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        made = values.astype(dtype)
+        if dtype.kind == "f":
+            wrong = np.isinf(made) & np.isfinite(values)
+        else:
+            wrong = (made.astype(values.dtype) != values) | ((made < 0) != (values < 0))
+    if wrong.any():
+        at = tuple(int(k) for k in np.argwhere(wrong)[0])
+        of = f' of channel "{channels[at[1]]}"' if len(at) == 2 and len(channels) == values.shape[1] else ""
+        raise ValueError(
+            f"{where}: dtype is {dtype}, which cannot hold {values[at]}{of}; take a wider one, as float32, or none"
+        )
+    return made
 
 
 def matches(where: str, pattern: str, channels: Sequence[str], every: Callable[[], tuple[str, ...]]) -> list[str]:
@@ -331,10 +437,9 @@ def method_of(where: str, method: str | Mapping[str, str], channels: Sequence[st
     if isinstance(method, str):
         return method
     found = []
+    patterns = {key: m for key, m in method.items() if key not in channels}  # "position[3]" is a name before a pattern
     for name in channels:
-        chosen = next(
-            (m for pattern, m in method.items() if pattern == name or fnmatch.fnmatchcase(name, pattern)), None
-        )
+        chosen = method.get(name) or next((m for p, m in patterns.items() if fnmatch.fnmatchcase(name, p)), None)
         if chosen is None:
             raise ValueError(f'{where}: no pattern of method matches the channel "{name}"; end with "*"')
         found.append(chosen)
@@ -368,19 +473,38 @@ class SplitSource(Source):
         start: int | None = None,
         end: int | None = None,
     ) -> Iterator[Batch]:
+        static = self.source.constants()
         for number in range(len(self.cuts)) if episode is None else [episode]:
-            for batch in clipped(self.source.batches(streams, 0, *self.cuts[number]), start, end):
+            first, last = self.cuts[number]
+            if static:  # constants hold on: their last sample before the cut belongs to the episode
+                names = [name for name in self.source.contents(0) if topic_of(name, static) is not None]
+                wanted = [name for name in names if streams is None or name in streams]
+                if wanted:
+                    yield from last_samples(self.source.batches(wanted, 0, None, first), number, first)
+            for batch in clipped(self.source.batches(streams, 0, first, last), start, end):
                 yield batch._replace(episode=number)
+
+    def constants(self) -> frozenset[str]:
+        return self.source.constants()
+
+    def describe_clock(self) -> dict[str, Any] | None:
+        return self.source.describe_clock()
 
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         return self.source.samples(info, values)
+
+    def stamped(self) -> tuple[FileStamp, ...]:
+        return self.source.stamped()
+
+    def content(self) -> str:
+        return self.source.content()
 
 
 def split(recording: Recording, by: str, gap: float = 5.0, topic: str | None = None) -> Recording:
     """A recording of one episode cut into several.
 
-    by "gap": where nothing was logged for so many seconds. by "topic": while its first channel is not 0; of a topic
-    without numbers, from each message to the next.
+    by "gap": where nothing was logged for so many seconds. by "topic": where its first channel, an id, changes, and not
+    while it is 0 (see `episodes_by_id`); of a topic without numbers, from each message to the next.
     """
     if by == "file" or len(recording.episodes) != 1:
         return recording
@@ -404,23 +528,27 @@ def split(recording: Recording, by: str, gap: float = 5.0, topic: str | None = N
     last = recording.episodes[0].end + 1
     times = np.concatenate([np.zeros(0, np.int64), *(batch.arrivals for batch in marks)])
     numbers = all(b.lengths is None and b.values.ndim == 2 and b.values.shape[1] > 0 for b in marks)
-    on = (
-        np.concatenate([np.zeros(0, bool), *(b.values[:, 0] != 0 for b in marks)])
-        if numbers
-        else np.ones(len(times), bool)
-    )
-    edges = [*times.tolist(), last]
-    cuts: list[tuple[int, int]] = []
-    for k, is_on in enumerate(on):
-        if not is_on or edges[k + 1] <= edges[k]:
-            continue
-        if numbers and k > 0 and on[k - 1] and cuts:
-            cuts[-1] = (cuts[-1][0], edges[k + 1])  # still on
-        else:
-            cuts.append((edges[k], edges[k + 1]))
+    begins: Array = np.arange(len(times))
+    taken: Array = np.ones(len(times), bool)
+    if numbers:
+        begins, taken = episodes_by_id(np.concatenate([np.zeros(0), *(b.values[:, 0] for b in marks)]))
+    edges = [*times[begins].tolist(), last]
+    cuts = [(edges[k], edges[k + 1]) for k in np.flatnonzero(taken) if edges[k + 1] > edges[k]]
     if not cuts:
         raise ValueError(f"{recording.path}: {topic} marks no episode: it is never other than 0")
     return Recording(SplitSource(source, cuts))
+
+
+def episodes_by_id(ids: Array) -> tuple[Array, Array]:
+    """Where an id changes, and whether an episode begins there.
+
+    While it is 0 there is no episode, as with a flag: 0, 1, 0, 1 are two. But where ids count from 0, as in 0, 1, 2,
+    the 0 is an id: it comes first, never again, and at least two others follow.
+    """
+    starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])) if len(ids) else np.zeros(0, np.intp)
+    seen = ids[starts]
+    counts_from_0 = len(seen) > 0 and seen[0] == 0 and (seen == 0).sum() == 1 and len(np.unique(seen)) > 2
+    return starts, np.ones(len(seen), bool) if counts_from_0 else seen != 0
 
 
 # ---- A first one to edit
@@ -440,7 +568,8 @@ def first_recipe(
     lines = [
         f"# What robocache build --recipe makes of {os.path.basename(recording.path.rstrip('/'))}: delete what is not",
         "# wanted, and name what policies ask for: observation.state, action, observation.images.<camera>.",
-        '# In a stream also: dtype = "float32"; topic, for two out of one. All keys: docs/semantics.md, Recipes.',
+        '# In a stream also: dtype = "float32"; topic, for two out of one; topics = ["/joint_states", "/gripper"], for',
+        "# one out of two. All keys: docs/semantics.md, Recipes.",
         "",
         "[source]",
         f"time = {json.dumps(recording.time)}  # or stamp, log, publish",

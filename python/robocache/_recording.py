@@ -7,18 +7,22 @@ when they are touched, sorted by time, and go straight into rc.align.
 
 from __future__ import annotations
 
-import json
+import functools
+import operator
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robocache._align import Method, Stream
+from robocache._align import Duration, Method, Stream, stored_duration
+from robocache._bytes import ForkLock
 from robocache._core import FileError
+from robocache._stamps import FileStamp
 
 Array = NDArray[Any]
 TIMES = ("auto", "stamp", "log", "publish")
@@ -67,16 +71,48 @@ class Part(NamedTuple):
     end: int | None
 
 
+class ReadAgain(Exception):
+    """What was read is not as presumed: drop it, and read the recording itself."""
+
+
+def glanced(start: int | None, end: int | None) -> list[tuple[int, int]] | None:
+    """The beginning, the middle and the end of a file, by log time: [start, end) each. As the engine's own glance."""
+    if start is None or end is None:
+        return None
+    length = min(max((end - start) // 128, 20_000_000), 1_000_000_000)
+    middle = start + (end - start) // 2
+    return [(start, start + length), (middle, middle + length), (max(end - length, 0), end + 1)]
+
+
 class Source(ABC):
-    """A format's reader. Nothing is decoded before `batches` is asked for its next one."""
+    """A format's reader. Nothing is decoded before `batches` is asked for its next one.
+
+    A pickled source is opened again from the arguments it was made with: engines and file handles do not travel.
+    """
 
     format: str  # "MCAP", "LeRobot v3.0"
     path: str  # for sentences
     time: str  # as it was asked for
     files: tuple[Path, ...] = ()  # what it reads: by them a cache tells whether it must be read again
+    stamps: tuple[FileStamp, ...] = ()  # of those files that are open, as they were before
     notes: list[str]  # what a person should know: a rate that was assumed, topics that were left out
     given: str = ""  # what was read with the help of others' files, which may change: a digest of them
     lacking: tuple[str, ...] = ()  # left out as this machine cannot read it yet: types that nobody defines
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        made = super().__new__(cls)
+        made._made_with = (given, named)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given, named = self._made_with
+        if any(hasattr(argument, "read") for argument in (*given, *named.values())):
+            raise TypeError(
+                f"{self.path}: a recording of an open file cannot be pickled; open it by its path or from its bytes"
+            )
+        given = tuple(bytes(each) if isinstance(each, memoryview) else each for each in given)
+        return _reopen, (type(self), given, named)
 
     @abstractmethod
     def parts(self) -> Sequence[Part]:
@@ -96,6 +132,14 @@ class Source(ABC):
     ) -> Iterator[Batch]:
         """One pass over the source, or over an episode; of these streams, with arrivals in [start, end)."""
 
+    def stamped(self) -> tuple[FileStamp, ...]:
+        """The files as they were before they were opened; those that a pass opens itself, as they are now."""
+        return self.stamps
+
+    def content(self) -> str:
+        """The hash of a recording that is bytes in memory, else nothing."""
+        return ""
+
     def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
         """What the values refer to, where they are references: a video's frames, decoded one by one."""
         return None
@@ -112,6 +156,41 @@ class Source(ABC):
         """What is known of streams before a sample is read, beside `quick`: what a schema alone tells."""
         return {}
 
+    def survey(self, to: Any, at_a_glance: bool) -> None:
+        """Adds the stamps of all messages, or of a few, to a _core.ClockSurvey. For formats that have log times."""
+        raise NotImplementedError
+
+    def stretches(self) -> list[tuple[int, int]] | None:
+        """Log times [start, end) that a glance looks at, beside the first message of each topic; None: not known."""
+        return None
+
+    def presumed(self) -> Source | None:
+        """The same, read as if its clock ran with log time: it raises ReadAgain where that turns out to be untrue.
+
+        For a pass over all of it, which then needs no glance first. None: it is known, or cannot be presumed.
+        """
+        return None
+
+    def extents(self) -> Sequence[Part]:
+        """The episodes as far as they are known without reading anything for it: for progress."""
+        return self.parts()
+
+    def latched(self) -> frozenset[str]:
+        """Topics whose publishers are transient-local: who comes later gets the last message again."""
+        return frozenset()
+
+    def constants(self) -> frozenset[str]:
+        """Topics that are static: their streams hold from the start on, and bound nothing."""
+        return frozenset()
+
+    def describe_clock(self) -> dict[str, Any] | None:
+        """Which clock the times are on, as _core.RecordingClock describes it; None where the format has one only."""
+        return None
+
+
+def _reopen(kind: type[Source], given: tuple[Any, ...], named: dict[str, Any]) -> Source:
+    return kind(*given, **named)
+
 
 # ---- Streams in memory
 
@@ -120,12 +199,16 @@ class RecordedStream(Stream[Array]):
     """A stream out of a recording: an rc.Stream, with what the file says about it.
 
     values, times, arrivals, channels, method: rc.Stream's own words; sorted by time, equal times as recorded.
-    info      type, dtype, shape, metadata.
+    info      type, dtype, shape, metadata; `type`, `dtype`, `shape` (of a sample), `ragged` and `metadata` are also
+              attributes of the stream.
     backward  how many stamps were earlier than the one before, as recorded.
-    samples   where a sample is no row of an array (an image, a cloud, a frame of a video): samples[i] is sample i (raw
-              images are [H, W] or [H, W, C], channels in the order of the encoding; compressed ones their bytes), and
+    samples   where a sample is no row of an array (an image, a cloud, a frame of a video): samples[i] is sample i, and
               `values` are their numbers, held by align; so that stream.samples[aligned.values[k]] is what was seen
-              at target k.
+              at target k. samples[2:5] and samples[[1, 7]] are lists of them. Colour images are uint8 [H, W, 3], RGB,
+              whatever the encoding (raw, JPEG, PNG, video); depth images are [H, W] in their own dtype.
+              samples.as_stored(i) has an image's bytes as they were recorded.
+
+    `replace`, copies and pickles keep info, backward and samples.
     """
 
     __slots__ = ("backward", "info", "samples")
@@ -133,6 +216,15 @@ class RecordedStream(Stream[Array]):
     info: StreamInfo
     backward: int
     samples: Sequence[Any] | None
+
+    def replace(self, **changes: Any) -> RecordedStream:
+        info = self.info
+        if "values" in changes and self.samples is None and isinstance(changes["values"], np.ndarray):
+            info = info._replace(dtype=changes["values"].dtype, shape=changes["values"].shape[1:])
+        return _restore_recorded({**self._arguments(), **changes}, info, self.backward, self.samples)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore_recorded, (self._arguments(), self.info, self.backward, self.samples)
 
     def __repr__(self) -> str:
         what = f"{self.info.dtype} {[len(self), *self.info.shape]}"
@@ -144,8 +236,65 @@ class RecordedStream(Stream[Array]):
     def __len__(self) -> int:
         return len(self.times)
 
+    @property
+    def type(self) -> str:
+        return self.info.type
 
-class Packed(Sequence[Array]):
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.info.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.info.shape
+
+    @property
+    def ragged(self) -> bool:
+        return self.info.ragged
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return self.info.metadata
+
+
+def _restore_recorded(
+    arguments: dict[str, Any], info: StreamInfo, backward: int, samples: Sequence[Any] | None
+) -> RecordedStream:
+    stream = RecordedStream(**arguments)
+    stream.info, stream.backward, stream.samples = info, backward, samples
+    return stream
+
+
+class Samples(Sequence[Array]):
+    """Samples by number: samples[i]; samples[2:5], samples[[1, 7]] and samples[mask] are lists of them."""
+
+    @overload
+    def __getitem__(self, index: int) -> Array: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | Array) -> list[Array]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self._take(range(*index.indices(len(self))))
+        places = np.asarray(index)
+        if places.ndim == 1 and places.dtype == bool:
+            if len(places) != len(self):
+                raise IndexError(f"a mask of {len(places)} for {len(self)} samples")
+            places = np.flatnonzero(places)
+        if places.dtype.kind not in "iu" and places.size:
+            raise TypeError(f"samples[{index!r:.40}]: expected an integer, a slice, a list of integers or a mask")
+        every = range(len(self))
+        if places.ndim == 0:
+            return self._take([every[operator.index(index)]])[0]
+        if places.ndim != 1:
+            raise IndexError(f"samples: indices have {places.ndim} dimensions; expected one")
+        return self._take([every[int(k)] for k in places])
+
+    @abstractmethod
+    def _take(self, wanted: Sequence[int]) -> list[Array]:
+        """Those samples; all numbers are within bounds."""
+
+
+class Packed(Samples):
     """Samples of varying length, end to end in `rows`: packed[i] is sample i, a view of them."""
 
     def __init__(self, rows: Array, lengths: NDArray[np.int64], order: NDArray[np.intp] | None = None) -> None:
@@ -158,14 +307,8 @@ class Packed(Sequence[Array]):
     def __len__(self) -> int:
         return len(self.begins)
 
-    @overload
-    def __getitem__(self, index: int) -> Array: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Array]: ...
-    def __getitem__(self, index: int | slice) -> Array | list[Array]:
-        if isinstance(index, slice):
-            return [self[k] for k in range(*index.indices(len(self)))]
-        return self.as_stored(index)
+    def _take(self, wanted: Sequence[int]) -> list[Array]:
+        return [self.as_stored(k) for k in wanted]
 
     def as_stored(self, index: int) -> Array:
         """Sample i's rows: of an image its bytes."""
@@ -177,11 +320,12 @@ class Packed(Sequence[Array]):
 
 
 def packed(info: StreamInfo, rows: Array, lengths: NDArray[np.int64], order: NDArray[np.intp] | None = None) -> Packed:
-    """Samples of varying length; raw images as arrays of their shape."""
-    if rows.ndim == 1 and rows.dtype == np.uint8 and "encoding" in info.metadata:
-        from robocache._pictures import Images
+    """Samples of varying length; images are decoded when they are asked for."""
+    if rows.ndim == 1 and rows.dtype == np.uint8:
+        from robocache._pictures import Images, is_image
 
-        return Images(info.metadata, rows, lengths, order)
+        if is_image(info.metadata):
+            return Images(info.name, info.metadata, rows, lengths, order)
     return Packed(rows, lengths, order)
 
 
@@ -225,9 +369,14 @@ def join(batches: Sequence[Batch], source: Source) -> RecordedStream:
     named = None
     if samples is None and info.channels and len(info.channels) == int(np.prod(info.shape, dtype=np.int64)):
         named = info.channels
-    method = "hold" if info.ragged else info.method
     stream = RecordedStream(
-        values, times, arrivals=arrivals, method=method, channels=named, max_gap=max_gap_of(info), name=info.name
+        values,
+        times,
+        arrivals=arrivals,
+        method=method_of(info, len(times)),
+        channels=named,
+        max_gap=max_gap_of(info),
+        name=info.name,
     )
     stream.info = info
     stream.backward = backward
@@ -235,10 +384,29 @@ def join(batches: Sequence[Batch], source: Source) -> RecordedStream:
     return stream
 
 
-def max_gap_of(info: StreamInfo) -> int | None:
-    """Nanoseconds, where a recipe says it."""
+def method_of(info: StreamInfo, samples: int) -> Method | None:
+    """How the stream is aligned: pictures, clouds and constants are held."""
+    return "hold" if info.ragged or (is_static(info) and samples > 1) else info.method
+
+
+def max_gap_of(info: StreamInfo) -> Duration | None:
+    """Where a recipe says it."""
     told = info.metadata.get("max_gap_ns", "")
-    return int(told) if told.isdecimal() else None
+    return stored_duration(int(told)) if told.isdecimal() else None
+
+
+def is_static(info: StreamInfo) -> bool:
+    """A constant, as tf_static is: it holds from the start on, and bounds neither an episode nor a timeline."""
+    return info.metadata.get("static") == "true"
+
+
+def topic_of(name: str, topics: Collection[str]) -> str | None:
+    """Which of these topics a stream is of: "/tf/base_link" is of "/tf". None: of none."""
+    while name not in topics:
+        name, slash, _ = name.rpartition("/")
+        if not slash:
+            return None
+    return name
 
 
 def describe_rate(times: Array) -> str:
@@ -298,8 +466,8 @@ class Streams(Mapping[str, RecordedStream]):
         if wanted:
             start, end = self._range
             found = assemble(self._source.batches(wanted, self._episode, start, end), self._source)
-            for name in wanted:
-                self._decoded[name] = found[name] if name in found else empty(contents[name])
+            for name in wanted:  # where two threads decoded it, both get the first one's
+                self._decoded.setdefault(name, found[name] if name in found else empty(contents[name]))
         return {name: self._decoded[name] for name in names}
 
     def __getitem__(self, name: str) -> RecordedStream:
@@ -343,6 +511,9 @@ class Episode:
         self.streams = Streams(source, index)
         self._part = part
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Episode, (self.streams._source, self.index, self._part)
+
     @property
     def start(self) -> int:
         """Nanoseconds: when the first sample was logged (or taken, where the format has no log time)."""
@@ -381,8 +552,12 @@ class Episodes(Sequence[Episode]):
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._parts = source.parts()
         self._made: dict[int, Episode] = {}
+
+    @functools.cached_property
+    def _parts(self) -> Sequence[Part]:
+        """Not before they are asked for: how many there are may take a look at the clock."""
+        return self._source.parts()
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -396,7 +571,7 @@ class Episodes(Sequence[Episode]):
             return [self[k] for k in range(*index.indices(len(self)))]
         k = range(len(self))[index]
         if k not in self._made:
-            self._made[k] = Episode(self._source, k, self._parts[k])
+            self._made.setdefault(k, Episode(self._source, k, self._parts[k]))
         return self._made[k]
 
     def __repr__(self) -> str:
@@ -411,6 +586,8 @@ class Recording:
     files            what is read
     lacking          what is left out until this machine can read it: message types that nobody here defines
     notes            what a person should know about it
+
+    Threads may share a recording, its streams, and one pass over its batches. A forked child may go on with it.
     """
 
     def __init__(self, source: Source) -> None:
@@ -422,6 +599,9 @@ class Recording:
         self.given = source.given
         self.lacking = source.lacking
         self.episodes = Episodes(source)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Recording, (self._source,)
 
     @property
     def notes(self) -> list[str]:
@@ -444,11 +624,38 @@ class Recording:
             for name in streams:
                 if name not in known:
                     raise NoStream(missing(f"{self.path}: there is no stream", name, known))
-        return self._source.batches(streams, episode)
+        return InTurn(self._source.batches(streams, episode))
+
+    def presumed(self) -> Recording | None:
+        """See Source.presumed."""
+        source = self._source.presumed()
+        return None if source is None else Recording(source)
+
+    @property
+    def clock(self) -> dict[str, Any] | None:
+        """Which clock its times are on, and what was carried over to it; None where the format has only one clock.
+
+        kind        "log time" (nothing is stamped), "with log time" (wall time; nothing is carried over) or "carried"
+        by          what carried log times over: "/clock" or "stamps"
+        rate        seconds of the clock in a second of log time, the real-time factor; slowest, fastest
+        offset_s    clock - log time at the start
+        resets      how often a simulation began anew: each begins an episode
+        streams     {name: {"source": "log" | "recording" | "own", ...}}; "own" has offset_s and drift_ppm
+        static      topics that are constants
+        """
+        return self._source.describe_clock()
 
     def listed(self) -> Mapping[str, Content]:
         """What the file lists, without decoding: topics of an MCAP file, of which most give one stream."""
         return self._source.listed(0) if len(self.episodes) else {}
+
+    def stamped(self) -> tuple[FileStamp, ...]:
+        """The files as they were before they were opened, to be compared with what they are after a pass."""
+        return self._source.stamped()
+
+    def content(self) -> str:
+        """The hash of a recording that is bytes in memory, else nothing."""
+        return self._source.content()
 
     def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
         """Type and arrivals of every topic, out of the file's index; None where it has none."""
@@ -466,6 +673,18 @@ class Recording:
         long = f", {sum(known) * 1e-9:.2f} s" if len(known) == count else ""
         of = f"{counted(count, 'episode')}, {counted(streams, 'stream')}"
         return f"Recording({self.path!r}, {self.format}: {of}{long})"
+
+
+class InTurn(Iterator[Item]):
+    """An iterator that threads may share: each item goes to one of them."""
+
+    def __init__(self, items: Iterator[Item]) -> None:
+        self._items = items
+        self._lock = ForkLock()
+
+    def __next__(self) -> Item:
+        with self._lock:
+            return next(self._items)
 
 
 class NoStream(KeyError):
@@ -495,10 +714,8 @@ def without_samples(recording: Recording, samples: Mapping[str, int]) -> list[st
     listed = recording.listed()
     found = dict.fromkeys(listed, 0)
     for name, count in samples.items():
-        topic = name  # "/tf/base_link" is a stream of "/tf"
-        while topic not in found and "/" in topic:
-            topic = topic.rpartition("/")[0]
-        if topic in found:
+        topic = topic_of(name, found)
+        if topic is not None:
             found[topic] += count
     notes, silent = [], []
     for topic, content in listed.items():
@@ -563,7 +780,9 @@ def open(
               (robomimic, ALOHA, or any with `mapping`); a cache. For MCAP also an address that fsspec opens
               ("s3://..."), a file object, or bytes.
     time      where a sample's time comes from: "stamp" (its header's; of JSON also its own stamp or timestamp), "log"
-              (when it was written), "publish", or "auto": the stamp if there is one and it is not zero, else "log".
+              (when it was written), "publish", or "auto": one clock for the recording, that of most stamped streams.
+              What has no stamp gets its log time, carried over to that clock where it is another one, as simulated
+              time is; so do all arrivals. `recording.clock` and `robocache info` say which clock it is.
               Numbers that are stamps in JSON have one unit per topic, that of the first: 1e9 to 4e9 is seconds since
               1970, 1e12 to 4e12 ms, 1e15 to 4e15 us, 1e18 to 4e18 ns; else an integer from 1e6 on ns, the rest seconds.
     rate      HDF5 without times: samples per second, instead of the layout's usual one.
@@ -577,19 +796,19 @@ def open(
     if not isinstance(path, (str, os.PathLike)) or "://" in str(path):
         from robocache._mcap_source import McapSource
 
-        return Recording(McapSource(path, time))
+        return Recording(on_one_clock(McapSource(path, time)))
     place = Path(path)
     kind = sniff(place)
     source: Source
     if kind == "MCAP":
         from robocache._mcap_source import McapSource
 
-        source = McapSource(str(place), time)
+        source = on_one_clock(McapSource(str(place), time))
     elif kind in ("rosbag2", "SQLite"):
         from robocache._rosbag2 import open_rosbag2
 
         folders = [msg_path] if isinstance(msg_path, (str, os.PathLike)) else list(msg_path or ())
-        source = open_rosbag2(place, time, [Path(folder) for folder in folders])
+        source = on_one_clock(open_rosbag2(place, time, [Path(folder) for folder in folders]))
     elif kind == "LeRobot":
         from robocache._lerobot import LeRobotSource
 
@@ -603,6 +822,14 @@ def open(
 
         source = Hdf5Source(place, time, rate, mapping)
     return Recording(source)
+
+
+def on_one_clock(source: Source) -> Source:
+    if source.time != "auto":
+        return source
+    from robocache._clock import ClockedSource
+
+    return ClockedSource(source)
 
 
 def sniff(place: Path) -> str:
@@ -656,11 +883,15 @@ def recorded(entry: Path) -> bool:
     return (entry / "metadata.yaml").is_file() or (entry / "meta" / "info.json").is_file()
 
 
+MANIFEST = re.compile(rb'\s*\{\s*"format"\s*:\s*"robocache"')
+
+
 def is_cache(place: Path) -> bool:
+    """Whether the directory has a cache's manifest. Many tools write a manifest.json, so its first key decides."""
     try:
-        head = (place / "manifest.json").read_bytes()
-        return isinstance(json.loads(head), dict)
-    except (OSError, ValueError, RecursionError):
+        with (place / "manifest.json").open("rb") as file:
+            return MANIFEST.match(file.read(4096)) is not None
+    except OSError:
         return False
 
 

@@ -7,14 +7,16 @@ rosbags package; `lacking` names the types that nobody defines.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import shutil
 import sqlite3
 import tempfile
 import urllib.parse
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,13 +24,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache import _core
+from robocache._bytes import ForkLock
 from robocache._core import FileError
 from robocache._mcap_source import MANY, McapSource, batch_of, left_out, promised_by, streams_of
-from robocache._recording import BATCH_BYTES, Batch, Content, Part, Source, StreamInfo, clipped, sniff, widened
+from robocache._recording import (
+    BATCH_BYTES,
+    Batch,
+    Content,
+    Part,
+    Source,
+    StreamInfo,
+    clipped,
+    glanced,
+    sniff,
+    widened,
+)
+from robocache._stamps import FileStamp, check_unchanged, stamps_of
 
 METADATA_LIMIT = 64 << 20  # bytes of metadata.yaml
 MOST_UNPACKED = 200  # times its size: what a compressed file may grow to on disk
-ROWS = 256  # messages read at a time
+ROWS = 256  # messages decoded at a time
+MOST_PICKED = 5000  # topics that are named in a query
 
 
 def open_rosbag2(place: Path, time: str, msg_path: Sequence[Path]) -> Source:
@@ -79,12 +95,15 @@ def load_metadata(path: Path) -> dict[str, Any]:
 
 
 def read_yaml(text: str) -> Any:
+    """A document without aliases: rosbag2 writes none, and a few of them stand for gigabytes."""
     try:
         import yaml
     except ModuleNotFoundError:
         pass
     else:
-        return yaml.safe_load(text)
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # by libyaml, 10 times as fast
+        refuse_aliases(yaml.parse(text, Loader=loader))
+        return yaml.load(text, Loader=loader)
     try:
         from ruamel.yaml import YAML
     except ModuleNotFoundError:
@@ -92,7 +111,13 @@ def read_yaml(text: str) -> Any:
             "rosbag2's metadata.yaml needs PyYAML or ruamel.yaml, and has neither: pip install 'robocache[rosbag2]'",
             name="yaml",
         ) from None
+    refuse_aliases(YAML(typ="safe", pure=True).parse(text))
     return YAML(typ="safe", pure=True).load(text)
+
+
+def refuse_aliases(events: Iterable[Any]) -> None:
+    if any(type(event).__name__ == "AliasEvent" for event in events):
+        raise ValueError("it has aliases (*name), which rosbag2 does not write")
 
 
 def zstd() -> Any:
@@ -128,6 +153,18 @@ def unpack_file(file: Path, folder: Path) -> Path:
     return target
 
 
+def temporary_folder(owner: object) -> Path:
+    """A folder that lives as long as its owner does in this process; a forked child removes nothing."""
+    folder = Path(tempfile.mkdtemp(prefix="robocache-"))
+    weakref.finalize(owner, remove_folder, folder, os.getpid())
+    return folder
+
+
+def remove_folder(folder: Path, process: int) -> None:
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 class BagSource(Source):
     """The files of a bag, one after the other, as one episode."""
 
@@ -143,6 +180,7 @@ class BagSource(Source):
         if mode in ("FILE", "MESSAGE") and packing != "zstd":
             raise FileError(f'{place}/metadata.yaml: compression_format is "{packing}"; zstd is read')
         self._folder: Path | None = None
+        before = stamps_of([*([place / "metadata.yaml"] if found else []), *files])
         opened = [self._plain(file) for file in files]
         kinds = [sniff(file) for file in opened]
         self.bags: list[McapSource | SqliteBag] = []
@@ -159,7 +197,11 @@ class BagSource(Source):
         for bag in self.bags:
             self.notes += [note for note in bag.notes if note not in self.notes]
             bag.notes = self.notes  # what reading finds later is ours, too
-        self.files = (*([place / "metadata.yaml"] if found else []), *files)
+        journals = [path for bag in self.bags if isinstance(bag, SqliteBag) for path in bag.files[1:]]
+        self.files = (*([place / "metadata.yaml"] if found else []), *files, *journals)
+        of_bags = {stamp.path: stamp for bag in self.bags for stamp in bag.stamps}
+        ours = "\0" if self._folder is None else str(self._folder)  # what was unpacked
+        self.stamps = (*before, *(stamp for path, stamp in of_bags.items() if not path.startswith(ours)))
         self.given = definitions.digest()
         self.lacking = tuple(sorted({kind for bag in self.bags for kind in bag.lacking}))
         self._start, self._end = extent(found, self.bags)
@@ -170,8 +212,7 @@ class BagSource(Source):
         if not packed:
             return file
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="robocache-"))
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            self._folder = temporary_folder(self)
         return unpack_file(file, self._folder)
 
     def parts(self) -> Sequence[Part]:
@@ -193,6 +234,22 @@ class BagSource(Source):
                 batch = grown(batch, known.get(batch.stream))
                 known[batch.stream] = batch.info
                 yield batch
+
+    def survey(self, to: Any, at_a_glance: bool) -> None:
+        for bag in self.bags:
+            bag.survey(to, at_a_glance)
+
+    def stretches(self) -> list[tuple[int, int]] | None:
+        found = [bag.stretches() for bag in self.bags]
+        if any(each is None for each in found):
+            return None
+        return [stretch for each in found for stretch in each or ()]
+
+    def latched(self) -> frozenset[str]:
+        every = {topic for bag in self.bags for topic in bag.listed(0)}
+        return frozenset(
+            topic for topic in every if all(topic in bag.latched() for bag in self.bags if topic in bag.listed(0))
+        )
 
     def listed(self, episode: int) -> Mapping[str, Content]:
         return merged([bag.listed(0) for bag in self.bags])
@@ -278,11 +335,12 @@ class Definitions:
 
     def _own(self, kind: str) -> str | None:
         if self._files is None:
-            self._files = {}
+            files: dict[str, Path] = {}
             for folder in self.folders:
                 for path in sorted(folder.rglob("*.msg")):
                     package = path.parent.parent.name if path.parent.name == "msg" else path.parent.name
-                    self._files.setdefault(f"{package}/{path.stem}", path)
+                    files.setdefault(f"{package}/{path.stem}", path)
+            self._files = files
         short = shortened(kind)
         if short not in self._files:
             return None
@@ -351,25 +409,94 @@ def inner_types(name: str, text: str) -> list[str]:
 # ---- SQLite: messages that Python hands to the decoder
 
 
+class Database:
+    """A SQLite file, opened for reading, by any number of threads; a forked child opens it again.
+
+    A file that was not closed has a journal beside it. A write-ahead log is read where it is. A rollback journal says
+    how to take back a transaction that was never finished: that is done in a copy, and the bag stays as it is.
+    """
+
+    def __init__(self, file: Path, stamps: Sequence[FileStamp]) -> None:
+        self.file, self.stamps = file, stamps
+        self.notes: list[str] = []
+        self._lock = ForkLock()
+        _, log, journal = (stamp.size > 0 for stamp in stamps)
+        try:
+            try:
+                # Without a journal nothing is written beside the bag, nor locked: it may lie on a read-only disk.
+                self._connect(file, "mode=ro" if log or journal else "mode=ro&immutable=1")
+            except sqlite3.OperationalError as error:
+                if not (log or journal) or "locked" in str(error):
+                    raise
+                self._connect(self._copy(), "mode=rw")
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: of SQLite's own words about a damaged schema
+            locked = ", by the process that is writing it; open it when that is done" if "locked" in str(error) else ""
+            raise FileError(f"{file}: cannot be read as SQLite: {error}{locked}") from None
+
+    def _connect(self, file: Path, how: str) -> None:
+        address = f"file:{urllib.parse.quote(str(file.absolute()))}?{how}"
+        connection = sqlite3.connect(address, uri=True, check_same_thread=False)
+        connection.text_factory = lambda text: text.decode("utf-8", "replace")
+        most = min(4 * max(self.stamps[0].size, 0) + (1 << 20), 1 << 30)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, most)
+        connection.execute("PRAGMA trusted_schema = OFF")
+        self.tables: dict[str, str] = dict(connection.execute("SELECT name, type FROM sqlite_master").fetchall())
+        self._opened = (connection, os.getpid(), file, how)
+
+    def _copy(self) -> Path:
+        """The file and its journal in a folder of our own, where SQLite may write."""
+        self._folder = temporary_folder(self)
+        try:
+            for stamp in self.stamps:
+                if stamp.size > 0:
+                    shutil.copyfile(stamp.path, self._folder / Path(stamp.path).name)
+        except OSError as error:
+            raise FileError(
+                f"{self.file}: it was not closed, and must be copied to undo what was not finished: {self._folder}: "
+                f"{error.strerror or error}; TMPDIR names another folder"
+            ) from None
+        check_unchanged(self.stamps)
+        self.notes.append("it was not closed when it was recorded: the transaction that was not finished is left out")
+        return self._folder / self.file.name
+
+    def ask(self, query: str, values: Sequence[Any]) -> Iterator[Any]:
+        with self._lock:
+            connection, process, file, how = self._opened
+            if process != os.getpid():  # SQLite forbids to go on with a connection of the parent's, or to close it
+                inherited.append(connection)
+                self._connect(file, how)
+            cursor = self._opened[0].execute(query, values)
+        if sqlite3.threadsafety == 3:  # it locks by itself
+            yield from cursor
+            return
+        while True:
+            with self._lock:
+                row = cursor.fetchone()
+            if row is None:
+                return
+            yield row
+
+
+inherited: list[Any] = []  # connections of the parent's, which stay as they are
+
+
 class SqliteBag(Source):
     format = "rosbag2"
 
     def __init__(self, file: Path, time: str, definitions: Definitions) -> None:
-        self.path, self.time, self.notes, self.files = str(file), time, [], (file,)
+        self.path, self.time, self.notes = str(file), time, []
         self.definitions = definitions
         self.kinds: dict[str, str] = {}  # by topic
         self._inside: dict[str, dict[str, Content]] = {}
-        # Another process's journal must be honoured; without one, nothing is written beside the bag.
-        alone = not Path(f"{file}-wal").exists()
-        address = f"file:{urllib.parse.quote(str(file.absolute()))}?mode=ro{'&immutable=1' if alone else ''}"
-        try:
-            self.database = sqlite3.connect(address, uri=True, check_same_thread=False)
-            self.database.text_factory = lambda text: text.decode("utf-8", "replace")
-            self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(4 * file.stat().st_size + (1 << 20), 1 << 30))
-            self.database.execute("PRAGMA trusted_schema = OFF")
-            tables = dict(self.database.execute("SELECT name, type FROM sqlite_master").fetchall())
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: of SQLite's own words about a damaged schema
-            raise FileError(f"{file}: cannot be read as SQLite: {error}") from None
+        self._counts: dict[Any, Any] | None = None  # of messages, by the number of a topic
+        beside = [Path(f"{file}{end}") for end in ("-wal", "-journal")]  # what SQLite has written and not put in yet
+        # SQLite, run by root, sets the owner of journals, also where it only reads: their ctime says nothing.
+        journals = (stamp if stamp.size < 0 else stamp._replace(ctime=0) for stamp in stamps_of(beside))
+        self.stamps = (*stamps_of([file]), *journals)
+        self.files = (file, *(path for path in beside if path.exists()))
+        self.database = Database(file, self.stamps)
+        self.notes += self.database.notes
+        tables = self.database.tables
         if any(tables.get(name) != "table" for name in ("topics", "messages")):
             there = ", ".join(sorted(name for name, kind in tables.items() if kind == "table")[:6]) or "none"
             raise FileError(f"{file}: no rosbag2: SQLite without the tables topics and messages; it has {there}")
@@ -381,6 +508,14 @@ class SqliteBag(Source):
                 raise FileError(f"{file}: a damaged SQLite file: the id of a topic is {number!r:.40}")
             self.kinds[str(topic)] = str(kind)
             self.rows.setdefault(str(topic), ([], str(encoding)))[0].append(number)
+        self._latched = frozenset[str]()
+        if any(column[1] == "offered_qos_profiles" for column in self._ask("PRAGMA table_info(topics)")):
+            profiles: dict[str, list[str]] = {}
+            for topic, text in self._ask("SELECT name, offered_qos_profiles FROM topics"):
+                profiles.setdefault(str(topic), []).append(str(text))
+            self._latched = frozenset(
+                topic for topic, texts in profiles.items() if all(map(_core.is_transient_local, texts))
+            )
         self.own: dict[str, tuple[str, bytes]] = {}
         if tables.get("message_definitions") == "table":
             query = "SELECT topic_type, encoding, encoded_message_definition FROM message_definitions"
@@ -391,9 +526,7 @@ class SqliteBag(Source):
 
     def _ask(self, query: str, *values: Any) -> Iterator[Any]:
         try:
-            cursor = self.database.execute(query, values)
-            while rows := cursor.fetchmany(ROWS):
-                yield from rows
+            yield from self.database.ask(query, values)
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             raise FileError(f"{self.path}: a damaged SQLite file: {error}") from None
 
@@ -406,9 +539,43 @@ class SqliteBag(Source):
         return [Part(Path(self.path).stem, None, start, end)]
 
     def count(self, topic: str) -> int | None:
-        marks = ", ".join("?" * len(self.rows[topic][0]))
-        ((found,),) = self._ask(f"SELECT count(*) FROM messages WHERE topic_id IN ({marks})", *self.rows[topic][0])
-        return int(found)
+        if self._counts is None:
+            self._counts = dict(self._ask("SELECT topic_id, count(*) FROM messages GROUP BY topic_id"))
+        return sum(int(self._counts.get(number, 0)) for number in self.rows[topic][0])
+
+    def latched(self) -> frozenset[str]:
+        return self._latched
+
+    def survey(self, to: Any, at_a_glance: bool) -> None:
+        decoders: dict[str, Any] = {}
+        for topic in self.kinds:
+            schema = self.schema(topic)
+            if schema is not None:
+                with contextlib.suppress(FileError):  # reading says so
+                    decoders[topic] = _core.Decoder(self.kinds[topic], *schema, topic, self.time)
+        found = self.glance(decoders) if at_a_glance else self.messages(list(decoders), None, None)
+        with contextlib.suppress(FileError):  # as it is damaged there: reading says so, where that part is read
+            for topic, *message in found:
+                decoders[topic].survey([tuple(message)], to)
+
+    def stretches(self) -> list[tuple[int, int]] | None:
+        return glanced(*self.parts()[0][2:])
+
+    def glance(self, topics: Collection[str]) -> Iterator[tuple[str, bytes, int, int]]:
+        """Messages of three short stretches, and the first one of each topic that is in none of them."""
+        wanted = list(topics)
+        seen: set[str] = set()
+        past = -(2**63)
+        for start, end in sorted(self.stretches() or ()):
+            for message in self.messages(wanted, max(start, past), end):
+                seen.add(message[0])
+                yield message
+            past = max(past, end)
+        if any(topic not in seen and self.count(topic) for topic in wanted):
+            names = {number: topic for topic in wanted for number in self.rows[topic][0] if topic not in seen}
+            for number, at, data in self._ask("SELECT topic_id, min(timestamp), data FROM messages GROUP BY topic_id"):
+                if number in names and isinstance(at, int) and isinstance(data, bytes):
+                    yield names[number], data, at, at
 
     def schema(self, topic: str) -> tuple[str, bytes, str] | None:
         """Its schema's encoding and text, and how messages are encoded; None, and a note, where it is not known."""
@@ -431,7 +598,11 @@ class SqliteBag(Source):
         """(topic, data, log time, publish time) in log-time order."""
         names = {number: topic for topic in topics for number in self.rows[topic][0]}
         low, high = -(2**63) if start is None else start, 2**63 - 1 if end is None else end - 1
-        query = "SELECT topic_id, timestamp, data FROM messages WHERE timestamp BETWEEN ? AND ? ORDER BY timestamp, id"
+        # SQL picks the topics, so that SQLite does not read the data of the others.
+        picks = len(topics) < len(self.rows) and len(names) <= MOST_PICKED
+        chosen = f"topic_id IN ({', '.join(map(str, names))}) AND " if picks else ""
+        order = "timestamp BETWEEN ? AND ? ORDER BY timestamp, id"
+        query = f"SELECT topic_id, timestamp, data FROM messages WHERE {chosen}{order}"
         for number, at, data in self._ask(query, low, high):
             if number not in names or not isinstance(data, bytes) or not isinstance(at, int):
                 continue

@@ -6,6 +6,7 @@ One pass; what is kept is 16 bytes a sample (its time and its arrival) and two n
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,19 +15,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache import _report
-from robocache._recording import Batch, Recording, StreamInfo, counted, figures, without_samples
+from robocache._clock import words
+from robocache._recording import (
+    Batch,
+    Recording,
+    StreamInfo,
+    counted,
+    figures,
+    is_static,
+    open,
+    topic_of,
+    without_samples,
+)
 
 Stamps = NDArray[np.int64]
 GAP = 3.0  # periods: a longer step is a gap
-LOST = 1.5  # periods: a longer step has lost samples
+LOST = 1.5  # periods: a longer step has lost samples,
+BEYOND_JITTER = 5.0  # where it is also so many deviations of the steps over a period
 REGULAR = 0.6  # the share of steps within half a period of the median that makes a stream regular,
 FEW = 8  # samples: of fewer, equal steps say nothing
 REGULAR_FEW = 0.9  # and of fewer than 20 steps, which may agree by chance
 DRIFT_BINS = 64
 DRIFT_SPAN = 2.0  # seconds: a shorter recording tells no drift
 ODD_DELAY = 100.0  # milliseconds from stamp to arrival beyond those of other streams
+AHEAD = 1.0  # milliseconds that stamps may lie ahead of their arrival
 DRIFT_PPM = 100.0  # more than crystals differ by
 STILL = ("CameraInfo",)  # types whose channels need not change
+COMMANDED = ("cmd", "command", "setpoint", "set_point", "target", "goal", "desired", "reference", "limit", "param")
 LATE = 0.05  # of the recording's span: a stream that begins later or ends earlier is named
 
 
@@ -59,6 +74,7 @@ class StreamReport:
     ends_before_s: float
     constant_channels: list[str] | None
     not_finite: int | None
+    static: bool = False
     level: str = "good"
     verdict: str = ""
 
@@ -74,6 +90,7 @@ class SyncReport:
     time: str
     full: bool
     streams: dict[str, StreamReport]
+    clock: dict[str, Any] | None = None  # as Recording.clock
     notes: list[str] = field(default_factory=list)
     level: str = "good"
     verdict: str = ""
@@ -95,16 +112,27 @@ class SyncReport:
             _report.paragraph(sentence)
 
     def tables(self) -> list[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
-        rows = [timing_row(stream) for stream in self.streams.values()]
+        moving = [stream for stream in self.streams.values() if not stream.static]
+        static = [stream for stream in self.streams.values() if stream.static]
+        rows = [timing_row(stream) for stream in moving]
+        if static:
+            name = static[0].name if len(static) == 1 else f"{len(static)} static streams"
+            rows.append([name, f"{sum(stream.samples for stream in static):,}", *("-" * 5), "static"])
         title = f"Sync report: {self.format}, {counted(self.episodes, 'episode')}, {self.duration_s:.2f} s"
         tables: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = [(title, TIMING, rows)]
         if self.full:
-            tables.append(("Stamps", STAMPS, [stamp_row(stream) for stream in self.streams.values()]))
+            tables.append(("Stamps", STAMPS, [stamp_row(stream) for stream in moving]))
         return tables
 
     def sentences(self) -> list[str]:
         said = [f"{stream.name}: {stream.verdict}" for stream in self.streams.values() if stream.level != "good"]
-        said += [f"Note: {note}" for note in self.notes]
+        clock = words(self.clock)
+        said += [f"Clock: {sentence.removeprefix('its clock is ')}" for sentence in clock]
+        static = [stream.name for stream in self.streams.values() if stream.static]
+        if static:
+            more = f" and {len(static) - 6} more" if len(static) > 6 else ""
+            said.append(f"Static, held from the start on: {', '.join(static[:6])}{more}")
+        said += [f"Note: {note}" for note in self.notes if note not in clock]
         return [*said, f"Verdict: {self.verdict}"]
 
 
@@ -182,7 +210,7 @@ class Watch:
 
 
 def sync_report(
-    recording: Recording,
+    recording: Recording | Any,
     *,
     full: bool = True,
     gap: float | None = None,
@@ -193,8 +221,9 @@ def sync_report(
         report = rc.sync_report(rc.open("run.mcap"))
         print(report); report.streams["/camera"].gaps; report.as_dict()
 
-    full   False: by the file's index alone where it has one: no message is read, so that all is by log times, and what
-           needs stamps or values is None.
+    recording   an rc.Recording, an rc.Cache, or the path of one of them.
+    full   False: by the file's index alone where it has one, and a glance at a few messages, which tells the clock; so
+           all is by log times, and what needs stamps or values is None.
     gap    seconds: a longer step is a gap, instead of 3 median periods.
     progress   called with each batch that was read.
 
@@ -204,7 +233,8 @@ def sync_report(
                             on change; or there are fewer than 8 samples
     jitter_ms_p50, _p99     of |step - period|, over steps under 1.5 periods
     gaps, longest_gap_s     steps over gap_threshold_ms
-    lost                    the sum of rint(step / period) - 1 over steps from 1.5 periods on
+    lost                    the sum of rint(step / period) - 1 over steps from 1.5 periods on that no jitter explains:
+                            over 1 period and 5 deviations of the steps (1.4826 times their median absolute deviation)
     duplicates              times equal to the one before
     backward                stamps earlier than the one before, as recorded
     offset_ms               the median of arrival - stamp; offset_spread_ms: its 99th percentile less the median
@@ -212,11 +242,19 @@ def sync_report(
                             deciles of up to 64 pieces (delays only add: the fast ones show the clocks); None under 2 s
     coverage                the share of the recording's span (of all its streams) that lies between samples, in no gap
     starts_after_s, ends_before_s   of that span
+    static                  a constant, as tf_static: held from the start on
     constant_channels       those that never change; not_finite: values that are NaN or infinite
     source                  where its times come from, what time="auto" chose
     level, verdict          good, fair or bad, and why, in words
     """
+    if not isinstance(recording, Recording):
+        path = recording if isinstance(recording, (str, os.PathLike)) else getattr(recording, "path", None)
+        if path is None:
+            kind = type(recording).__name__
+            raise TypeError(f"sync_report: expected a recording, a cache or the path of one, not {kind}")
+        recording = open(path)
     quick = None if full else recording.quick()
+    constants = recording._source.constants()
     watches: dict[str, Watch] = {}
     if quick is not None:
         promised = recording.promised()
@@ -235,11 +273,15 @@ def sync_report(
     spans = episode_spans(watches)
     duration = sum(end - start for start, end in spans.values()) * 1e-9
     streams = {name: measure(watch, spans, recording, quick is None, gap) for name, watch in watches.items()}
+    for name, found in streams.items():
+        found.static = is_static(watches[name].info) or (quick is not None and topic_of(name, constants) is not None)
     delays = [stream.offset_ms for stream in streams.values() if stream.offset_ms is not None]
     usual = float(np.median(delays)) if len(delays) > 2 else None
+    carried = recording.clock is not None and recording.clock["kind"] == "carried"
+    ahead = ODD_DELAY if carried else AHEAD  # what carries arrivals over has delays of its own
     for name, watch in watches.items():
         doubt = "stamp_doubt" in watch.info.metadata
-        judge(streams[name], duration, 0 if watch.low is None else len(watch.low), usual, doubt)
+        judge(streams[name], duration, 0 if watch.low is None else len(watch.low), usual, doubt, ahead)
     report = SyncReport(
         recording.path,
         recording.format,
@@ -248,6 +290,7 @@ def sync_report(
         recording.time,
         quick is None,
         streams,
+        recording.clock,
         recording.notes,
     )
     if quick is None:
@@ -257,9 +300,10 @@ def sync_report(
 
 
 def episode_spans(watches: Mapping[str, Watch]) -> dict[int, tuple[int, int]]:
-    """From the first to the last sample of any stream."""
+    """From the first to the last sample of any stream; of constants only where there is nothing else."""
     spans: dict[int, tuple[int, int]] = {}
-    for watch in watches.values():
+    moving = [watch for watch in watches.values() if not is_static(watch.info)]
+    for watch in moving or watches.values():
         for episode, pieces in watch.times.items():
             filled = [piece for piece in pieces if len(piece)]
             if not filled:
@@ -287,8 +331,8 @@ def measure(
     wide = moving[moving > threshold] if threshold is not None else moving[:0]
     total = sum(end - start for start, end in spans.values())
     covered = float((moving.sum() - wide.sum()) / total) if total else 1.0
-    late = [t[0] - spans[k][0] for k, t in times.items()]
-    early = [spans[k][1] - t[-1] for k, t in times.items()]
+    late = [t[0] - spans[k][0] for k, t in times.items() if k in spans]
+    early = [spans[k][1] - t[-1] for k, t in times.items() if k in spans]
     found = StreamReport(
         name=watch.info.name,
         type=watch.info.type,
@@ -304,7 +348,7 @@ def measure(
         gap_threshold_ms=None if threshold is None else threshold * 1e-6,
         gaps=None if threshold is None else len(wide),
         longest_gap_s=float(wide.max(initial=0) * 1e-9) if threshold is not None else None,
-        lost=int((np.rint(moving[moving >= LOST * period] / period) - 1).sum()) if regular else None,
+        lost=lost_samples(moving, period) if regular else None,
         duplicates=int((steps == 0).sum()),
         backward=sum(int((np.diff(t) < 0).sum()) for t in recorded.values()) if full else None,
         offset_ms=None,
@@ -324,6 +368,13 @@ def measure(
         if len(recorded) == 1:
             found.drift_ppm = drift(stamps, delay)
     return found
+
+
+def lost_samples(steps: Stamps, period: float) -> int:
+    """What steps that no jitter explains leave out."""
+    deviation = 1.4826 * float(np.median(np.abs(steps - period)))
+    wide = steps[steps >= max(LOST * period, period + BEYOND_JITTER * deviation)]
+    return int((np.rint(wide / period) - 1).sum())
 
 
 def is_regular(steps: Stamps) -> bool:
@@ -369,11 +420,22 @@ def drift(stamps: Stamps, delay: Stamps) -> float | None:
 # ---- In words
 
 
-def judge(stream: StreamReport, span: float, channels: int, usual: float | None, doubt: bool) -> None:
-    """Sets level and verdict. usual: milliseconds from stamp to arrival; doubt: whether the stamps are of one unit."""
-    bad, fair, told = [], [], []
+def judge(
+    stream: StreamReport, span: float, channels: int, usual: float | None, doubt: bool, ahead: float = AHEAD
+) -> None:
+    """Sets level and verdict.
+
+    usual: milliseconds from stamp to arrival; doubt: whether the stamps are of one unit; ahead: milliseconds that a
+    stamp may lie ahead of its arrival.
+    """
+    bad: list[str] = []
+    fair: list[str] = []
+    told: list[str] = []
+    if stream.static:
+        stream.level, stream.verdict = "good", "static: held from the start on"
+        return
     if stream.samples == 0:
-        bad.append("no samples")
+        fair.append("no samples")
     elif stream.samples == 1:
         fair.append("one sample only")
     elif stream.samples < FEW:
@@ -397,7 +459,7 @@ def judge(stream: StreamReport, span: float, channels: int, usual: float | None,
     if stream.source == "mixed":
         fair.append("some samples have no stamp, and their log time serves")
     if stream.offset_ms is not None:
-        if stream.offset_ms < -1:
+        if stream.offset_ms < -ahead:
             bad.append(f"stamps lie {figures(-stream.offset_ms)} ms ahead of their arrival: the clocks disagree")
         elif stream.offset_ms > 1000:
             bad.append(f"stamps lie {figures(stream.offset_ms / 1e3)} s behind their arrival: the clocks disagree")
@@ -419,11 +481,20 @@ def judge(stream: StreamReport, span: float, channels: int, usual: float | None,
     marks = stream.name.startswith("valid.")  # of our own exports, where all is well
     if still and stream.samples > 10 and not stream.type.endswith(STILL) and not marks:
         if len(still) == channels:
-            bad.append("no channel ever changes: is the sensor alive?")
+            if is_commanded(stream):
+                told.append("no channel ever changes, as may be of what is commanded or a flag")
+            else:
+                bad.append("no channel ever changes: is the sensor alive?")
         else:  # a level robot's, a planar one's
             told.append(f"{len(still)} of {channels} channels never change")
     stream.level = "bad" if bad else "fair" if fair else "good"
     stream.verdict = "; ".join([*(bad + fair or ["regular, nothing lost"]), *told])
+
+
+def is_commanded(stream: StreamReport) -> bool:
+    """Whether it may well be constant: a setpoint by its name or type, or a flag by its dtype."""
+    words = f"{stream.name} {stream.type}".lower()
+    return (stream.dtype or "")[:1] in ("b", "i", "u") or any(word in words for word in COMMANDED)
 
 
 def conclude(report: SyncReport) -> None:
@@ -436,13 +507,15 @@ def conclude(report: SyncReport) -> None:
     parts = []
     if levels["good"]:
         parts.append(f"{len(levels['good'])} of {count} stream{'' if count == 1 else 's'} good")
-    for level, words in (("fair", "usable with care"), ("bad", "to be looked at before training")):
+    for level, advice in (("fair", "usable with care"), ("bad", "to be looked at before training")):
         names = levels[level]
         if names:
-            parts.append(f"{words}: {', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}")
+            parts.append(f"{advice}: {', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}")
     report.verdict = "; ".join(parts) + "."
     if not report.full:
-        report.verdict += " That is by log times alone: stamps, clocks and values were not looked at, as --full does."
+        report.verdict += (
+            " That is by log times alone: at stamps only a glance was taken, for the clock; --full reads all of them."
+        )
 
 
 def to_json(report: SyncReport) -> str:

@@ -99,6 +99,8 @@ def check_out(
         return
     if any(size > 1 and step == 0 for size, step in zip(out.shape, out.stride(), strict=True)):
         raise ValueError(f"{operation}: out is expanded: several of its elements are one place in memory")
+    if overlaps_itself(out):
+        raise ValueError(f"{operation}: out overlaps itself: several of its elements are one place in memory")
     # A copy at the end could not hurt the inputs, but a call means the same on every device.
     for k, stream in enumerate(streams):
         for what in ("values", "times", *OPTIONAL):
@@ -107,6 +109,21 @@ def check_out(
         refuse_overlap(f"{operation}: ", "the timeline's start", targets.start, out)
     else:
         refuse_overlap(f"{operation}: ", "targets", targets, out)
+
+
+def overlaps_itself(out: Tensor) -> bool:
+    """Whether two elements are one place in memory."""
+    sizes = sorted((step, size) for size, step in zip(out.shape, out.stride(), strict=True) if size > 1)
+    reach, nested = 0, True
+    for step, size in sizes:
+        nested = nested and step > reach
+        reach += (size - 1) * step
+    if nested or out.numel() == 0:
+        return False
+    places = torch.zeros(1, dtype=torch.int64)
+    for step, size in sizes:
+        places = (places[:, None] + step * torch.arange(size)).reshape(-1)
+    return int(places.unique().numel()) < places.numel()
 
 
 def refuse_overlap(where: str, what: str, array: Any, out: Tensor) -> None:

@@ -5,7 +5,8 @@ are compared with where they cannot run. Beside `reference`:
 - valid, age, index, and every value that is a copy (hold, nearest, last, max, min, edges, exact hits) are equal;
 - linear, the angles and cubic are within 2, 2 and 4 ulp of the dtype at the row's largest sample (or half a turn);
 - mean is within 2 ulp of the dtype at the row's largest sample (its sum, in float64, runs in another order);
-- slerp is within 1e-12 (float64), 2e-7 (float32), or an ulp (half types);
+- slerp is within 1e-12 (float64), 2e-7 (float32), or an ulp (half types); where two float64 quaternions are at right
+  angles, roundings of their norms may choose the other of two equally long arcs;
 - a NaN that is computed is NaN, with the bits that torch gives it.
 Devices without float64 compute weights and slerp in float32, from differences that were taken in int64; slerp is then
 within 2e-6. Gradients are torch's own. Nothing here waits for the device but the bins, which ask it once how many
@@ -246,6 +247,12 @@ class Places:
         self.nearest = torch.where(later, self.j, i.clamp(min=0))
         self.nearest = torch.where(self.nothing, -1, self.nearest)
 
+    def clamped(self, method: str) -> Tensor:
+        """The sample that an invalid value is clamped to, or -1. hold takes a later one only before the first."""
+        if method != "hold":
+            return self.nearest
+        return torch.where(self.nothing, -1, self.i.clamp(min=0))
+
     def weight(self, wide: torch.dtype) -> Tensor:
         return torch.where(self.between, self.since.to(wide) / self.span.to(wide), 0.0)
 
@@ -291,17 +298,24 @@ def angle(a: Tensor, b: Tensor, w: Tensor, turn: float) -> Tensor:
     return w * (x - period * torch.floor((x + period / 2) / period)) + a
 
 
+def is_tiny(interval: Tensor, neighbour: Tensor) -> Tensor:
+    """Under 1/16 of its neighbour: the tangent between the two is then the slope of the longer one."""
+    return interval <= (neighbour - 1) >> 4
+
+
 def cubic_steps(w: Tensor, h_before: Tensor, h: Tensor, h_after: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The Hermite cubic as steps between neighbours; a length of 0 stands for a neighbour that is missing."""
+    """The Hermite cubic as steps between neighbours. Lengths are integers; 0 stands for a neighbour without weight."""
     u = 1.0 - w
     into_left, into_right = w * u * u, -(w * w * u)
     across = w * w * (3.0 - 2.0 * w)
+    inner = h.to(w.dtype)
 
     def side(into: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        there = length > 0
-        safe = torch.where(there, length, 1.0)
-        outer = torch.where(there, into * (h * h / (safe * (safe + h))), 0.0)
-        return outer, torch.where(there, into * (safe / (safe + h)), into)
+        there, long = length > 0, is_tiny(h, length)
+        safe = torch.where(there, length, 1).to(w.dtype)
+        share = torch.where(long, inner / safe, inner * inner / (safe * (safe + inner)))
+        own = torch.where(there, torch.where(long, 0.0, safe / (safe + inner)), 1.0)
+        return torch.where(there, into * share, 0.0), into * own
 
     before, from_left = side(into_left, h_before)
     after, from_right = side(into_right, h_after)
@@ -309,7 +323,52 @@ def cubic_steps(w: Tensor, h_before: Tensor, h: Tensor, h_after: Tensor) -> tupl
 
 
 def norm4(q: Tensor) -> Tensor:
-    return torch.sqrt((q * q).sum(-1, keepdim=True))
+    """In channel order: of float32 values the squares are exact in float64, and the sum has the engine's bits."""
+    x, y, z, w = (q * q).split(1, -1)
+    return root(((x + y) + z) + w)
+
+
+def root(x: Tensor) -> Tensor:
+    """The square root, rounded to nearest: torch's is an ulp off on some CPUs, and that would decide an arc."""
+    near = torch.sqrt(x)
+    fixed = near.detach()
+    usable = (fixed > 0) & torch.isfinite(fixed)
+    safe = torch.where(usable, fixed, 1.0)
+    return near + torch.where(usable, fused(-safe, safe, x.detach()) / (2.0 * safe), 0.0)
+
+
+def two_sum(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The rounded sum, and what rounding took from it."""
+    total = x + y
+    part = total - x
+    return total, (x - (total - part)) + (y - part)
+
+
+def fused(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    """x y + z with one rounding, for numbers far from overflow and underflow (Boldo and Melquiond, 2008: Emulation of
+    FMA and correctly rounded sums)."""
+    split = 134217729.0 if x.dtype == torch.float64 else 4097.0
+    x_high, y_high = split * x - (split * x - x), split * y - (split * y - y)
+    x_low, y_low = x - x_high, y - y_high
+    product = x * y
+    product_error = ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
+    low, low_error = two_sum(z, product_error)
+    high, high_error = two_sum(product, low)
+    rest, rest_error = two_sum(low_error, high_error)
+    # Rounded to odd, so that the last rounding is not a second one.
+    bits = rest.view(torch.int64 if x.dtype == torch.float64 else torch.int32)
+    step = torch.where((rest_error > 0) == (rest > 0), 1, -1).to(bits.dtype)
+    odd = torch.where((rest_error != 0) & (bits & 1 == 0), bits + step, bits).view(x.dtype)
+    return high + odd
+
+
+def turns_away(a: Tensor, b: Tensor) -> Tensor:
+    """Whether the dot product is negative, summed as the engine sums it: at right angles roundings decide."""
+    a, b = a.detach(), b.detach()
+    dot = a[..., :1] * b[..., :1]
+    for k in range(1, 4):
+        dot = fused(a[..., k : k + 1], b[..., k : k + 1], dot)
+    return dot < 0
 
 
 def is_real(norm: Tensor) -> Tensor:
@@ -324,20 +383,24 @@ def unit(q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def slerp(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
-    """Of [..., groups, 4] with w [..., 1, 1]."""
+    """Of [..., groups, 4] with w [..., 1, 1], which is above 0."""
     a, a_real = unit(a)
     b, b_real = unit(b)
+    b = torch.where(turns_away(a, b), -b, b)
     dot = (a * b).sum(-1, keepdim=True)
-    b = torch.where(dot < 0, -b, b)
-    dot = dot.abs()
     near = dot > 1.0 - (1e-9 if a.dtype == torch.float64 else 1e-6)
     straight, _ = unit(linear(a, b, w))
     theta = torch.acos(torch.where(near, 0.5, dot))  # the arc cosine has no slope at 1: keep away from it
     whole = torch.sin(theta)
     arc = (torch.sin(theta * w) / whole) * b + (torch.sin(theta * (1.0 - w)) / whole) * a
-    here = w == 0
-    out = torch.where(here, a, torch.where(near, straight, arc))
-    return torch.where(a_real & (b_real | here), out, torch.nan)
+    return torch.where(a_real & b_real, torch.where(near, straight, arc), torch.nan)
+
+
+def unit_or_same(q: Tensor, wide: torch.dtype, dtype: torch.dtype) -> Tensor:
+    """Quaternions [..., 4 n] made unit; one that has no norm to divide by is copied."""
+    groups = q.reshape(*q.shape[:-1], q.shape[-1] // 4, 4)
+    made, real = unit(groups.to(wide))
+    return torch.where(real, made.to(dtype), groups.to(dtype)).reshape(q.shape)
 
 
 def order_key(values: Tensor, method: str) -> Tensor:
@@ -390,14 +453,14 @@ class Range:
         if stream.on_nan == "skip":
             self.valid = self.valid & self.taps_finite(copied)
         picked = places.nearest if method == "nearest" else places.i
-        source = places.nearest if clamped else torch.full_like(places.i, -1)
+        source = places.clamped(method) if clamped else torch.full_like(places.i, -1)
         self.index = torch.where(self.valid, picked, source)
         self.source = torch.where(self.valid, copied, source)
 
     # -- which samples
 
     def copied(self) -> Tensor:
-        """The sample that a valid value copies bit for bit; -1 where it is computed."""
+        """The sample that a valid value copies bit for bit (slerp: makes unit); -1 where it mixes several."""
         places = self.places
         if self.method == "nearest":
             return places.nearest
@@ -405,7 +468,7 @@ class Range:
             return places.i
         computed = torch.full_like(places.i, -1)
         if self.method == "slerp":
-            return computed
+            return torch.where(places.between, computed, places.i)
         if self.method in ("linear", "cubic"):
             computed = torch.where(self.blend == 1, places.j, computed)
         return torch.where(self.blend == 0, places.i, computed)
@@ -417,7 +480,9 @@ class Range:
         flat = self.flat.detach()
         finite = torch.isfinite(flat).all(dim=1)
         if self.method == "slerp":
-            finite &= is_real(norm4(flat.to(self.wide).reshape(flat.shape[0], -1, 4))).all(dim=1).squeeze(-1)
+            finite &= (
+                is_real(norm4(flat.to(self.wide).reshape(flat.shape[0], flat.shape[1] // 4, 4))).all(dim=1).squeeze(-1)
+            )
         return finite
 
     def taps_finite(self, copied: Tensor) -> Tensor:
@@ -442,21 +507,20 @@ class Range:
         return flat.reshape(self.places.i.shape) - self.rows.first
 
     def cubic_taps(self) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
-        """The outer samples (i and j themselves where there are none, or a gap is between) and the steps."""
+        """The outer samples (i and j themselves where those have no weight) and the steps."""
         rows, places, max_gap = self.rows, self.places, self.stream.max_gap
         left = rows.at(places.i.clamp(min=0))
         before = rows.upper_bound(left - 1) - 1  # the last sample of the stamp before
         h_before = left - rows.at(before)
-        there = places.between & (before >= 0) & (h_before <= max_gap)
+        there = places.between & (before >= 0) & (h_before <= max_gap) & ~is_tiny(h_before, places.span)
         p = torch.where(there, before, places.i)
         h_before = torch.where(there, h_before, 0)
         right, beyond = rows.at(places.j.clamp(min=0)), rows.at(places.j + 1)
         h_after = beyond - right
-        there = places.between & (places.j + 1 < rows.count) & (h_after <= max_gap)
+        there = places.between & (places.j + 1 < rows.count) & (h_after <= max_gap) & ~is_tiny(h_after, places.span)
         q = torch.where(there, rows.upper_bound(beyond) - 1, places.j)
         h_after = torch.where(there, h_after, 0)
-        wide = self.wide
-        return p, q, cubic_steps(self.weight, h_before.to(wide), places.span.to(wide), h_after.to(wide))
+        return p, q, cubic_steps(self.weight, h_before, places.span, h_after)
 
     # -- values
 
@@ -472,10 +536,9 @@ class Range:
             return self.with_bins(out)
         taken = self.take(self.source)
         if self.flat.is_floating_point():
-            out = taken.to(dtype)
-            zero = (~self.places.nothing & (self.stream.edge == "zero")).unsqueeze(-1)
-            # From numbers of the dtype: a vector of NaN that is converted to bfloat16 has other bits on some CPUs.
-            out = torch.where(copy, out, torch.where(zero, out.new_zeros(()), out.new_full((), torch.nan)))
+            out = unit_or_same(taken, self.wide, dtype) if self.method == "slerp" else taken.to(dtype)
+            # A number of the dtype: a vector of NaN that is converted to bfloat16 has other bits on some CPUs.
+            out = torch.where(copy, out, out.new_full((), torch.nan if self.stream.edge == "nan" else 0.0))
         else:  # before it is converted: some torch releases choose among no unsigned integers
             out = torch.where(copy, taken, torch.zeros_like(taken)).to(dtype)
         if self.method in BINS:
@@ -488,7 +551,7 @@ class Range:
         places = self.places
         a, b = self.take(places.i), self.take(places.j)
         if self.method == "slerp":
-            groups = (*a.shape[:-1], -1, 4) if a.shape[-1] else (*a.shape[:-1], 0, 4)
+            groups = (*a.shape[:-1], a.shape[-1] // 4, 4)
             a, b = a.to(self.wide).reshape(groups), b.to(self.wide).reshape(groups)
             return slerp(a, b, self.weight[..., None, None]).flatten(-2)
         a, b, w = a.to(self.compute), b.to(self.compute), self.blend.unsqueeze(-1)

@@ -6,7 +6,6 @@ Dynamo traces `pack`, so it is plain: strings, integers that may be symbolic, li
 from __future__ import annotations
 
 import datetime
-import fnmatch
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,11 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._align import Stream, Timeline
+from . import _methods
+from ._align import Stream, Timeline, stored_duration
 
 OPTIONAL = ("arrivals", "lengths", "offsets", "rows")
 LIST, TIMELINE, TIMELINES = 0, 1, 2  # the targets: a list, a timeline from one start, from a start for each row
 NO_MAX_GAP = 2**63 - 1
+LEAST_LATENCY, LEAST_MAX_GAP = 1000, 1_000_000  # nanoseconds as an int: whoever writes fewer means another unit
 
 
 class Call(NamedTuple):
@@ -104,7 +105,8 @@ def pack(
             options["on_nan"] if stream.on_nan is None else stream.on_nan,
         ]
         numbers.append(duration(where, "latency", stream.latency))
-        numbers.append(NO_MAX_GAP if stream.max_gap is None else duration(where, "max_gap", stream.max_gap))
+        gap = stream.max_gap
+        numbers.append(NO_MAX_GAP if gap is None else duration(where, "max_gap", gap, LEAST_MAX_GAP))
         numbers.append(-1 if stream.channels is None else len(stream.channels))
     rate = 0.0
     if not isinstance(targets, Timeline):
@@ -167,21 +169,10 @@ def method_word(where: str, stream: Stream[Any]) -> str:
 # Names are constant, and Dynamo warns about the cache inside fnmatch.
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator, unused-ignore]
 def named_ranges(where: str, methods: Mapping[str, str], channels: Sequence[str] | None) -> list[tuple[str, int, int]]:
-    if channels is None:
-        raise ValueError(f"{where}method is a dict of patterns, and the stream has no channels for them to match")
-    ranges: list[tuple[str, int, int]] = []
-    for k, channel in enumerate(channels):
-        found = [method for pattern, method in methods.items() if fnmatch.fnmatchcase(channel, pattern)]
-        if not found:
-            raise ValueError(f'{where}no pattern of method matches channel "{channel}"')
-        if ranges and ranges[-1][0] == found[0]:
-            ranges[-1] = (found[0], ranges[-1][1], k + 1)
-        else:
-            ranges.append((found[0], k, k + 1))
-    return ranges
+    return _methods.by_name(where, methods, channels)
 
 
-def duration(where: str, what: str, value: Any) -> int:
+def duration(where: str, what: str, value: Any, least: int = LEAST_LATENCY) -> int:
     """Nanoseconds: a float is seconds, an int is nanoseconds."""
     if isinstance(value, datetime.timedelta):
         return (value.days * 86400 + value.seconds) * 10**9 + value.microseconds * 1000
@@ -194,15 +185,15 @@ def duration(where: str, what: str, value: Any) -> int:
             return int(value.astype("timedelta64[ns]").astype("int64"))
         value = value.item() if hasattr(value, "item") else value
         if isinstance(value, float):
-            return duration(where, what, value)
+            return duration(where, what, value, least)
     if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
         raise TypeError(
             f"{where}{what} is {value!r}; expected seconds as a float, nanoseconds as an int, or a timedelta"
         )
-    if -1000 < value < 0 or 0 < value < 1000:
+    if -LEAST_LATENCY < value < 0 or 0 < value < least:
         raise ValueError(
             f"{where}{what} = {value} is {value} ns, since an int is nanoseconds; write seconds as a float: {value}.0, "
-            f"or {value / 1000} for {value} ms"
+            f"or {value / 1000:g} for {value} ms"
         )
     return int(value)
 
@@ -297,8 +288,8 @@ def bind(tensors: Sequence[Tensor], call: Call) -> tuple[list[Stream[Any]], Any]
                 offsets=arrays.get("offsets"),
                 rows=arrays.get("rows"),
                 method=method_ranges(words.method, 0) if " " in words.method else words.method,
-                latency=engine_duration(numbers.latency),
-                max_gap=None if numbers.max_gap == NO_MAX_GAP else engine_duration(numbers.max_gap),
+                latency=stored_duration(numbers.latency),
+                max_gap=None if numbers.max_gap == NO_MAX_GAP else stored_duration(numbers.max_gap),
                 edge=words.edge,
                 causal=words.causal == "true",
                 on_nan=words.on_nan,
@@ -310,11 +301,6 @@ def bind(tensors: Sequence[Tensor], call: Call) -> tuple[list[Stream[Any]], Any]
         return streams, unpacked.times
     start = unpacked.start if unpacked.times is None else unpacked.times
     return streams, timeline(start, call.rate, unpacked.steps, unpacked.first)
-
-
-def engine_duration(ns: int) -> int | float:
-    """The engine refuses a few nanoseconds as an int, because a person who writes that means seconds."""
-    return ns * 1e-9 if -1000 < ns < 1000 else ns
 
 
 def timeline(start: Any, rate: float, count: int, first: int) -> Timeline:

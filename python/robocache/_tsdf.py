@@ -15,7 +15,8 @@ import numpy as np
 
 from robocache import _align, _core
 from robocache._align import _kind, _shape
-from robocache._voxelize import Grid, _beside
+from robocache._arrays import beside
+from robocache._voxelize import Grid
 
 
 class TsdfVolume:
@@ -99,9 +100,9 @@ class TsdfVolume:
         capture it where all its arrays are on the GPU; a pose that is not rigid is told by the next call or
         `rc.synchronize()`.
         """
-        depth = _beside(self._values, depth)
-        intrinsics = _beside(self._values, intrinsics, np.float64)
-        pose = _beside(self._values, pose, np.float64)
+        depth = beside(self._values, depth)
+        intrinsics = beside(self._values, intrinsics, np.float64)
+        pose = beside(self._values, pose, np.float64)
         _refuse_tracing("integrate")
         images = (depth, intrinsics, pose, depth_scale, depth_min, depth_max, invalid, check, backend)
         made = _core.tsdf_integrate(self._values, self._weights, self._grid, self._truncation, *images)

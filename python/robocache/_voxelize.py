@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from robocache import _align, _core
 from robocache._align import _shape
+from robocache._arrays import beside
 
 Array = TypeVar("Array")
 Three = tuple[float, float, float]
@@ -241,13 +242,13 @@ def voxelize(
     """
     if into is not None:
         grids = grids if out is not None else _grids(into, grids)
-        into = _beside(points, into)
+        into = beside(points, into)
     if lengths is not None:
-        lengths = _beside(points, lengths)
+        lengths = beside(points, lengths)
     if offsets is not None:
-        offsets = _beside(points, offsets)
+        offsets = beside(points, offsets)
     if pose is not None:
-        pose = _beside(points, pose, np.float64)
+        pose = beside(points, pose, np.float64)
     if not _align._compiling():
         made = _core.voxelize(
             points,
@@ -336,13 +337,13 @@ def voxelize_depth(
     """
     if into is not None:
         grids = grids if out is not None else _grids(into, grids)
-        into = _beside(depth, into)
+        into = beside(depth, into)
     if pose is not None:
-        pose = _beside(depth, pose, np.float64)
+        pose = beside(depth, pose, np.float64)
     if intrinsics is not None:
-        intrinsics = _beside(depth, intrinsics, np.float64)
+        intrinsics = beside(depth, intrinsics, np.float64)
     if rays is not None:
-        rays = _beside(depth, rays)
+        rays = beside(depth, rays)
     if not _align._compiling():
         made = _core.voxelize_depth(
             depth,
@@ -425,11 +426,11 @@ def voxel_downsample(
     result is as long as there are voxels.
     """
     if lengths is not None:
-        lengths = _beside(points, lengths)
+        lengths = beside(points, lengths)
     if offsets is not None:
-        offsets = _beside(points, offsets)
+        offsets = beside(points, offsets)
     if pose is not None:
-        pose = _beside(points, pose, np.float64)
+        pose = beside(points, pose, np.float64)
     made: Any = NotImplemented
     if not _align._compiling():
         made = _core.voxel_downsample(
@@ -593,36 +594,6 @@ def _distort(x: Any, y: Any, lens: NDArray[np.float64]) -> tuple[Any, Any, tuple
             radial + 2 * y * y * slope + 6 * p1 * y + 2 * p2 * x + prism_y * y,
         ),
     )
-
-
-def _beside(like: Any, thing: Any, dtype: Any = None) -> Any:
-    """A list, or a NumPy array beside arrays of another library, as an array of that library on its device."""
-    if type(thing) is type(like) or not isinstance(thing, (list, tuple, np.ndarray)):
-        return thing
-    torch, cupy, jax = (sys.modules.get(name) for name in ("torch", "cupy", "jax"))
-    if torch is not None and _align._compiling():
-        options = {"dtype": None if dtype is None else torch.float64, "device": like.device}
-        if isinstance(thing, (list, tuple)) and any(isinstance(part, (torch.Tensor, np.ndarray)) for part in thing):
-            return torch.stack([torch.as_tensor(part, **options) for part in thing])
-        return torch.as_tensor(thing, **options)
-    beside_torch = torch is not None and isinstance(like, torch.Tensor)
-    if not isinstance(thing, np.ndarray):
-        if beside_torch and len(thing) > 0 and all(isinstance(part, torch.Tensor) for part in thing):  # type: ignore
-            return torch.stack(tuple(thing))  # type: ignore
-        try:
-            thing = np.asarray(thing, np.int64 if dtype is None and len(thing) == 0 else dtype)
-        except ValueError:
-            raise ValueError(
-                f"{str(thing)[:60]} makes no array: its parts differ in shape, or something there is no number"
-            ) from None
-    if beside_torch:
-        return torch.from_numpy(np.ascontiguousarray(thing)).to(like.device)  # type: ignore
-    if cupy is not None and isinstance(like, cupy.ndarray):
-        with like.device:
-            return cupy.asarray(thing)
-    if jax is not None and isinstance(like, jax.Array):
-        return jax.device_put(thing, next(iter(like.devices())))
-    return thing
 
 
 def _grids(into: Any, grids: int | None) -> int | None:

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from robocache import _core
-from robocache._bytes import Source, source_of
+from robocache._bytes import ForkLock, Source, source_of
 
 __all__ = ["Channel", "McapWarning", "Message", "Reader", "Record", "Schema", "Writer", "messages", "records"]
 
@@ -83,11 +83,13 @@ class _Warner:
     """Tells of an engine's new warnings, once."""
 
     def __init__(self, engine: _core.McapReader | _core.McapRecords) -> None:
-        self.engine, self.told = engine, 0
+        self.engine, self.told, self.lock = engine, 0, ForkLock()
 
     def tell(self, level: int) -> None:
-        for sentence in self.engine.warnings(self.told):
-            self.told += 1
+        with self.lock:
+            fresh = self.engine.warnings(self.told)
+            self.told += len(fresh)
+        for sentence in fresh:
             warnings.warn(sentence, McapWarning, stacklevel=level + 1)
 
 
@@ -98,6 +100,9 @@ class Reader:
     chunk_indexes, attachment_indexes, metadata_indexes   lists of dicts, names as in the specification
 
     close(), or the end of a `with` block, lets go of the file; a file object of yours stays open.
+
+    Threads may share a Reader, each with messages() of its own. What messages() returns is for one thread: a second one
+    gets a ValueError.
     """
 
     def __init__(self, path: Source) -> None:
@@ -198,9 +203,10 @@ class Reader:
         if first is not None and first > _MOST:
             names = []
         stop = None if last is None or last > _MOST else last
+        warner = self._warner
         chosen = _core.McapMessages(self._engine, names, min(first or 0, _MOST), stop, in_order)
-        assert self._warner is not None
-        return _each(chosen, self._warner)
+        assert warner is not None
+        return _each(chosen, warner)
 
 
 def _each(chosen: _core.McapMessages, warner: _Warner) -> Iterator[Message]:
@@ -263,6 +269,17 @@ def _each_record(engine: _core.McapRecords) -> Iterator[Record]:
     warner.tell(2)
 
 
+def _check_numbers(call: str, **numbers: tuple[Any, int]) -> None:
+    """Raises a sentence for the first number that a field of so many bits does not hold."""
+    for name, (number, bits) in numbers.items():
+        if isinstance(number, bool) or not hasattr(number, "__index__"):
+            raise TypeError(f"mcap.Writer.{call}: {name} is {number!r}; expected an int")
+        value = operator.index(number)
+        if not 0 <= value < 1 << bits:
+            why = "; MCAP's times are nanoseconds and never negative: add an offset to all of them" * (bits == 64)
+            raise ValueError(f"mcap.Writer.{call}: {name} is {value}; it must be from 0 to 2^{bits} - 1{why}")
+
+
 class Writer:
     """Writes an MCAP file: a chunk goes out when it is full, so that a file that was cut off reads up to its last one.
 
@@ -271,6 +288,9 @@ class Writer:
     chunk_size    bytes of a chunk before it is compressed; chunks=False: messages lie in the file as they are
     level         of zstd
     Each of the other options leaves a part of the file out where it is False.
+
+    Threads may share a Writer: their calls wait for each other. When close() returns, a file given by its path is on
+    the disk, also if the power fails then. After os.fork() the file stays the parent's.
     """
 
     def __init__(
@@ -359,8 +379,15 @@ class Writer:
         return id
 
     def write(self, channel: int, data: Any, log_time: int, publish_time: int | None = None, sequence: int = 0) -> None:
-        """A message: bytes (any buffer) on a channel. Times are nanoseconds; publish_time=None is log_time."""
-        self._engine.write(channel, data, log_time, log_time if publish_time is None else publish_time, sequence)
+        """A message: bytes (any buffer) on a channel. Times are nanoseconds from 0 to 2^64 - 1; publish_time=None is
+        log_time."""
+        published = log_time if publish_time is None else publish_time
+        try:
+            self._engine.write(channel, data, log_time, published, sequence)
+        except TypeError:
+            _check_numbers("write", channel=(channel, 16), sequence=(sequence, 32))
+            _check_numbers("write", log_time=(log_time, 64), publish_time=(published, 64))
+            raise
 
     def attach(
         self,
@@ -370,17 +397,21 @@ class Writer:
         log_time: int = 0,
         create_time: int = 0,
     ) -> None:
-        self._engine.attach(name, media_type, data, log_time, create_time)
+        try:
+            self._engine.attach(name, media_type, data, log_time, create_time)
+        except TypeError:
+            _check_numbers("attach", log_time=(log_time, 64), create_time=(create_time, 64))
+            raise
 
     def add_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         self._engine.add_metadata(name, dict(metadata))
 
     def flush(self) -> None:
-        """Ends the chunk, so that everything so far is in the file."""
+        """Ends the chunk, so that everything so far is in the file. It survives a power failure only after close()."""
         self._engine.flush()
 
     def close(self) -> None:
-        """Ends the file; a second call does nothing."""
+        """Ends the file and puts it on the disk (fsync); a second call does nothing."""
         self._engine.finish()
 
     @property

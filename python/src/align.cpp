@@ -1,14 +1,18 @@
 // resample, align, fuse and align_backward: arrays in, one call of the library, arrays out.
 #include "align.h"
 
+#include <nanobind/ndarray.h>
 #include <robocache/align.h>
+#include <robocache/cache.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "argument.h"
 #include "call.h"
+#include "core/parallel.h"
 #include "once.h"
 #include "stream.h"
 
@@ -239,6 +243,21 @@ nb::object resample(Argument values, Argument times, Argument targets, Argument 
   return nb::borrow(out);
 }
 
+// An Aligned of each stream: a dict where they came with names, else a list.
+nb::object aligned_records(const StreamsCall& call, Outputs& outputs) {
+  nb::object result = nb::steal(call.by_name ? PyDict_New() : PyList_New(0));
+  for (const auto& member : call.members) {
+    nb::object parts[4];
+    for (nb::object& part : parts) part = outputs.take();
+    const nb::object made = record(
+        records().aligned, nb::steal(PyTuple_Pack(4, parts[0].ptr(), parts[1].ptr(), parts[2].ptr(), parts[3].ptr())));
+    const int failed = call.by_name ? PyDict_SetItem(result.ptr(), member.name.ptr(), made.ptr())
+                                    : PyList_Append(result.ptr(), made.ptr());
+    if (failed != 0) throw nb::python_error();
+  }
+  return result;
+}
+
 nb::object align(Argument streams, Argument names, Argument targets, Argument edge, Argument causal, Argument on_nan,
                  Argument check, Argument backend) {
   StreamsCall call("align", backend);
@@ -267,17 +286,100 @@ nb::object align(Argument streams, Argument names, Argument targets, Argument ed
   call.run(work, {}, [&](const Context& context) {
     robocache::align(context, call.streams, *call.targets, call.options, aligned);
   });
-  nb::object result = nb::steal(call.by_name ? PyDict_New() : PyList_New(0));
-  for (std::size_t k = 0; k < count; ++k) {
-    nb::object parts[4];
-    for (nb::object& part : parts) part = outputs.take();
-    const nb::object made = record(
-        records().aligned, nb::steal(PyTuple_Pack(4, parts[0].ptr(), parts[1].ptr(), parts[2].ptr(), parts[3].ptr())));
-    const int failed = call.by_name ? PyDict_SetItem(result.ptr(), call.members[k].name.ptr(), made.ptr())
-                                    : PyList_Append(result.ptr(), made.ptr());
-    if (failed != 0) throw nb::python_error();
+  return aligned_records(call, outputs);
+}
+
+// Row b of an array that has rows.
+TensorView row_of(const TensorView& view, std::int64_t b) {
+  TensorView row = view;
+  row.data = static_cast<std::byte*>(view.data) + b * view.strides[0] * size_of(view.dtype);
+  row.shape[0] = 1;
+  return row;
+}
+
+using Numbers = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Row b is episode episodes[b] of a cache, whichever shard it lies in: read in place. `streams` are empty: they say the
+// names, the options and what a sample is; `places` say which streams of the cache they are. NotImplemented where a shard
+// has fewer channels than the stream has now.
+nb::object align_episodes(const Cache& cache, const Numbers& episodes, const Numbers& places, Argument streams,
+                          Argument targets, Argument edge, Argument causal, Argument on_nan, Argument backend) {
+  StreamsCall call("align", backend);
+  call.parse_options(edge, causal, on_nan, nb::handle(Py_True));
+  if (!call.view(streams, nb::none(), targets)) return not_implemented();
+  const Batch shape_of_call = batch(call.where.operation, call.streams, *call.targets);
+  const std::size_t count = call.streams.size();
+  const std::size_t rows = episodes.size();
+  if (shape_of_call.rows != static_cast<std::int64_t>(rows) || places.size() != count) {
+    fail(ErrorKind::value, call.where, "as many targets as episodes, and as many places as streams, are needed");
   }
-  return result;
+  std::vector<Stream> all;  // of row 0, then of row 1, ...
+  std::vector<std::shared_ptr<const void>> memory;
+  std::int64_t work = 0;
+  bool is_narrow = false;
+  {
+    const nb::gil_scoped_release released;
+    all.reserve(rows * count);
+    for (std::size_t b = 0; b < rows; ++b) {
+      const std::int64_t number = episodes.data()[b];
+      for (std::size_t k = 0; k < count; ++k) {
+        Stream& stream = all.emplace_back(call.streams[k]);
+        const auto& has = cache.episodes().at(static_cast<std::size_t>(number)).streams;
+        const auto entry = std::ranges::find(has, places.data()[k], &EpisodeStream::stream);
+        if (entry == has.end()) continue;
+        const CachedStream found = cache.read(number, entry->stream);
+        const TensorView& expected = stream.values;
+        is_narrow = is_narrow || found.values.dtype != expected.dtype || found.values.rank != expected.rank ||
+                    !std::equal(found.values.shape.begin() + 1, found.values.shape.begin() + found.values.rank,
+                                expected.shape.begin() + 1);
+        stream.values = found.values;
+        stream.times = found.times;
+        stream.arrivals = found.arrivals;
+        stream.latency = entry->latency;
+        work += found.times.size();
+        if (memory.empty() || memory.back() != found.memory) memory.push_back(found.memory);
+      }
+    }
+  }
+  if (is_narrow) return not_implemented();
+  Outputs outputs(call.where, call.arrays, 4 * count);
+  std::vector<Aligned> aligned(count);
+  for (std::size_t k = 0; k < count; ++k) {
+    std::int64_t shape[max_rank];
+    const std::size_t rank = values_shape(call, shape_of_call, call.streams[k], shape);
+    const std::size_t lead = call.leading(shape_of_call, shape);
+    outputs.add(call.streams[k].values.dtype, {shape, rank});
+    outputs.add(DType::boolean, {shape, lead});
+    outputs.add(DType::i64, {shape, lead});
+    outputs.add(DType::i64, {shape, lead});
+  }
+  outputs.allocate();
+  for (std::size_t k = 0; k < count; ++k) {
+    aligned[k] = {outputs[4 * k], outputs[4 * k + 1], outputs[4 * k + 2], outputs[4 * k + 3]};
+    work += aligned[k].values.size();
+  }
+  call.run(work, {}, [&](const Context& context) {
+    constexpr std::int64_t large_work = 1 << 16;  // elements that are worth another thread
+    const std::int64_t grain = large_work * static_cast<std::int64_t>(rows) / std::max<std::int64_t>(work, 1) + 1;
+    parallel_for(static_cast<std::int64_t>(rows), grain, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<Aligned> to(count);
+      for (std::int64_t b = begin; b < end; ++b) {
+        Targets at = *call.targets;
+        if (at.timeline) {
+          at.timeline->starts = row_of(at.timeline->starts, b);
+        } else {
+          at.times = row_of(at.times, b);
+        }
+        for (std::size_t k = 0; k < count; ++k) {
+          const Aligned& whole = aligned[k];
+          to[k] = {row_of(whole.values, b), row_of(whole.valid, b), row_of(whole.age, b), row_of(whole.index, b)};
+        }
+        const std::span<const Stream> row(&all[static_cast<std::size_t>(b) * count], count);
+        robocache::align(context, row, at, call.options, to);
+      }
+    });
+  });
+  return aligned_records(call, outputs);
 }
 
 nb::object fuse(Argument streams, Argument names, Argument targets, Argument edge, Argument causal, Argument on_nan,
@@ -370,11 +472,20 @@ void bind_align(nb::module_& m) {
         nb::sig("def align(streams: typing.Any, names: tuple[str | None, ...] | None, targets: typing.Any, edge: str, "
                 "causal: bool, on_nan: str, check: bool, backend: str | None, /) -> typing.Any"),
         "robocache.align, or NotImplemented where robocache._torch must serve the call.");
+  m.def("align_episodes", &align_episodes,
+        nb::sig("def align_episodes(cache: Cache, episodes: typing.Any, places: typing.Any, streams: dict[str, "
+                "typing.Any], targets: typing.Any, edge: str, causal: bool, on_nan: str, backend: str | None, /) -> "
+                "typing.Any"),
+        "align of a cache's episodes, read in place in whichever shards they lie; or NotImplemented.");
   m.def("fuse", &fuse,
         nb::sig("def fuse(streams: typing.Any, names: tuple[str | None, ...] | None, targets: typing.Any, edge: str, "
                 "causal: bool, on_nan: str, check: bool, backend: str | None, dtype: typing.Any, out: typing.Any, /) "
                 "-> typing.Any"),
         "robocache.fuse, or NotImplemented where robocache._torch must serve the call.");
+  m.def("check_stream", &check_stream, nb::sig("def check_stream(stream: typing.Any, /) -> None"),
+        "Raises where an option of a Stream is wrong.");
+  m.def("check_timeline", &check_timeline, nb::sig("def check_timeline(timeline: typing.Any, /) -> None"),
+        "Raises where the rate, count or start of a Timeline is wrong.");
   m.def("align_backward", &align_backward,
         nb::sig("def align_backward(streams: typing.Any, names: tuple[str | None, ...] | None, targets: typing.Any, "
                 "edge: str, causal: bool, on_nan: str, backend: str | None, output_gradients: typing.Any, /) "

@@ -15,6 +15,7 @@
 
 #include "argument.h"
 #include "call.h"
+#include "core/argument_names.h"
 #include "once.h"
 
 namespace nb = nanobind;
@@ -326,6 +327,16 @@ std::string describe_sizes(const std::string& device, std::int64_t heads, std::i
 }  // namespace
 
 void bind_attention(nb::module_& m) {
+  attention_names() = {.queries = "q",
+                       .keys = "k",
+                       .values = "v",
+                       .query_ranks = "mask.query_rank",
+                       .key_ranks = "mask.key_rank",
+                       .query_offsets = "q_offsets",
+                       .key_offsets = "k_offsets",
+                       .append_keys = "append[0]",
+                       .append_values = "append[1]",
+                       .lists = true};
 #define ROBOCACHE_GIVEN                                                                                         \
   "q: typing.Any, k: typing.Any, v: typing.Any, causal: bool, scale: float | None, window: typing.Any, mask: "  \
   "typing.Any, q_offsets: typing.Any, k_offsets: typing.Any, lengths: typing.Any, append: typing.Any, layout: " \

@@ -2,12 +2,14 @@
 #include "cache.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 #include <robocache/cache.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <utility>
@@ -154,15 +156,17 @@ nb::tuple describe_source(const Cache& cache, std::int64_t k) {
                         text_from(source.options), source.is_complete);
 }
 
-nb::tuple verify(const nb::bytes& path, bool repair) {
+nb::tuple verify(const nb::bytes& path, bool repair, bool dry_run) {
   const std::filesystem::path place(string_of(path));
-  const CacheReport report = unlocked([&] { return verify_cache(place, repair); });
-  nb::list problems;
+  const CacheReport report = unlocked([&] { return verify_cache(place, repair, dry_run); });
+  nb::list problems, moved, dropped;
   for (const CacheProblem& problem : report.problems) {
     problems.append(nb::make_tuple(text_from(problem.file), text_from(problem.sentence), text_from(problem.repair)));
   }
-  return nb::make_tuple(problems, report.is_repaired, report.shards, report.tensors, report.bytes, report.episodes,
-                        report.streams);
+  for (const CacheMove& move : report.moved) moved.append(nb::make_tuple(text_from(move.file), text_from(move.reason)));
+  for (const std::string& episode : report.dropped) dropped.append(text_from(episode));
+  return nb::make_tuple(problems, moved, dropped, text_from(report.quarantine), report.is_repaired, report.shards,
+                        report.tensors, report.bytes, report.episodes, report.streams);
 }
 
 }  // namespace
@@ -187,13 +191,20 @@ void bind_cache(nb::module_& m) {
           nb::sig("def knows(self, path: bytes, files: list[bytes], options: str) -> bool"))
       .def(
           "begin_source",
-          [](CacheWriter& self, const nb::bytes& path, const nb::list& files, const nb::str& options) {
+          [](CacheWriter& self, const nb::bytes& path, const nb::list& files, const nb::str& options,
+             const std::vector<std::array<std::int64_t, 4>>& opened) {
             const std::string name = string_of(path), with = utf8_of(options);
             const Paths all = paths_of(files);
-            return unlocked([&] { return self.begin_source(name, all, with); });
+            std::vector<FileStamp> stamps;
+            for (const auto& [device, inode, size, mtime] : opened) stamps.push_back({device, inode, size, mtime});
+            return unlocked([&] { return self.begin_source(name, all, with, stamps); });
           },
           nb::arg("path"), nb::arg("files"), nb::arg("options"),
-          nb::sig("def begin_source(self, path: bytes, files: list[bytes], options: str) -> list[int]"))
+          nb::arg("opened") = std::vector<std::array<std::int64_t, 4>>(),
+          "opened: (st_dev, st_ino, st_size, st_mtime_ns) of each file as it was opened; none: the files are looked at "
+          "now",
+          nb::sig("def begin_source(self, path: bytes, files: list[bytes], options: str, "
+                  "opened: list[tuple[int, int, int, int]] = []) -> list[int]"))
       .def("end_source", &CacheWriter::end_source, nb::call_guard<nb::gil_scoped_release>())
       .def("leave_source", &CacheWriter::leave_source)
       .def(
@@ -214,19 +225,20 @@ void bind_cache(nb::module_& m) {
       .def("discard_episode", &CacheWriter::discard_episode, nb::call_guard<nb::gil_scoped_release>())
       .def("commit", &CacheWriter::commit, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &CacheWriter::close, nb::call_guard<nb::gil_scoped_release>())
-      .def("abandon", &CacheWriter::abandon)
+      .def("abandon", &CacheWriter::abandon, nb::call_guard<nb::gil_scoped_release>())
       .def("has_episode", &CacheWriter::has_episode)
       .def("committed_episodes", &CacheWriter::committed_episodes)
-      .def("waiting_episodes", &CacheWriter::waiting_episodes);
+      .def("waiting_episodes", &CacheWriter::waiting_episodes)
+      .def("is_forked", &CacheWriter::is_forked);
 
   nb::class_<Cache>(m, "Cache", "robocache.Cache is made of it.")
       .def(
           "__init__",
-          [](Cache* self, const nb::bytes& path) {
+          [](Cache* self, const nb::bytes& path, bool map) {
             const std::filesystem::path place(string_of(path));
-            unlocked([&] { new (self) Cache(place); });
+            unlocked([&] { new (self) Cache(place, {.map = map}); });
           },
-          nb::arg("path"))
+          nb::arg("path"), nb::arg("map") = true)
       .def(
           "counts",
           [](const Cache& self) {
@@ -246,22 +258,23 @@ void bind_cache(nb::module_& m) {
       .def(
           "read",
           [](const Cache& self, std::int64_t episode, std::int64_t stream) {
-            return arrays_of(self.read(episode, stream));
+            return arrays_of(unlocked([&] { return self.read(episode, stream); }));
           },
           nb::arg("episode"), nb::arg("stream"), "(values, times, arrivals, inner, None)",
           nb::sig("def read(self, episode: int, stream: int) -> tuple[typing.Any, ...]"))
       .def(
           "read_group",
           [](const Cache& self, std::int64_t group, std::int64_t stream) {
-            return arrays_of(self.read_group(group, stream));
+            return arrays_of(unlocked([&] { return self.read_group(group, stream); }));
           },
           nb::arg("group"), nb::arg("stream"), "(values, times, arrivals, inner, offsets)",
           nb::sig("def read_group(self, group: int, stream: int) -> tuple[typing.Any, ...]"));
 
-  m.def("verify_cache", &verify, nb::arg("path"), nb::arg("repair"),
-        "(problems, repaired, shards, tensors, bytes, episodes, streams) of robocache.verify_cache.",
-        nb::sig("def verify_cache(path: bytes, repair: bool) -> tuple[list[tuple[str, str, str]], bool, int, int, int, "
-                "int, int]"));
+  m.def("verify_cache", &verify, nb::arg("path"), nb::arg("repair"), nb::arg("dry_run"),
+        "(problems, moved, dropped, quarantine, repaired, shards, tensors, bytes, episodes, streams) of "
+        "robocache.verify_cache.",
+        nb::sig("def verify_cache(path: bytes, repair: bool, dry_run: bool) -> tuple[list[tuple[str, str, str]], "
+                "list[tuple[str, str]], list[str], str, bool, int, int, int, int, int]"));
 }
 
 }  // namespace robocache::python

@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
+#include <mutex>
 #include <new>
+#include <utility>
+#include <vector>
 
 #include "core/cuda_memory.h"
+#include "core/cuda_wait.h"
 #include "tensor.h"
 
 namespace nb = nanobind;
@@ -22,10 +26,46 @@ std::size_t bytes_of(DType dtype, std::span<const std::int64_t> shape) {
   return std::max(host_alignment, (bytes + host_alignment - 1) / host_alignment * host_alignment);
 }
 
+// Memory on GPUs that JAX has let go of. It may still read it, on a stream that it does not tell, so it is freed by a
+// later call, which waits for the GPU first.
+struct Left {
+  std::mutex mutex;
+  std::vector<std::pair<int, void*>> blocks;  // device, memory
+};
+Left& left() {
+  static Left& made = *new Left;  // never destroyed: JAX may let go after the statics have gone
+  return made;
+}
+void leave(int device, void* data) noexcept {
+  try {
+    const std::scoped_lock lock(left().mutex);
+    left().blocks.emplace_back(device, data);
+  } catch (const std::bad_alloc&) {  // then it is never freed
+  }
+}
+// The work that is waited for may include a callback into Python, so the GIL is let go meanwhile.
+void free_what_was_left() {
+  std::vector<std::pair<int, void*>> blocks;
+  {
+    const std::scoped_lock lock(left().mutex);
+    blocks.swap(left().blocks);
+  }
+  if (blocks.empty()) return;
+  const nb::gil_scoped_release released;
+  std::ranges::sort(blocks);
+  int waited = -1;
+  for (const auto& [device, data] : blocks) {
+    if (device != waited) cuda_wait(device);
+    waited = device;
+    cuda_free(device, data, nullptr);
+  }
+}
+
 }  // namespace
 
 struct Exported::Block {
   Block(Device on, std::size_t bytes) : device(on) {
+    if (device.kind != DeviceKind::cpu) free_what_was_left();
     data = device.kind == DeviceKind::cpu ? std::aligned_alloc(host_alignment, bytes)
                                           : cuda_allocate(device.index, bytes, nullptr);
     if (data == nullptr) throw std::bad_alloc();
@@ -36,7 +76,7 @@ struct Exported::Block {
     if (device.kind == DeviceKind::cpu) {
       std::free(data);
     } else {
-      cuda_free(device.index, data, nullptr);
+      leave(device.index, data);
     }
   }
   Device device;

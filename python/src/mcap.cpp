@@ -14,6 +14,7 @@
 #include "formats/mcap/records.h"
 #include "mcap_message.h"
 #include "source.h"
+#include "turn.h"
 
 namespace nb = nanobind;
 
@@ -68,21 +69,6 @@ nb::list texts_of(const std::vector<std::string>& texts, std::size_t from) {
   return list;
 }
 
-// A reader reads without the GIL: another thread that comes to the same one meanwhile is told so.
-class Turn {
- public:
-  explicit Turn(bool& taken) : taken_(taken) {
-    if (taken) throw Error(ErrorKind::unavailable, "robocache.mcap: this reader is being read by another thread");
-    taken = true;
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-  ~Turn() { taken_ = false; }
-
- private:
-  bool& taken_;
-};
-
 // What a Python call reads is read without the GIL.
 template <class Make>
 auto without_gil(const Make& make) {
@@ -105,7 +91,7 @@ class Records {
 
   // (type, fields) of the next records, few where they are large; none: that was all.
   nb::list take(std::size_t count) {
-    const Turn turn(taken_);
+    const Turn turn(gate_, "mcap.records: this iterator");
     nb::list batch;
     std::size_t bytes = 0;
     for (std::size_t k = 0; k < count && bytes < most_bytes; ++k) {
@@ -121,7 +107,7 @@ class Records {
 
  private:
   mcap::RecordReader reader_;
-  bool taken_ = false;
+  Gate gate_;
 };
 
 // ---- messages
@@ -134,13 +120,12 @@ class Reader {
         reader_(open(bytes_from(source, std::move(name)))) {}
 
   mcap::Reader& reader() { return reader_; }
-  bool& taken() { return taken_; }
 
   // The objects of a channel, made once.
   const ChannelObjects& channel(std::uint16_t id) {
     const auto found = channels_.find(id);
     if (found != channels_.end()) return found->second;
-    const mcap::Channel& channel = reader_.channels().at(id);
+    const mcap::Channel& channel = *reader_.channel(id);
     const mcap::Schema* const schema = reader_.schema(channel);
     ChannelObjects objects;
     objects.topic = text_from(channel.topic);
@@ -159,12 +144,14 @@ class Reader {
 
   nb::dict channels() {
     nb::dict dict;
-    for (const auto& [id, declared] : reader_.channels()) dict[nb::int_(id)] = channel(id).channel;
+    for (const mcap::Channel* const known : reader_.all_channels()) {
+      dict[nb::int_(known->id)] = channel(known->id).channel;
+    }
     return dict;
   }
   nb::dict schemas() {
     nb::dict dict;
-    for (const auto& [id, schema] : reader_.schemas()) dict[nb::int_(id)] = schema_object(schema);
+    for (const mcap::Schema* const schema : reader_.all_schemas()) dict[nb::int_(schema->id)] = schema_object(*schema);
     return dict;
   }
   nb::object statistics() const {
@@ -175,17 +162,15 @@ class Reader {
   nb::list attachment_indexes() const { return list_of(reader_.attachment_indexes()); }
   nb::list metadata_indexes() const { return list_of(reader_.metadata_indexes()); }
   nb::list message_indexes(std::size_t chunk) {
-    const Turn turn(taken_);
     if (chunk >= reader_.chunk_indexes().size()) throw nb::index_error("there is no such chunk");
     return list_of(without_gil([&] { return reader_.message_indexes(reader_.chunk_indexes()[chunk]); }));
   }
   nb::dict attachment(std::size_t place) {
-    const Turn turn(taken_);
+    const Turn turn(attachments_, "mcap.Reader: its attachment()");
     if (place >= reader_.attachment_indexes().size()) throw nb::index_error("there is no such attachment");
     return fields_of(without_gil([&] { return reader_.attachment(reader_.attachment_indexes()[place]); }));
   }
   nb::dict metadata(std::size_t place) {
-    const Turn turn(taken_);
     if (place >= reader_.metadata_indexes().size()) throw nb::index_error("there is no such metadata");
     return fields_of(without_gil([&] { return reader_.metadata(reader_.metadata_indexes()[place]); }));
   }
@@ -202,7 +187,7 @@ class Reader {
   mcap::Reader reader_;
   std::unordered_map<std::uint16_t, ChannelObjects> channels_;
   std::unordered_map<std::uint16_t, nb::object> schemas_;
-  bool taken_ = false;
+  Gate attachments_;
 };
 
 class Messages {
@@ -215,7 +200,7 @@ class Messages {
 
   // The next messages: at most `count`, and few where they are large. None: that was all.
   nb::list take(std::size_t count) {
-    const Turn turn(reader_.taken());
+    const Turn turn(gate_, "mcap.messages: this iterator");
     nb::list batch;
     std::size_t bytes = 0;
     for (std::size_t k = 0; k < count && bytes < most_bytes; ++k) {
@@ -235,6 +220,7 @@ class Messages {
  private:
   Reader& reader_;
   mcap::Messages messages_;
+  Gate gate_;
   const ChannelObjects* channel_ = nullptr;  // of the message before
   std::uint16_t channel_id_ = 0;
 };
@@ -289,36 +275,52 @@ class Writer {
       : writer_(open(to, name, options_from(options))) {}
 
   std::uint16_t add_schema(const std::string& name, const std::string& encoding, nb::handle data) {
+    const Turn turn(gate_, turn_of);
     return writer_.add_schema(name, encoding, mcap::text_of(View(data).bytes()));
   }
   std::uint16_t add_channel(const std::string& topic, const std::string& encoding, std::uint16_t schema,
                             const nb::dict& metadata) {
+    const Turn turn(gate_, turn_of);
     return writer_.add_channel(topic, encoding, schema, map_from(metadata));
   }
   void declare_schema(std::uint16_t id, std::string name, std::string encoding, nb::handle data) {
+    const Turn turn(gate_, turn_of);
     writer_.write(
         mcap::Schema{id, std::move(name), std::move(encoding), std::string(mcap::text_of(View(data).bytes()))});
   }
   void declare_channel(std::uint16_t id, std::uint16_t schema, std::string topic, std::string encoding,
                        const nb::dict& metadata) {
+    const Turn turn(gate_, turn_of);
     writer_.write(mcap::Channel{id, schema, std::move(topic), std::move(encoding), map_from(metadata)});
   }
   void write(std::uint16_t channel, nb::handle data, std::uint64_t log_time, std::uint64_t publish_time,
              std::uint32_t sequence) {
     const View view(data);
+    const Turn turn(gate_, turn_of);
     writer_.write(mcap::Message{channel, sequence, log_time, publish_time, view.bytes()});
   }
   void attach(std::string name, std::string media_type, nb::handle data, std::uint64_t log_time,
               std::uint64_t create_time) {
     const View view(data);
+    const Turn turn(gate_, turn_of);
     writer_.write(mcap::Attachment{log_time, create_time, std::move(name), std::move(media_type), view.bytes(), 0});
   }
   void add_metadata(std::string name, const nb::dict& metadata) {
+    const Turn turn(gate_, turn_of);
     writer_.write(mcap::Metadata{std::move(name), map_from(metadata)});
   }
-  void flush() { writer_.flush(); }
-  void finish() { writer_.finish(); }
-  nb::dict statistics() const { return fields_of(writer_.statistics()); }
+  void flush() {
+    const Turn turn(gate_, turn_of);
+    writer_.flush();
+  }
+  void finish() {
+    const Turn turn(gate_, turn_of);
+    writer_.finish();
+  }
+  nb::dict statistics() {
+    const Turn turn(gate_, turn_of);
+    return fields_of(writer_.statistics());
+  }
 
  private:
   static mcap::Writer open(const nb::object& to, const std::string& name, const mcap::WriteOptions& options) {
@@ -328,7 +330,9 @@ class Writer {
     }
     return mcap::Writer([to](Span bytes) { to(bytes_object(bytes)); }, name, options);
   }
+  static constexpr const char* turn_of = "mcap.Writer: this writer";
   mcap::Writer writer_;
+  Gate gate_;
 };
 
 }  // namespace

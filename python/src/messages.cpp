@@ -7,6 +7,7 @@
 //     .add(messages: list[tuple[bytes, int, int]]) -> tuple[int, str | None]
 //       (data, log_time, publish_time) each. How many were broken and left out, and the sentence of the first of them.
 //     .streams: list[info]                                  what the schema alone tells; [] where only messages do
+//     .survey(messages, survey: ClockSurvey) -> None        their stamps; broken ones are left out
 //     .bytes: int                                           what take() would hand out; call it at 1 to 4 MiB
 //     .take() -> list[Piece]
 //
@@ -22,12 +23,16 @@
 //       source: what robocache._bytes.source_of makes (source.h). Reads the summary (or, where there is none, the records) and no message.
 //     .summary() -> dict:  "topics": list[tuple[topic, type, message_encoding, schema_encoding, count | None]],
 //                          "messages": int | None, "start": int | None, "end": int | None (log times, ns),
-//                          "warnings": list[str]
+//                          "warnings": list[str], "latched": list[str] (topics)
+//     .survey(survey: ClockSurvey, at_a_glance: bool) -> None
 //     .pieces(topics: list[str] | None = None, start: int = 0, end: int | None = None) -> Iterator[Piece]
 //                                                           one pass, bounded memory; pieces of 1 to 4 MiB; log times
 //                                                           in [start, end), by the index where there is one
-//     .problems: list[tuple[topic, count, sentence]]        after a pass: topics that are skipped (count: 0) and broken
-//                                                           messages (how many, the first one's sentence)
+//                                                           with .problems: list[tuple[topic, count, sentence]]: what
+//                                                           this pass found: topics that are skipped (count: 0) and
+//                                                           broken messages (how many, the first one's sentence).
+//                                                           Passes may run in several threads at once; threads that
+//                                                           share one wait for each other
 #include "messages.h"
 
 #include <nanobind/ndarray.h>
@@ -37,6 +42,7 @@
 #include <robocache/formats.h>
 
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -45,6 +51,7 @@
 #include "errors.h"
 #include "numpy.h"
 #include "source.h"
+#include "turn.h"
 
 namespace nb = nanobind;
 
@@ -122,9 +129,17 @@ TopicDecoder make_decoder(const std::string& name, const std::string& encoding, 
   return {.decoder = {schema, message_encoding, topic, parse_time(time)}};
 }
 
-nb::tuple add(TopicDecoder& topic, const nb::list& messages) {
-  std::int64_t broken = 0;
-  nb::object first = nb::none();
+// MCAP counts unsigned: what an int64 cannot hold is past every time that the decoder takes, and it says so.
+std::int64_t saturated(PyObject* number) {
+  int overflow = 0;
+  const std::int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
+  if (overflow == 0) return value;
+  return overflow > 0 ? std::numeric_limits<std::int64_t>::max() : std::numeric_limits<std::int64_t>::min();
+}
+
+// Calls with (data, log time, publish time) of each; what it throws of Error(file) goes to `broken`.
+template <class F, class G>
+void for_each(const nb::list& messages, const F& call, const G& broken) {
   const Py_ssize_t count = PyList_Size(messages.ptr());
   for (Py_ssize_t k = 0; k < count; ++k) {
     PyObject* const message = PyList_GetItem(messages.ptr(), k);
@@ -135,17 +150,37 @@ nb::tuple add(TopicDecoder& topic, const nb::list& messages) {
     char* data = nullptr;
     Py_ssize_t size = 0;
     if (PyBytes_AsStringAndSize(PyTuple_GetItem(message, 0), &data, &size) != 0) throw nb::python_error();
-    const std::int64_t log = PyLong_AsLongLong(PyTuple_GetItem(message, 1));
-    const std::int64_t publish = PyLong_AsLongLong(PyTuple_GetItem(message, 2));
+    const std::int64_t log = saturated(PyTuple_GetItem(message, 1));
+    const std::int64_t publish = saturated(PyTuple_GetItem(message, 2));
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
     try {
-      topic.decoder.add({reinterpret_cast<const std::byte*>(data), static_cast<std::size_t>(size)}, log, publish);
+      call(std::span(reinterpret_cast<const std::byte*>(data), static_cast<std::size_t>(size)), log, publish);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::file) throw;
-      if (broken++ == 0) first = text_from(error.what());
+      broken(error);
     }
   }
+}
+
+nb::tuple add(TopicDecoder& topic, const nb::list& messages) {
+  std::int64_t broken = 0;
+  nb::object first = nb::none();
+  for_each(
+      messages,
+      [&](std::span<const std::byte> data, std::int64_t log, std::int64_t publish) {
+        topic.decoder.add(data, log, publish);
+      },
+      [&](const Error& error) {
+        if (broken++ == 0) first = text_from(error.what());
+      });
   return nb::make_tuple(broken, first);
+}
+
+void survey(TopicDecoder& topic, const nb::list& messages, ClockSurvey& to) {
+  for_each(
+      messages,
+      [&](std::span<const std::byte> data, std::int64_t log, std::int64_t) { topic.decoder.survey(data, log, to); },
+      [](const Error&) {});
 }
 
 nb::list take_pieces(TopicDecoder& topic) {
@@ -154,21 +189,17 @@ nb::list take_pieces(TopicDecoder& topic) {
   return pieces;
 }
 
-// A recording, and what its last pass found.
-struct Recording {
-  McapRecording recording;
-  std::vector<Problem> problems;
-};
-
+// One pass over a recording, and what it found.
 struct Pieces {
   nb::object owner;  // of the recording
-  Recording* recording;
   std::optional<McapBatches> batches;
+  std::vector<Problem> problems{};
   Infos infos{};
+  Gate gate{};
 };
 
-nb::dict summary_of(const Recording& recording) {
-  const Summary summary = recording.recording.summary();
+nb::dict summary_of(const McapRecording& recording) {
+  const Summary summary = recording.summary();
   nb::dict result;
   nb::list topics, warnings;
   for (const Topic& topic : summary.topics) {
@@ -181,16 +212,28 @@ nb::dict summary_of(const Recording& recording) {
   result["start"] = nb::cast(summary.start);
   result["end"] = nb::cast(summary.end);
   result["warnings"] = warnings;
+  nb::list latched;
+  for (const std::string& topic : summary.latched) latched.append(text_from(topic));
+  result["latched"] = latched;
   return result;
 }
 
+nb::list problems_of(const std::vector<Problem>& problems) {
+  nb::list list;
+  for (const Problem& problem : problems) {
+    list.append(nb::make_tuple(text_from(problem.topic), problem.messages, text_from(problem.sentence)));
+  }
+  return list;
+}
+
 nb::object next_piece(Pieces& pieces) {
+  const Turn turn(pieces.gate, "this pass over a recording");
   std::optional<StreamBatch> batch;
   if (pieces.batches) {
     const nb::gil_scoped_release released;
     batch = pieces.batches->next();
   }
-  if (pieces.batches) pieces.recording->problems = pieces.batches->problems();
+  if (pieces.batches) pieces.problems = pieces.batches->problems();
   if (!batch) {
     pieces.batches.reset();
     throw nb::stop_iteration();
@@ -207,11 +250,15 @@ nb::dict dict_of(const Metadata& metadata) {
 }
 
 void bind_messages(nb::module_& m) {
+  m.def("is_transient_local", [](const std::string& profiles) { return is_transient_local(profiles); });
+
   nb::class_<TopicDecoder>(m, "Decoder", "The messages of one topic into pieces of streams.")
       .def(nb::new_(&make_decoder), nb::arg("name"), nb::arg("encoding"), nb::arg("text"), nb::arg("message_encoding"),
            nb::arg("topic"), nb::arg("time") = "auto")
       .def("add", &add, nb::arg("messages"),
            nb::sig("def add(self, messages: list[tuple[bytes, int, int]]) -> tuple[int, str | None]"))
+      .def("survey", &survey, nb::arg("messages"), nb::arg("to"),
+           nb::sig("def survey(self, messages: list[tuple[bytes, int, int]], to: ClockSurvey) -> None"))
       .def_prop_ro(
           "streams",
           [](const TopicDecoder& topic) {
@@ -227,37 +274,58 @@ void bind_messages(nb::module_& m) {
       .def(
           "__iter__", [](nb::handle self) { return nb::borrow(self); },
           nb::sig("def __iter__(self) -> typing.Iterator[typing.Any]"))
-      .def("__next__", &next_piece, nb::sig("def __next__(self) -> typing.Any"));
+      .def("__next__", &next_piece, nb::sig("def __next__(self) -> typing.Any"))
+      .def_prop_ro(
+          "problems",
+          [](Pieces& pieces) {
+            const Turn turn(pieces.gate, "this pass over a recording");
+            return problems_of(pieces.problems);
+          },
+          nb::sig("def problems(self) -> list[tuple[str, int, str]]"));
 
-  nb::class_<Recording>(m, "McapRecording", "An MCAP file as streams.")
+  nb::class_<McapRecording>(m, "McapRecording", "An MCAP file as streams.")
       .def(nb::new_([](nb::handle source, const std::string& name, const std::string& time) {
              Bytes bytes = bytes_from(source, name);
              const TimeSource chosen = parse_time(time);
              const nb::gil_scoped_release released;
-             return new Recording{McapRecording(std::move(bytes), chosen), {}};
+             return new McapRecording(std::move(bytes), chosen);
            }),
            nb::arg("source"), nb::arg("name"), nb::arg("time") = "auto")
       .def("summary", &summary_of, nb::sig("def summary(self) -> dict[str, typing.Any]"))
       .def(
+          "survey",
+          [](Recording& recording, ClockSurvey& to, bool at_a_glance) {
+            const nb::gil_scoped_release released;
+            recording.recording.survey(to, at_a_glance);
+          },
+          nb::arg("to"), nb::arg("at_a_glance") = false)
+      .def(
           "pieces",
           [](nb::handle self, std::optional<std::vector<std::string>> topics, std::uint64_t start,
              std::optional<std::uint64_t> end) {
-            auto* const recording = nb::cast<Recording*>(self);
-            recording->problems.clear();
-            return new Pieces{nb::borrow(self), recording, recording->recording.batches(std::move(topics), start, end)};
+            auto* const recording = nb::cast<McapRecording*>(self);
+            return new Pieces{nb::borrow(self), recording->batches(std::move(topics), start, end)};
           },
           nb::arg("topics").none() = nb::none(), nb::arg("start") = 0, nb::arg("end").none() = nb::none(),
           nb::rv_policy::take_ownership)
-      .def_prop_ro(
-          "problems",
-          [](const Recording& recording) {
-            nb::list list;
-            for (const Problem& problem : recording.problems) {
-              list.append(nb::make_tuple(text_from(problem.topic), problem.messages, text_from(problem.sentence)));
+      .def(
+          "discover",
+          [](McapRecording& recording, const std::vector<std::string>& topics) {
+            Discovery found;
+            {
+              const nb::gil_scoped_release released;
+              found = recording.discover(topics);
             }
-            return list;
+            nb::dict streams;
+            for (const auto& [topic, names] : found.streams) {
+              nb::list list;
+              for (const std::string& name : names) list.append(text_from(name));
+              streams[text_from(topic)] = list;
+            }
+            return nb::make_tuple(streams, problems_of(found.problems));
           },
-          nb::sig("def problems(self) -> list[tuple[str, int, str]]"));
+          nb::arg("topics"),
+          nb::sig("def discover(self, topics: list[str]) -> tuple[dict[str, list[str]], list[tuple[str, int, str]]]"));
 }
 
 }  // namespace robocache::python

@@ -12,9 +12,11 @@
 #include "align.h"
 #include "attention.h"
 #include "cache.h"
+#include "clock.h"
 #include "clouds.h"
 #include "errors.h"
 #include "exported.h"
+#include "interrupt.h"
 #include "mcap.h"
 #include "messages.h"
 #include "options.h"
@@ -57,6 +59,7 @@ nb::dict build_info() {
 
 NB_MODULE(_core, m) {
   bind_errors(m);
+  bind_interrupt(m);
   bind_exported(m);
   bind_align(m);
   bind_voxelize(m);
@@ -64,6 +67,7 @@ NB_MODULE(_core, m) {
   bind_attention(m);
   bind_clouds(m);
   bind_mcap(m);
+  bind_clock(m);
   bind_messages(m);
   bind_cache(m);
   bind_options(m);

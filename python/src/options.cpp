@@ -138,31 +138,13 @@ std::optional<double> as_float(PyObject* object) {
   return std::nullopt;
 }
 
-// The first pattern that matches a channel wins; neighbours with the same method share a range.
+// A dict from names and patterns: robocache._methods says which channels are whose.
 Methods match_patterns(const Where& where, PyObject* patterns, PyObject* channels) {
-  if (channels == Py_None) {
-    fail(ErrorKind::value, where, "method is a dict of patterns, and there are no channels for them to match");
-  }
-  const nb::object match = nb::module_::import_("fnmatch").attr("fnmatchcase");
-  const nb::object items = nb::steal(PyMapping_Items(patterns));
-  const nb::object names = nb::steal(PySequence_Tuple(channels));
-  if (!items.is_valid() || !names.is_valid()) throw nb::python_error();
+  const nb::object by_name = nb::module_::import_("robocache._methods").attr("by_name");
   Methods result;
-  std::int64_t channel = 0;
-  for (const nb::handle name : nb::borrow<nb::tuple>(names)) {
-    std::optional<Method> method;
-    for (const nb::handle item : nb::borrow<nb::list>(items)) {
-      if (!nb::cast<bool>(match(name, item[0]))) continue;
-      method = parse_word(methods, where, "method", nb::object(item[1]).ptr());
-      break;
-    }
-    if (!method) fail(ErrorKind::value, where, "no pattern of method matches channel ", describe(name.ptr()));
-    if (!result.ranges.empty() && result.ranges.back().method == *method) {
-      result.ranges.back().end = channel + 1;
-    } else {
-      result.ranges.push_back({*method, channel, channel + 1});
-    }
-    ++channel;
+  for (const nb::handle item : by_name(nb::str(where.text().c_str()), nb::borrow(patterns), nb::borrow(channels))) {
+    result.ranges.push_back({parse_word(methods, where, "method", nb::object(item[0]).ptr()),
+                             nb::cast<std::int64_t>(item[1]), nb::cast<std::int64_t>(item[2])});
   }
   if (result.ranges.empty()) result.whole = Method::hold;  // no channels: nothing to compute
   return result;
@@ -209,11 +191,11 @@ bool parse_flag(const Where& where, const char* argument, PyObject* object) {
   fail(ErrorKind::type, where, argument, " is ", describe(object), "; expected True or False");
 }
 
-std::int64_t parse_duration(const Where& where, const char* argument, PyObject* object) {
+std::int64_t parse_duration(const Where& where, const char* argument, PyObject* object, std::int64_t least) {
   if (const std::optional<double> seconds = as_float(object)) return nanoseconds(where, argument, *seconds);
   if (const nb::object integer = as_integer(object); integer.is_valid()) {
     const std::int64_t ns = nanoseconds(where, argument, integer.ptr());
-    if (ns != 0 && ns > -1000 && ns < 1000) {
+    if (ns != 0 && ns > -1000 && ns < least) {
       fail(ErrorKind::value, where, argument, " = ", ns, " is ", ns,
            " ns, since an int is nanoseconds; write seconds as a float: ", ns, ".0, or ",
            concat(static_cast<double>(ns) / 1000), " for ", ns, " ms");
@@ -237,7 +219,8 @@ std::int64_t parse_duration(const Where& where, const char* argument, PyObject* 
 
 std::int64_t parse_max_gap(const Where& where, PyObject* object) {
   if (object == Py_None) return no_max_gap;
-  const std::int64_t gap = parse_duration(where, "max_gap", object);
+  constexpr std::int64_t least = 1'000'000;  // no stream has samples every microsecond: max_gap=1000 means a second
+  const std::int64_t gap = parse_duration(where, "max_gap", object, least);
   if (gap < 0) {
     const char* const unit = as_float(object) ? " s" : as_integer(object).is_valid() ? " ns" : "";
     fail(ErrorKind::value, where, "max_gap = ", describe(object), unit,

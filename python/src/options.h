@@ -31,8 +31,9 @@ struct BackendChoice {
 BackendChoice parse_backend(const Where& where, PyObject* object);  // throws where it does not run here
 bool cuda_is_available();
 
-// A float is seconds, an int is nanoseconds, a timedelta is itself.
-std::int64_t parse_duration(const Where& where, const char* argument, PyObject* object);
+// A float is seconds, an int is nanoseconds, a timedelta is itself. An int from -999 up to `least` is refused, but
+// for 0, because whoever writes it means another unit.
+std::int64_t parse_duration(const Where& where, const char* argument, PyObject* object, std::int64_t least = 1000);
 std::int64_t parse_max_gap(const Where& where, PyObject* object);  // None: no_max_gap
 
 // A number (int, float, or a NumPy scalar) as a time in nanoseconds; nothing where it is something else. `dtype`: of the
@@ -49,7 +50,7 @@ std::int64_t parse_integer(const Where& where, const char* argument, PyObject* o
 // Any number.
 double parse_number(const Where& where, const char* argument, PyObject* object);
 
-// None, a name, a sequence of (name, begin, end), or a dict from patterns of fnmatch, over the names in `channels`.
+// None, a name, a sequence of (name, begin, end), or a dict from the names in `channels`, or patterns of them.
 struct Methods {
   std::optional<Method> whole;  // for all channels
   std::vector<MethodRange> ranges;

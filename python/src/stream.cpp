@@ -1,8 +1,11 @@
 #include "stream.h"
 
 #include <array>
+#include <cmath>
 #include <memory>
+#include <string>
 
+#include "core/text.h"
 #include "once.h"
 
 namespace nb = nanobind;
@@ -103,28 +106,42 @@ const Spec& spec_in(const nb::object& capsule) {
   return *spec;
 }
 
-bool view_timeline(const Where& where, PyObject* object, Arrays& arrays, Timeline& line) {
+// What a sentence calls the parts of a Timeline: when it is made, they are arguments.
+struct TimelineWords {
+  const char *start = "the timeline's start", *rate = "the timeline's rate", *count = "the timeline's count",
+             *first = "the timeline's first step";
+};
+
+[[noreturn]] void refuse_start(const Where& where, const char* name, PyObject* start) {
+  fail(ErrorKind::type, where, name, " is ", describe(start),
+       "; expected nanoseconds as an int, seconds as a float, or an array with one start for each row");
+}
+
+// All but a start that is an array: false there.
+bool parse_timeline(const Where& where, const TimelineWords& words, PyObject* object, PyObject* start, Timeline& line) {
   const TimelineClass& c = timeline_class();
-  line.rate = parse_rate(where, "the timeline's rate", c.rate(object).ptr());
-  line.count = parse_integer(where, "the timeline's count", c.count(object).ptr());
-  line.first = parse_integer(where, "the timeline's first step", c.first(object).ptr());
-  const nb::object start = c.start(object);
-  constexpr const char* name = "the timeline's start";
-  if (const std::optional<std::int64_t> time = parse_time(where, name, start.ptr())) {
+  line.rate = parse_rate(where, words.rate, c.rate(object).ptr());
+  line.count = parse_integer(where, words.count, c.count(object).ptr());
+  line.first = parse_integer(where, words.first, c.first(object).ptr());
+  if (const std::optional<std::int64_t> time = parse_time(where, words.start, start)) {
     line.start = *time;
     return true;
   }
-  const auto refuse = [&] {
-    fail(ErrorKind::type, where, name, " is ", describe(start.ptr()),
-         "; expected nanoseconds as an int, seconds as a float, or an array with one start for each row");
-  };
-  if (array_type(start.ptr()).library == Library::none) refuse();
+  if (array_type(start).library == Library::none) refuse_start(where, words.start, start);
+  return false;
+}
+
+bool view_timeline(const Where& where, PyObject* object, Arrays& arrays, Timeline& line) {
+  const nb::object start = timeline_class().start(object);
+  const TimelineWords words;
+  const char* const name = words.start;
+  if (parse_timeline(where, words, object, start.ptr(), line)) return true;
   arrays.keep(start);  // a Timeline may change while other threads run
   if (!arrays.view(where, name, start.ptr(), Role::stamps, line.starts)) return false;
   if (line.starts.rank == 0 && line.starts.device.kind == DeviceKind::cpu) {  // times[0] of a tensor
     const nb::object number = start.attr("item")();
     const std::optional<std::int64_t> time = parse_time(where, name, number.ptr(), line.starts.dtype);
-    if (!time) refuse();
+    if (!time) refuse_start(where, name, start.ptr());
     line.start = *time;
     line.starts = {};
   }
@@ -132,6 +149,30 @@ bool view_timeline(const Where& where, PyObject* object, Arrays& arrays, Timelin
 }
 
 }  // namespace
+
+void check_stream(nb::handle object) {
+  const StreamClass& c = stream_class();
+  std::string place = "Stream";
+  const nb::object name = c.name(object.ptr());
+  if (!name.is_none()) {
+    if (PyUnicode_Check(name.ptr()) == 0) {
+      fail(ErrorKind::type, {"Stream", {}, -1}, "name is ", describe(name.ptr()), "; expected a str");
+    }
+    place += " \"" + text_of(name) + "\"";
+  }
+  static_cast<void>(spec_of({place.c_str(), {}, -1}, object.ptr()));
+}
+
+void check_timeline(nb::handle object) {
+  const Where where{"Timeline", {}, -1};
+  Timeline line;
+  const nb::object start = timeline_class().start(object.ptr());
+  parse_timeline(where, {"start", "rate", "count", "first"}, object.ptr(), start.ptr(), line);
+  if (!(line.rate > 0) || !std::isfinite(line.rate)) {
+    fail(ErrorKind::value, where, "rate is ", concat(line.rate), "; it must be a positive number of hertz");
+  }
+  if (line.count < 0) fail(ErrorKind::value, where, "count is ", line.count, "; it must not be negative");
+}
 
 nb::object stream_name(PyObject* object) {
   const StreamClass& c = stream_class();

@@ -16,6 +16,10 @@ namespace robocache::python {
 // so what its options say is worked out once and kept in the object.
 [[nodiscard]] bool view_stream(const Where& where, PyObject* object, Arrays& arrays, Stream& stream);
 
+// Throws where an option of a Stream that was just made is wrong, or the rate, count or start of a Timeline.
+void check_stream(nanobind::handle object);
+void check_timeline(nanobind::handle object);
+
 // stream.name; None for what is no Stream.
 nanobind::object stream_name(PyObject* object);
 

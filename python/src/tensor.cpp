@@ -1,7 +1,10 @@
 #include "tensor.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "once.h"
 #include "torch_tensor.h"
@@ -93,12 +96,50 @@ void check_alignment(const Where& where, const char* argument, const TensorView&
        "-byte elements; make a copy of it");
 }
 
+// Whether two elements are one place in memory.
+bool overlaps_itself(const TensorView& view) {
+  struct Dimension {
+    std::int64_t size, stride;
+  };
+  std::vector<Dimension> dimensions;
+  for (std::size_t d = 0; d < static_cast<std::size_t>(view.rank); ++d) {
+    if (view.shape[d] > 1) dimensions.push_back({view.shape[d], std::abs(view.strides[d])});
+  }
+  std::ranges::sort(dimensions, {}, &Dimension::stride);
+  std::int64_t reach = 0;  // of the dimensions so far, from their first element to their last
+  bool nested = true;
+  for (const Dimension& dimension : dimensions) {
+    if (dimension.stride == 0) return true;
+    nested = nested && dimension.stride > reach;
+    reach += (dimension.size - 1) * dimension.stride;
+  }
+  constexpr std::int64_t most = std::int64_t{1} << 26;  // elements that are looked at one by one
+  if (nested || reach >= most) return !nested;
+  std::vector<bool> taken(static_cast<std::size_t>(reach + 1));
+  std::vector<std::int64_t> places{0};
+  for (const Dimension& dimension : dimensions) {
+    const std::size_t before = places.size();
+    for (std::int64_t k = 1; k < dimension.size; ++k) {
+      for (std::size_t p = 0; p < before; ++p) places.push_back(places[p] + k * dimension.stride);
+    }
+  }
+  for (const std::int64_t place : places) {
+    if (taken[static_cast<std::size_t>(place)]) return true;
+    taken[static_cast<std::size_t>(place)] = true;
+  }
+  return false;
+}
+
 void check_writable_layout(const Where& where, const char* argument, const TensorView& view) {
+  if (view.size() == 0) return;
   for (int k = 0; k < view.rank; ++k) {
     const auto d = static_cast<std::size_t>(k);
-    if (view.strides[d] == 0 && view.shape[d] > 1 && view.size() > 0) {
+    if (view.strides[d] == 0 && view.shape[d] > 1) {
       fail(ErrorKind::value, where, argument, " is expanded: several of its elements are one place in memory");
     }
+  }
+  if (overlaps_itself(view)) {
+    fail(ErrorKind::value, where, argument, " overlaps itself: several of its elements are one place in memory");
   }
 }
 
@@ -396,7 +437,8 @@ void* Arrays::current_stream(const Where& where) const {
                           "cuda_stream");
   }
   if (type_.library == Library::cupy) {
-    return stream_pointer(where, nb::module_::import_("cupy").attr("cuda").attr("get_current_stream")(), "ptr");
+    const nb::object cuda = nb::module_::import_("cupy").attr("cuda");
+    return stream_pointer(where, cuda.attr("get_current_stream")(device_.index), "ptr");
   }
   return nullptr;  // JAX tells none: the call waits before and after
 }

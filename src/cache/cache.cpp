@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <pthread.h>
 #include <robocache/cache.h>
 #include <robocache/error.h>
 #include <sys/mman.h>
@@ -24,46 +25,72 @@ using namespace cache;
 
 namespace {
 
-// A shard in memory, and where its tensors are.
-struct Mapping {
-  void* data = nullptr;
+// A shard that was opened: its header, and its bytes where they are mapped.
+struct OpenedShard {
+  ShardHeader header{};
+  void* data = nullptr;  // nullptr: not mapped
   std::size_t size = 0;
-  std::map<std::string, TensorView> tensors{};
+  std::vector<std::int64_t> offsets{};        // of a shard that is not mapped
+  std::map<std::string, TensorView> views{};  // of one that is
 
-  Mapping() = default;
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() {
+  OpenedShard() = default;
+  OpenedShard(const OpenedShard&) = delete;
+  OpenedShard& operator=(const OpenedShard&) = delete;
+  ~OpenedShard() {
     if (data != nullptr) munmap(data, size);
   }
 };
 
-// The shards that were mapped last, of all caches of the process, stay mapped beyond their views: to read a header again
-// costs what its group is long. Linux allows a process some 65,000 maps.
-class Recent {
+// Guards what threads share of all caches. It is one mutex, and nobody reads a file while holding it, so that fork() can
+// wait for it: a child process never finds it locked by a thread that it does not have.
+class SharedMutex {
  public:
-  static Recent& all() {
-    static auto* const made = new Recent;  // never destroyed: caches may live until the process ends
+  static SharedMutex& get() {
+    static auto* const made = new SharedMutex;  // never destroyed: caches may live until the process ends
     return *made;
   }
-  void add(const void* owner, std::shared_ptr<const Mapping> mapping) {
-    const std::lock_guard guard(mutex_);
-    if (entries_.size() == most) entries_.pop_front();
-    entries_.emplace_back(owner, std::move(mapping));
+  std::mutex mutex;
+
+ private:
+  SharedMutex() {
+    pthread_atfork([] { get().mutex.lock(); }, [] { get().mutex.unlock(); }, [] { get().mutex.unlock(); });
   }
-  void drop(const void* owner) {
-    const std::lock_guard guard(mutex_);
-    std::erase_if(entries_, [&](const auto& entry) { return entry.first == owner; });
+};
+
+std::lock_guard<std::mutex> guarded() { return std::lock_guard(SharedMutex::get().mutex); }
+
+// The shards that were opened last, of all caches of the process, stay open beyond their views: to read a header again
+// costs what its group is long. Linux allows a process some 65,000 maps. Every member needs guarded().
+class Recent {
+ public:
+  using Shards = std::deque<std::pair<const void*, std::shared_ptr<const OpenedShard>>>;
+  static Recent& all() {
+    static auto* const made = new Recent;  // never destroyed, as above
+    return *made;
   }
-  void drop_all() {
-    const std::lock_guard guard(mutex_);
-    entries_.clear();
+  // Returns what had to go. The caller lets go of it when the mutex is free: unmapping takes time.
+  std::shared_ptr<const OpenedShard> add(const void* owner, std::shared_ptr<const OpenedShard> shard) {
+    std::shared_ptr<const OpenedShard> oldest;
+    if (entries_.size() == most) {
+      oldest = std::move(entries_.front().second);
+      entries_.pop_front();
+    }
+    entries_.emplace_back(owner, std::move(shard));
+    return oldest;
   }
+  Shards take(const void* owner) {
+    Shards taken;
+    const auto rest = std::stable_partition(entries_.begin(), entries_.end(),
+                                            [&](const auto& entry) { return entry.first != owner; });
+    std::move(rest, entries_.end(), std::back_inserter(taken));
+    entries_.erase(rest, entries_.end());
+    return taken;
+  }
+  Shards take_all() { return std::exchange(entries_, {}); }
 
  private:
   static constexpr std::size_t most = 1024;
-  std::mutex mutex_;
-  std::deque<std::pair<const void*, std::shared_ptr<const Mapping>>> entries_;
+  Shards entries_;
 };
 
 std::string size_sentence(const Path& path, const Shard& shard, std::int64_t size) {
@@ -71,32 +98,50 @@ std::string size_sentence(const Path& path, const Shard& shard, std::int64_t siz
                 "; `robocache verify --repair` keeps what is whole");
 }
 
-std::shared_ptr<const Mapping> map_shard(const Path& path, const StreamInfo& stream, const Shard& shard) {
+// The file of a shard, whose size is what the manifest says.
+File open_file(const Path& path, const Shard& shard) {
   if (!std::filesystem::exists(path)) {
     throw Error(ErrorKind::file,
                 concat(path.string(), ": is gone; the cache was changed since it was opened, open it again"));
   }
-  const File file(path, O_RDONLY);
+  File file(path, O_RDONLY);
   const std::int64_t size = file.size();
   if (size != shard.bytes) throw Error(ErrorKind::file, size_sentence(path, shard, size));
-  const Bytes bytes{path.string(), size, [&](std::int64_t at, std::span<std::byte> to) { file.read(at, to); }};
-  const ShardHeader header = read_header(bytes);
-  check_header(header, stream, shard, path.string());
-  auto mapping = std::make_shared<Mapping>();
-  mapping->size = static_cast<std::size_t>(size);
-  const auto map = [&] { return mmap(nullptr, mapping->size, PROT_READ, MAP_SHARED, file.descriptor(), 0); };
+  return file;
+}
+
+std::shared_ptr<const OpenedShard> open_shard(const Path& path, const StreamInfo& stream, const Shard& shard,
+                                              bool is_mapped) {
+  const File file = open_file(path, shard);
+  const Bytes bytes{path.string(), shard.bytes, [&](std::int64_t at, std::span<std::byte> to) { file.read(at, to); }};
+  auto opened = std::make_shared<OpenedShard>();
+  opened->header = read_header(bytes);
+  check_header(opened->header, stream, shard, path.string());
+  if (!is_mapped) {
+    const TensorEntry& offsets = *opened->header.find("offsets");
+    opened->offsets.resize(static_cast<std::size_t>(offsets.shape[0]));
+    file.read(opened->header.data + offsets.begin, std::as_writable_bytes(std::span(opened->offsets)));
+    return opened;
+  }
+  opened->size = static_cast<std::size_t>(shard.bytes);
+  const auto map = [&] { return mmap(nullptr, opened->size, PROT_READ, MAP_SHARED, file.descriptor(), 0); };
   void* data = map();
   if (data == MAP_FAILED && errno == ENOMEM) {
-    Recent::all().drop_all();
+    Recent::Shards dropped;
+    {
+      const auto guard = guarded();
+      dropped = Recent::all().take_all();
+    }
+    dropped.clear();
     data = map();
   }
   if (data == MAP_FAILED) fail_errno(path, "cannot be mapped", errno);
-  mapping->data = data;
-  for (const TensorEntry& tensor : header.tensors) {
-    mapping->tensors[tensor.name] = TensorView::contiguous(
-        static_cast<const std::byte*>(data) + header.data + tensor.begin, tensor.dtype, tensor.shape);
+  opened->data = data;
+  for (const TensorEntry& tensor : opened->header.tensors) {
+    opened->views[tensor.name] = TensorView::contiguous(
+        static_cast<const std::byte*>(data) + opened->header.data + tensor.begin, tensor.dtype, tensor.shape);
   }
-  return mapping;
+  return opened;
 }
 
 TensorView slice(const TensorView& view, std::int64_t begin, std::int64_t end) {
@@ -112,20 +157,32 @@ std::int64_t at(const TensorView& view, std::int64_t k) { return static_cast<con
 
 struct Cache::State {
   Path path;
+  bool is_mapped = true;
   Manifest manifest;
   std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> shards;  // by group and stream
   std::int64_t bytes = 0;
-  std::mutex mutex;
-  std::vector<std::weak_ptr<const Mapping>> mappings;  // by shard: of those that are mapped
+  std::vector<std::weak_ptr<const OpenedShard>> opened;  // by shard; needs guarded()
 
-  ~State() { Recent::all().drop(this); }
-  std::shared_ptr<const Mapping> map(std::size_t k) {
-    const std::lock_guard guard(mutex);
-    if (auto held = mappings[k].lock()) return held;
+  ~State() {
+    Recent::Shards mine;
+    const auto guard = guarded();
+    mine = Recent::all().take(this);
+  }
+
+  // Two threads may open the same shard at a time. Then one of them keeps what the other made.
+  std::shared_ptr<const OpenedShard> open(std::size_t k) {
+    {
+      const auto guard = guarded();
+      if (auto held = opened[k].lock()) return held;
+    }
     const Shard& shard = manifest.shards[k];
-    auto made = map_shard(shard_path(path, shard), manifest.streams[static_cast<std::size_t>(shard.stream)], shard);
-    mappings[k] = made;
-    Recent::all().add(this, made);
+    const StreamInfo& stream = manifest.streams[static_cast<std::size_t>(shard.stream)];
+    auto made = open_shard(shard_path(path, shard), stream, shard, is_mapped);
+    std::shared_ptr<const OpenedShard> oldest;
+    const auto guard = guarded();
+    if (auto held = opened[k].lock()) return held;
+    opened[k] = made;
+    oldest = Recent::all().add(this, made);
     return made;
   }
 };
@@ -161,23 +218,26 @@ void hide_unfinished(Manifest& manifest) {
 
 }  // namespace
 
-Cache::Cache(const std::filesystem::path& path) : state_(std::make_unique<State>()) {
+Cache::Cache(const std::filesystem::path& path, const Options& options) : state_(std::make_unique<State>()) {
   state_->path = path;
+  state_->is_mapped = options.map;
   // A writer may replace the manifest, and remove what only the old one names, between two looks: then the new one holds.
-  for (std::int64_t last = -1;;) {
-    state_->manifest = load_manifest(path);
+  for (std::string last;;) {
+    LoadedCache loaded = load_cache(path);
+    state_->manifest = std::move(loaded.manifest);
     const std::string damage = find_damage(path, state_->manifest.shards);
     if (damage.empty()) break;
-    if (last == state_->manifest.next_group) throw Error(ErrorKind::file, damage);
-    last = state_->manifest.next_group;
+    if (last == loaded.journal.checksum) throw Error(ErrorKind::file, damage);
+    last = loaded.journal.checksum;
   }
+  tidy(state_->manifest);
   hide_unfinished(state_->manifest);
   const std::vector<Shard>& shards = state_->manifest.shards;
   for (std::size_t k = 0; k < shards.size(); ++k) {
     state_->shards[{shards[k].group, shards[k].stream}] = k;
     state_->bytes += shards[k].bytes;
   }
-  state_->mappings.resize(shards.size());
+  state_->opened.resize(shards.size());
 }
 Cache::~Cache() = default;
 Cache::Cache(Cache&&) noexcept = default;
@@ -188,25 +248,76 @@ const std::vector<CachedEpisode>& Cache::episodes() const noexcept { return stat
 const std::vector<CacheSource>& Cache::sources() const noexcept { return state_->manifest.sources; }
 std::int64_t Cache::bytes() const noexcept { return state_->bytes; }
 
+namespace {
+
+// Rows [begin, end) of a tensor of the file, in memory of their own.
+struct ReadRows {
+  TensorView view{};
+  std::shared_ptr<const std::byte[]> memory{};
+};
+
+ReadRows read_rows(const File& file, const ShardHeader& header, const TensorEntry& tensor, std::int64_t begin,
+                   std::int64_t end) {
+  std::vector<std::int64_t> shape = tensor.shape;
+  const std::int64_t row = shape[0] == 0 ? 0 : (tensor.end - tensor.begin) / shape[0];
+  shape[0] = end - begin;
+  const auto bytes = static_cast<std::size_t>(row * (end - begin));
+  std::shared_ptr<std::byte[]> memory(new std::byte[std::max<std::size_t>(bytes, 1)]);
+  file.read(header.data + tensor.begin + begin * row, {memory.get(), bytes});
+  return {TensorView::contiguous(memory.get(), tensor.dtype, shape), memory};
+}
+
+// The samples [begin, end) of a shard that is not mapped; of a ragged stream with their rows only.
+CachedStream read_samples(const File& file, const OpenedShard& shard, const Shard& said, bool is_ragged,
+                          std::int64_t begin, std::int64_t end) {
+  const auto rows = [&](const char* name, std::int64_t from, std::int64_t to) {
+    return read_rows(file, shard.header, *shard.header.find(name), from, to);
+  };
+  ReadRows values, inner;
+  const ReadRows times = rows("times", begin, end), arrivals = rows("arrivals", begin, end);
+  if (is_ragged) {
+    inner = rows("inner", begin, end + 1);
+    auto* const bounds = static_cast<std::int64_t*>(inner.view.data);
+    const auto count = static_cast<std::size_t>(end - begin + 1);
+    if (bounds[0] < 0 || bounds[count - 1] > said.rows || !std::is_sorted(bounds, bounds + count)) {
+      throw Error(ErrorKind::file, concat(file.path().string(),
+                                          ": the inner offsets are damaged; `robocache verify "
+                                          "--repair` keeps what is whole"));
+    }
+    const std::int64_t first = bounds[0];
+    values = rows("values", first, bounds[count - 1]);
+    for (std::size_t k = 0; k < count; ++k) bounds[k] -= first;
+  } else {
+    values = rows("values", begin, end);
+  }
+  struct All {
+    ReadRows values, times, arrivals, inner;
+  };
+  const auto all = std::make_shared<const All>(All{values, times, arrivals, inner});
+  return {said.channels, values.view, times.view, arrivals.view, inner.view, {}, all};
+}
+
+}  // namespace
+
 CachedStream Cache::read_group(std::int64_t group, std::int64_t stream) const {
   const auto found = state_->shards.find({group, stream});
   if (found == state_->shards.end()) {
     throw Error(ErrorKind::value, concat("Cache: group ", group, " has no stream ", stream));
   }
-  const auto mapping = state_->map(found->second);
-  const auto view = [&](const char* name) {
-    const auto entry = mapping->tensors.find(name);
-    return entry == mapping->tensors.end() ? TensorView{} : entry->second;
-  };
-  CachedStream result{state_->manifest.shards[found->second].channels,
-                      view("values"),
-                      view("times"),
-                      view("arrivals"),
-                      view("inner"),
-                      view("offsets"),
-                      mapping};
-  if (!state_->manifest.streams[static_cast<std::size_t>(stream)].is_ragged) result.inner = {};
-  return result;
+  const auto shard = state_->open(found->second);
+  const Shard& said = state_->manifest.shards[found->second];
+  const bool is_ragged = state_->manifest.streams[static_cast<std::size_t>(stream)].is_ragged;
+  if (!state_->is_mapped) {
+    const File file = open_file(shard_path(state_->path, said), said);
+    CachedStream result = read_samples(file, *shard, said, is_ragged, 0, said.samples);
+    result.offsets = TensorView::contiguous(shard->offsets.data(), DType::i64, {said.episodes + 1});
+    result.memory = std::make_shared<const std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
+        result.memory, shard);
+    return result;
+  }
+  const auto view = [&](const char* name) { return shard->views.at(name); };
+  return {said.channels,   view("values"), view("times"), view("arrivals"), is_ragged ? view("inner") : TensorView{},
+          view("offsets"), shard};
 }
 
 CachedStream Cache::read(std::int64_t episode, std::int64_t stream) const {
@@ -219,17 +330,27 @@ CachedStream Cache::read(std::int64_t episode, std::int64_t stream) const {
   if (of == entry.streams.end()) {
     throw Error(ErrorKind::value, concat("Cache: episode ", in_quotes(entry.name), " has no stream ", stream));
   }
-  CachedStream all = read_group(entry.group, stream);
-  const std::string name = state_->path.string();
+  const std::size_t place = state_->shards.at({entry.group, stream});
+  const Shard& said = state_->manifest.shards[place];
+  const auto fail = [&](const char* what) {  // the data were never checked: offsets and inner lie in the file
+    throw Error(ErrorKind::file,
+                concat(shard_path(state_->path, said).string(), ": ", what, " of episode ", in_quotes(entry.name),
+                       " are damaged; `robocache verify --repair` keeps what is whole"));
+  };
+  const auto check = [&](std::int64_t begin, std::int64_t end) {
+    if (begin < 0 || end < begin || end > said.samples || end - begin != of->samples) fail("the offsets");
+  };
+  if (!state_->is_mapped) {
+    const auto shard = state_->open(place);
+    const auto row = static_cast<std::size_t>(entry.row);
+    const std::int64_t begin = shard->offsets[row], end = shard->offsets[row + 1];
+    check(begin, end);
+    const bool is_ragged = state_->manifest.streams[static_cast<std::size_t>(stream)].is_ragged;
+    return read_samples(open_file(shard_path(state_->path, said), said), *shard, said, is_ragged, begin, end);
+  }
+  const CachedStream all = read_group(entry.group, stream);
   const std::int64_t begin = at(all.offsets, entry.row), end = at(all.offsets, entry.row + 1);
-  const auto fail =
-      [&](const char* what) {  // data that were never checked: `offsets` and `inner` are in the mapped file
-        const Shard& shard = state_->manifest.shards[state_->shards.at({entry.group, stream})];
-        throw Error(ErrorKind::file,
-                    concat(shard_path(state_->path, shard).string(), ": ", what, " of episode ", in_quotes(entry.name),
-                           " are damaged; `robocache verify --repair` keeps what is whole"));
-      };
-  if (begin < 0 || end < begin || end > all.times.shape[0] || end - begin != of->samples) fail("the offsets");
+  check(begin, end);
   CachedStream result = all;
   result.times = slice(all.times, begin, end);
   result.arrivals = slice(all.arrivals, begin, end);

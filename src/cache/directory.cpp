@@ -1,9 +1,12 @@
 #include "cache/directory.h"
 
+#include <fcntl.h>
 #include <robocache/error.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <set>
+#include <utility>
 
 #include "core/text.h"
 
@@ -12,13 +15,18 @@ namespace robocache::cache {
 namespace {
 
 constexpr std::int64_t max_manifest = std::int64_t{1} << 31;  // bytes
+constexpr std::string_view advice = "; `robocache verify --repair` makes it anew from the shards";
 
 std::vector<std::string> names_in(const Path& directory) {
   std::vector<std::string> names;
   std::error_code error;
-  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    names.push_back(it->path().filename().string());
-  }
+  do {
+    names.clear();
+    error.clear();
+    for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+      names.push_back(it->path().filename().string());
+    }
+  } while (error == std::errc::interrupted);
   if (error && error != std::errc::no_such_file_or_directory) {
     fail_errno(directory, "cannot be listed", error.value());
   }
@@ -33,38 +41,101 @@ bool starts_with_group(std::string_view name) {
 
 }  // namespace
 
-std::string read_manifest(const Path& cache) {
+void require_manifest(const Path& cache) {
   const Path path = manifest_path(cache);
-  if (!std::filesystem::exists(path)) {
-    if (!std::filesystem::exists(cache))
-      throw Error(ErrorKind::file, concat(cache.string(), ": there is no such cache"));
-    if (std::ranges::any_of(names_in(shards_path(cache)), is_shard_name)) {
-      throw Error(ErrorKind::file, concat(path.string(),
-                                          ": is missing, but there are shards; `robocache verify --repair` "
-                                          "makes it anew from them"));
-    }
-    throw Error(ErrorKind::file, concat(cache.string(), ": this is no cache: it has no manifest.json"));
+  if (std::filesystem::exists(path)) return;
+  if (!std::filesystem::exists(cache)) throw Error(ErrorKind::file, concat(cache.string(), ": there is no such cache"));
+  if (std::ranges::any_of(names_in(shards_path(cache)), is_shard_name)) {
+    throw Error(ErrorKind::file, concat(path.string(), ": is missing, but there are shards", advice));
   }
-  return read_text(path, max_manifest);
+  throw Error(ErrorKind::file, concat(cache.string(), ": this is no cache: it has no manifest.json"));
+}
+
+namespace {
+
+LoadedCache load_once(const Path& cache) {
+  LoadedCache loaded;
+  const std::string text = read_text(manifest_path(cache), max_manifest);
+  loaded.manifest = parse_manifest(text, manifest_path(cache).string());
+  if (identity_of_manifest(text.substr(0, identity_head)).empty()) loaded.version = 1;
+  loaded.manifest_bytes = static_cast<std::int64_t>(text.size());
+  loaded.journal.checksum = checksum_of_manifest(text);
+  const Path journal = journal_path(cache, loaded.manifest);
+  if (std::filesystem::exists(journal)) {
+    loaded.journal = replay_journal(read_text(journal, max_manifest), std::move(loaded.journal.checksum),
+                                    loaded.manifest, journal.string());
+  }
+  return loaded;
+}
+
+}  // namespace
+
+LoadedCache load_cache(const Path& cache) try {
+  // A writer that replaces the manifest removes the journal: where that happens between the two reads, they are repeated.
+  for (int attempts = 100;; --attempts) {
+    require_manifest(cache);
+    const std::string before = read_identity(cache);
+    const auto is_replaced = [&] {
+      try {
+        return attempts > 0 && read_identity(cache) != before;
+      } catch (const Error&) {
+        return false;
+      }
+    };
+    try {
+      LoadedCache loaded = load_once(cache);
+      if (!is_replaced()) return loaded;
+    } catch (const NewerVersion&) {
+      throw;
+    } catch (const SystemError&) {
+      if (!is_replaced()) throw;
+    } catch (const Error& error) {
+      if (!is_replaced()) throw Error(ErrorKind::file, concat(error.what(), advice));
+    }
+  }
+} catch (const std::filesystem::filesystem_error& error) {
+  fail_errno(cache, "cannot be read", error.code().value());
 }
 
 Manifest load_manifest(const Path& cache) {
-  try {
-    return parse_manifest(read_manifest(cache), manifest_path(cache).string());
-  } catch (const NewerVersion&) {
-    throw;
-  } catch (const Error& error) {
-    const std::string words = error.what();
-    if (words.find("verify") != std::string::npos || !words.starts_with(manifest_path(cache).string())) throw;
-    throw Error(ErrorKind::file, words + "; `robocache verify --repair` makes it anew from the shards");
-  }
+  Manifest manifest = load_cache(cache).manifest;
+  tidy(manifest);
+  return manifest;
+}
+
+std::string read_identity(const Path& cache) {
+  const File file(manifest_path(cache), O_RDONLY);
+  std::string head(std::min(identity_head, static_cast<std::size_t>(file.size())), '\0');
+  file.read(0, std::as_writable_bytes(std::span(head)));
+  std::string identity = identity_of_manifest(head);
+  return identity.empty() ? checksum_of_manifest(read_text(manifest_path(cache), max_manifest)) : identity;
+}
+
+SavedManifest save_manifest(const Path& cache, Manifest& manifest, bool reads_back, bool* is_uncertain) {
+  const std::string before = std::exchange(manifest.identity, new_identity());
+  const std::string text = write_manifest(manifest);
+  if (reads_back) static_cast<void>(parse_manifest(text, manifest_path(cache).string()));
+  replace_file(manifest_path(cache), text, is_uncertain);
+  remove_file(cache / journal_name(before));
+  return {checksum_of_manifest(text), static_cast<std::int64_t>(text.size())};
+}
+
+void refuse_links(const Path& cache) {
+  if (!is_link(shards_path(cache))) return;
+  throw Error(ErrorKind::file,
+              concat(shards_path(cache).string(),
+                     ": is a symbolic link, and what it leads to may not be this cache's; nothing is "
+                     "written or removed there. Move the shards into the cache, or link the whole cache"));
 }
 
 std::vector<Path> find_leftovers(const Path& cache, const Manifest& manifest) {
   std::set<std::string_view> known;
   for (const Shard& shard : manifest.shards) known.insert(shard.file);
+  const std::string journal = journal_name(manifest.identity);
   std::vector<Path> found;
-  if (std::filesystem::exists(cache / "manifest.json.tmp")) found.emplace_back("manifest.json.tmp");
+  for (const std::string& name : names_in(cache)) {
+    if (name == "manifest.json.tmp" || (is_journal_name(name) && name != journal)) found.emplace_back(name);
+  }
   for (const std::string& name : names_in(shards_path(cache))) {
     const bool ours = is_shard_name(name) || (starts_with_group(name) && name.ends_with(".tmp"));
     if (ours && !known.contains(name)) found.push_back(Path("shards") / name);

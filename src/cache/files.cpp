@@ -1,6 +1,7 @@
 #include "cache/files.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <robocache/error.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -10,9 +11,12 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
+#include <set>
 #include <utility>
 
 #include "cache/hash.h"
+#include "core/interrupt.h"
 #include "core/text.h"
 
 namespace robocache::cache {
@@ -38,14 +42,30 @@ auto retried(const Call& call) {
 
 void fail_errno(const Path& path, std::string_view what, int error) {
   const char* const more = error == ENOSPC || error == EDQUOT ? "; what was committed before is kept" : "";
-  throw Error(ErrorKind::file, concat(path.string(), ": ", what, ": ", std::strerror(error), more));
+  throw SystemError(concat(path.string(), ": ", what, ": ", std::strerror(error), more), error);
 }
 
 // ---- File
 
 File::File(const Path& path, int flags) : path_(path) {
-  descriptor_ = retried([&] { return open(path.c_str(), flags | O_CLOEXEC, 0666); });
-  if (descriptor_ < 0) fail_errno(path, (flags & O_CREAT) != 0 ? "cannot be made" : "cannot be opened", errno);
+  const bool writes = (flags & O_ACCMODE) != O_RDONLY;
+  const int more = O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (writes ? O_NOFOLLOW : 0);
+  descriptor_ = retried([&] { return open(path.c_str(), flags | more, 0666); });
+  if (descriptor_ < 0) {
+    const int error = errno;
+    if (writes && (error == ELOOP || error == EEXIST) && is_link(path)) {
+      throw Error(ErrorKind::file,
+                  concat(path.string(), ": is a symbolic link, which a cache never writes to; remove it"));
+    }
+    fail_errno(path, (flags & O_CREAT) != 0 ? "cannot be made" : "cannot be opened", error);
+  }
+  struct stat status {};
+  const bool is_known = fstat(descriptor_, &status) == 0;
+  if (is_known && (S_ISREG(status.st_mode) || (flags & O_DIRECTORY) != 0)) return;
+  const int error = errno;
+  close(std::exchange(descriptor_, -1));
+  if (!is_known) fail_errno(path, "cannot be read", error);
+  throw Error(ErrorKind::file, concat(path.string(), ": is not a regular file"));
 }
 
 File& File::operator=(File&& other) noexcept {
@@ -72,7 +92,9 @@ void File::read(std::int64_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
     const ssize_t count = retried([&] { return pread(descriptor_, to.data(), to.size(), offset); });
     if (count < 0) fail_errno(path_, "cannot be read", errno);
-    if (count == 0) throw Error(ErrorKind::file, concat(path_.string(), ": the file became shorter while it was read"));
+    if (count == 0) {  // whoever shortens it is at work: this is no damage that a repair may act on
+      throw SystemError(concat(path_.string(), ": the file became shorter while it was read"), EIO);
+    }
     to = to.subspan(static_cast<std::size_t>(count));
     offset += count;
   }
@@ -110,7 +132,7 @@ Spool::Spool(Path path, Kind kind, std::int64_t base, std::size_t memory)
 
 void Spool::create() {
   const bool named = kind_ == Kind::named;
-  file_ = File(named ? path_ : scratch_name(path_), O_RDWR | O_CREAT | (named ? O_TRUNC : O_EXCL));
+  file_ = File(named ? path_ : scratch_name(path_), O_RDWR | O_CREAT | O_EXCL);
   if (!named) remove_file(file_.path());
 }
 
@@ -168,6 +190,7 @@ std::int64_t Spool::settle(std::int64_t base, const Path& other, bool anew) {
       moved.create();
       std::vector<std::byte> bytes(static_cast<std::size_t>(block));
       for (std::int64_t at = 0; at < size_; at += block) {
+        check_interrupt();
         const auto part = std::span(bytes).first(static_cast<std::size_t>(std::min(block, size_ - at)));
         read(at, part);
         moved.append(part);
@@ -176,7 +199,7 @@ std::int64_t Spool::settle(std::int64_t base, const Path& other, bool anew) {
       remove_file(other);
       throw;
     }
-    remove_file(path_);
+    if (path_ != other) remove_file(path_);
     *this = std::move(moved);
   }
   if (!file_) create();
@@ -184,10 +207,16 @@ std::int64_t Spool::settle(std::int64_t base, const Path& other, bool anew) {
   return base_;
 }
 
+void Spool::rename(const Path& to) {
+  if (file_) file_.rename(to);
+  path_ = to;
+}
+
 // ---- Names
 
-void make_directory(const Path& path) {
+void make_directory(const Path& path, bool is_synced) {
   if (mkdir(path.c_str(), 0777) == 0) {
+    if (!is_synced) return;
     const Path parent = path.parent_path();
     sync_directory(parent.empty() ? "." : parent);
     return;
@@ -199,10 +228,17 @@ void make_directory(const Path& path) {
 
 void sync_directory(const Path& path) { File(path, O_RDONLY | O_DIRECTORY).sync(); }
 
-void replace_file(const Path& path, std::string_view content) {
+bool is_link(const Path& path) {
+  struct stat status {};
+  return lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode);
+}
+
+void replace_file(const Path& path, std::string_view content, bool* is_uncertain) {
+  if (is_uncertain != nullptr) *is_uncertain = false;
   const Path temporary = path.string() + ".tmp";
+  if (!is_link(temporary)) remove_file(temporary);  // left by a crash
+  File file(temporary, O_WRONLY | O_CREAT | O_EXCL);
   try {
-    File file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
     file.write(0, std::as_bytes(std::span(content)));
     file.sync();
     file.rename(path);
@@ -210,7 +246,9 @@ void replace_file(const Path& path, std::string_view content) {
     remove_file(temporary);
     throw;
   }
+  if (is_uncertain != nullptr) *is_uncertain = true;
   sync_directory(path.parent_path());
+  if (is_uncertain != nullptr) *is_uncertain = false;
 }
 
 void remove_file(const Path& path) noexcept { static_cast<void>(unlink(path.c_str())); }
@@ -226,13 +264,55 @@ std::string read_text(const Path& path, std::int64_t most) {
 
 // ---- Lock
 
-Lock::Lock(const Path& directory) : file_(directory / "lock", O_RDWR | O_CREAT) {
+namespace {
+
+// All locks of this process. The mutex is held across a fork, so that the child finds the list whole.
+struct Locks {
+  std::mutex mutex;
+  std::set<Lock*> held;
+  bool survives_fork = false;
+};
+Locks& locks() {
+  static auto* const all = new Locks;  // never destroyed: writers may live until the process ends
+  return *all;
+}
+
+FileStamp stamp_from(const struct stat& status) {
+  return {static_cast<std::int64_t>(status.st_dev), static_cast<std::int64_t>(status.st_ino), status.st_size,
+          status.st_mtim.tv_sec * 1'000'000'000LL + status.st_mtim.tv_nsec};
+}
+
+}  // namespace
+
+Lock::Lock(const Path& directory) : directory_(directory) {
+  const std::lock_guard guard(locks().mutex);
+  if (!locks().survives_fork) {
+    const int error = pthread_atfork([] { locks().mutex.lock(); }, [] { locks().mutex.unlock(); },
+                                     [] {
+                                       forget_after_fork();
+                                       locks().mutex.unlock();
+                                     });
+    if (error != 0) fail_errno(directory / "lock", "cannot be locked", error);
+    locks().survives_fork = true;
+  }
+  take();
+  locks().held.insert(this);
+}
+
+Lock::~Lock() {
+  const std::lock_guard guard(locks().mutex);
+  let_go();
+  locks().held.erase(this);
+}
+
+void Lock::take() {
+  file_ = File(directory_ / "lock", O_RDWR | O_CREAT);
   if (retried([&] { return flock(file_.descriptor(), LOCK_EX | LOCK_NB); }) != 0) {
     if (errno != EWOULDBLOCK) fail_errno(file_.path(), "cannot be locked", errno);
     char process[32] = {};
     const ssize_t count = pread(file_.descriptor(), process, sizeof(process) - 1, 0);
     const std::string who = count > 0 ? concat(" (process ", process, ")") : "";
-    throw Error(ErrorKind::file, concat(directory.string(), ": another writer", who,
+    throw Error(ErrorKind::file, concat(directory_.string(), ": another writer", who,
                                         " has this cache; one at a time can write, wait until it is done"));
   }
   const std::string process = std::to_string(getpid());  // for the sentence above, no more: a failure is no matter
@@ -241,8 +321,35 @@ Lock::Lock(const Path& directory) : file_(directory / "lock", O_RDWR | O_CREAT) 
   }
 }
 
+// Unlocked, not only closed: a child that was forked by other means may still have the descriptor.
+void Lock::let_go() noexcept {
+  if (file_) static_cast<void>(flock(file_.descriptor(), LOCK_UN));
+  file_ = {};
+}
+
+void Lock::forget_after_fork() noexcept {
+  for (Lock* const lock : locks().held) lock->file_ = {};  // closed, not unlocked: the parent still has it
+}
+
+bool Lock::renew() {
+  struct stat mine {
+  }, there{};
+  if (fstat(file_.descriptor(), &mine) != 0) fail_errno(file_.path(), "cannot be read", errno);
+  const bool is_there = stat(file_.path().c_str(), &there) == 0;
+  if (!is_there && errno != ENOENT) fail_errno(file_.path(), "cannot be read", errno);
+  if (is_there && mine.st_dev == there.st_dev && mine.st_ino == there.st_ino) return false;
+  File before = std::move(file_);
+  try {
+    take();
+  } catch (...) {
+    file_ = std::move(before);  // still open, so that this can be tried again
+    throw;
+  }
+  return true;
+}
+
 bool Lock::is_held(const Path& directory) {
-  const int descriptor = open((directory / "lock").c_str(), O_RDONLY | O_CLOEXEC);
+  const int descriptor = open((directory / "lock").c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
   if (descriptor < 0) return false;
   const bool held = flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   close(descriptor);
@@ -251,16 +358,14 @@ bool Lock::is_held(const Path& directory) {
 
 // ---- Sources
 
-Stamp stamp_of(std::span<const Path> files) {
-  Stamp stamp;
+std::vector<FileStamp> stamps_of(std::span<const Path> files) {
+  std::vector<FileStamp> stamps;
   for (const Path& path : files) {
     struct stat status {};
     if (stat(path.c_str(), &status) != 0) fail_errno(path, "cannot be read", errno);
-    stamp.size += status.st_size;
-    stamp.mtime = std::max<std::int64_t>(stamp.mtime, status.st_mtim.tv_sec * 1'000'000'000LL + status.st_mtim.tv_nsec);
+    stamps.push_back(stamp_from(status));
   }
-  if (files.empty()) stamp.size = -1;
-  return stamp;
+  return stamps;
 }
 
 std::string hash_of(std::span<const Path> files) {
@@ -273,6 +378,7 @@ std::string hash_of(std::span<const Path> files) {
     const std::int64_t size = file.size();
     hash.add(std::as_bytes(std::span(&size, 1)));
     for (std::int64_t at = 0; at < size; at += block) {
+      check_interrupt();
       const auto part = std::span(bytes).first(static_cast<std::size_t>(std::min(block, size - at)));
       file.read(at, part);
       hash.add(part);

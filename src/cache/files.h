@@ -1,6 +1,9 @@
 // Files as the cache writes them: every failure is a sentence with the file's name; nothing is half replaced.
 #pragma once
 
+#include <robocache/cache.h>
+#include <robocache/error.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -14,12 +17,24 @@ namespace robocache::cache {
 
 using Path = std::filesystem::path;
 
-// Throws Error(file): `PATH: WHAT: <errno in words>`, and for a full disk that nothing committed is lost.
+// A call of the system failed. Of damage to a file, this says nothing: a repair must not act on it.
+class SystemError : public Error {
+ public:
+  SystemError(const std::string& sentence, int code) : Error(ErrorKind::file, sentence), code_(code) {}
+  int code() const noexcept { return code_; }  // errno
+
+ private:
+  int code_;
+};
+
+// Throws SystemError: `PATH: WHAT: <errno in words>`, and for a full disk that nothing committed is lost.
 [[noreturn]] void fail_errno(const Path& path, std::string_view what, int error);
 
 class File {
  public:
   File() = default;
+  // Symbolic links are not followed where the file may be written. Only regular files are opened, and directories where
+  // `flags` say so: a FIFO would block.
   File(const Path& path, int flags);
   File(File&& other) noexcept { *this = std::move(other); }
   File& operator=(File&& other) noexcept;
@@ -61,6 +76,7 @@ class Spool {
   // All of it in the file, whose bytes begin at `base` or later, and where they begin. A file that exists and begins
   // earlier is written anew, as `other`; so is any, if told to.
   std::int64_t settle(std::int64_t base, const Path& other, bool anew);
+  void rename(const Path& to);  // its file, if there is one; an Error leaves it where it is
   File& file() noexcept { return file_; }
   const Path& path() const noexcept { return path_; }
 
@@ -79,31 +95,45 @@ class Spool {
   std::vector<std::byte> tail_;
 };
 
-void make_directory(const Path& path);                          // fine where it is there; its name is then on the disk
-void sync_directory(const Path& path);                          // names that were made in it
-void replace_file(const Path& path, std::string_view content);  // by way of PATH.tmp
-void remove_file(const Path& path) noexcept;                    // of no use any more: whoever comes next tries again
+// Fine where it is there. Its name is on the disk then; else (not is_synced) once something syncs the directory above.
+void make_directory(const Path& path, bool is_synced = true);
+void sync_directory(const Path& path);        // names that were made in it
+void remove_file(const Path& path) noexcept;  // of no use any more: whoever comes next tries again
+bool is_link(const Path& path);               // a symbolic link, whether it leads anywhere or not
+
+// By way of PATH.tmp. After a failure *is_uncertain says whether the new content may be there all the same.
+void replace_file(const Path& path, std::string_view content, bool* is_uncertain = nullptr);
 
 // The content of a small file; Error(file) where it cannot be read or is over `most` bytes.
 std::string read_text(const Path& path, std::int64_t most);
 
-// Throws Error(file) where another process, or another object, has it.
+// The one writer of a cache. A process that was forked while a lock was held does not have it: there it is let go of
+// without a word, so that it never keeps the next writer out.
 class Lock {
  public:
-  explicit Lock(const Path& directory);
+  explicit Lock(const Path& directory);  // throws Error(file) where another process, or another object, has it
+  ~Lock();
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+  bool is_here() const noexcept { return static_cast<bool>(file_); }  // false: this process was forked
+  // Where somebody has removed or replaced the file, another writer may have come. Takes the lock anew then, or throws as
+  // the constructor does. Returns whether it had to.
+  bool renew();
   static bool is_held(const Path& directory);  // by someone else
 
  private:
+  void take();
+  void let_go() noexcept;
+  static void forget_after_fork() noexcept;
+
+  Path directory_;
   File file_;
 };
 
+std::vector<FileStamp> stamps_of(std::span<const Path> files);
+
 // The content of files, as a source is known by it.
-struct Stamp {
-  std::int64_t size = 0;
-  std::int64_t mtime = 0;
-  friend bool operator==(const Stamp&, const Stamp&) = default;
-};
-Stamp stamp_of(std::span<const Path> files);
 std::string hash_of(std::span<const Path> files);
 
 }  // namespace robocache::cache

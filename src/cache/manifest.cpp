@@ -6,10 +6,13 @@
 #include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <set>
 
 #include "cache/directory.h"
+#include "cache/hash.h"
 #include "cache/safetensors.h"
+#include "core/interrupt.h"
 #include "core/text.h"
 
 namespace robocache::cache {
@@ -51,6 +54,47 @@ constexpr std::array<std::pair<Method, std::string_view>, 11> method_names{{{Met
                                                                             {Method::max, "max"},
                                                                             {Method::min, "min"},
                                                                             {Method::last, "last"}}};
+
+// ---- Checksums: a document ends with one, of all the text before it.
+
+struct Seal {
+  std::string_view before, after;  // the checksum
+};
+constexpr Seal manifest_seal{",\n  \"checksum\": \"", "\"\n}\n"};
+constexpr Seal description_seal{", \"checksum\": \"", "\"}"};
+constexpr std::size_t hash_digits = 32;
+
+std::string hash_text(std::string_view text) {
+  Hash hash;
+  hash.add(std::as_bytes(std::span(text)));
+  return hash.text();
+}
+
+std::string sealed(std::string body, const Seal& seal) {
+  const std::string hash = hash_text(body);
+  body += seal.before;
+  body += hash;
+  return body += seal.after;
+}
+
+// The checksum that the text says it has; empty where it does not end with one.
+std::string_view said_checksum(std::string_view text, const Seal& seal) {
+  const std::size_t length = seal.before.size() + hash_digits + seal.after.size();
+  if (text.size() < length || !text.ends_with(seal.after)) return {};
+  const std::string_view end = text.substr(text.size() - length);
+  return end.starts_with(seal.before) ? end.substr(seal.before.size(), hash_digits) : std::string_view();
+}
+
+bool is_sealed(std::string_view text, const Seal& seal) {
+  const std::string_view said = said_checksum(text, seal);
+  if (said.empty()) return false;
+  return hash_text(text.substr(0, text.size() - seal.before.size() - hash_digits - seal.after.size())) == said;
+}
+
+bool is_identity(std::string_view text) {
+  return text.size() == hash_digits &&
+         std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
 
 // ---- Reading
 
@@ -126,6 +170,7 @@ Json parse(std::string_view text, const std::string& name) {
   const std::size_t most = 20 * text.size() + (std::size_t{128} << 20);
   std::size_t used = 0;
   const auto count = [&](int depth, Json::parse_event_t event, Json&) {
+    check_interrupt();
     if (depth > 16) throw Error(ErrorKind::file, concat(name, ": its lists and objects are nested over 16 deep"));
     const bool is_item = event == Json::parse_event_t::key || event == Json::parse_event_t::value;
     const std::size_t cost = event == Json::parse_event_t::key ? 112 : is_item ? 48 : 64;
@@ -211,6 +256,7 @@ CacheSource parse_source(const Node& node) {
       node["mtime"].integer(std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max());
   source.hash = node["hash"].string();
   source.options = node["options"].string();
+  if (node.has("stamp")) source.stamp = node["stamp"].string();
   source.is_complete = node["complete"].boolean();
   return source;
 }
@@ -230,6 +276,18 @@ std::int64_t stream_named(Manifest& manifest, Streams& streams, const std::strin
   return streams.places[name] = static_cast<std::int64_t>(manifest.streams.size()) - 1;
 }
 
+// Why a shard cannot be one of this stream; empty where it can.
+std::string misfit(const StreamInfo& info, const Shard& shard) {
+  if (!info.is_ragged && shard.rows != shard.samples) return "rows is not the number of samples";
+  const std::int64_t channels = channels_of(info);
+  if (shard.channels > channels || (shard.channels != channels && (info.shape.size() != 1 || info.channels.empty()))) {
+    return concat("channels is ", shard.channels, ", but the stream has ", channels);
+  }
+  if (!bytes_of_shape(info.dtype, values_shape(info, shard))) return "rows is too large";
+  if (lay_out(info, shard).back().end > shard.bytes) return "bytes is too small for the tensors of the shard";
+  return {};
+}
+
 Shard parse_shard(const Node& node, Manifest& manifest, Streams& streams) {
   Shard shard;
   shard.file = node["file"].string();
@@ -239,17 +297,12 @@ Shard parse_shard(const Node& node, Manifest& manifest, Streams& streams) {
   shard.bytes = node["bytes"].integer(0, max_time);
   shard.episodes = node["episodes"].integer(0, max_count);
   shard.samples = node["samples"].integer(0, max_count);
-  const StreamInfo& info = manifest.streams[static_cast<std::size_t>(shard.stream)];
   shard.rows = node["rows"].integer(0, max_count);
-  if (!info.is_ragged && shard.rows != shard.samples) node["rows"].fail("is not the number of samples");
-  const std::int64_t channels = channels_of(info);
-  shard.channels = node["channels"].integer(0, channels);
-  if (shard.channels != channels && (info.shape.size() != 1 || info.channels.empty())) {
-    node["channels"].fail("is ", shard.channels, ", but the stream has ", channels);
-  }
-  if (!bytes_of_shape(info.dtype, values_shape(info, shard))) node["rows"].fail("is too large");
-  if (lay_out(info, shard).back().end > shard.bytes) node["bytes"].fail("is too small for the tensors of the shard");
+  shard.channels = node["channels"].integer(0, max_count);
+  const std::string wrong = misfit(manifest.streams[static_cast<std::size_t>(shard.stream)], shard);
+  if (!wrong.empty()) node.fail("does not fit its stream: ", wrong);
   node["xxh3"].each_member([&](const std::string& key, const Node& hash) { shard.hashes[key] = hash.string(); });
+  if (node.has("header")) shard.header_hash = node["header"].string();
   return shard;
 }
 
@@ -292,7 +345,7 @@ CachedEpisode parse_episode(const Node& node, Manifest& manifest, Streams& strea
   return episode;
 }
 
-void check_version(const Node& root) {
+std::int64_t check_version(const Node& root) {
   if (root["format"].string() != format_name) {
     root["format"].fail("is ", in_quotes(root["format"].string()), "; this is no manifest of a cache");
   }
@@ -301,9 +354,10 @@ void check_version(const Node& root) {
     throw NewerVersion(root.sentence("was written by a newer RoboCache: it is a cache of version ", version,
                                      ", and this one reads up to ", cache_version, "; update robocache"));
   }
+  return version;
 }
 
-// What both documents have.
+// What all documents have.
 void parse_content(const Node& root, Manifest& manifest, Streams& streams) {
   root["streams"].each([&](const Node& node) {
     manifest.streams.push_back(parse_stream(node));
@@ -326,6 +380,36 @@ void parse_content(const Node& root, Manifest& manifest, Streams& streams) {
   root["sources"].each([&](const Node& node) { manifest.sources.push_back(parse_source(node)); });
   root["shards"].each([&](const Node& node) { manifest.shards.push_back(parse_shard(node, manifest, streams)); });
   root["episodes"].each([&](const Node& node) { manifest.episodes.push_back(parse_episode(node, manifest, streams)); });
+}
+
+// What readers rely on beyond the types of single values.
+void check_content(const Node& root, const Manifest& manifest) {
+  std::map<std::pair<std::int64_t, std::int64_t>, const Shard*> shards;  // by group and stream
+  std::set<std::string_view> files;
+  for (const Shard& shard : manifest.shards) {
+    if (!shards.emplace(std::pair(shard.group, shard.stream), &shard).second || !files.insert(shard.file).second) {
+      root["shards"].fail("has ", in_quotes(shard.file), ", or its stream in its group, twice");
+    }
+    if (shard.group >= manifest.next_group) root["next_group"].fail("is not over that of ", in_quotes(shard.file));
+  }
+  std::set<Row> rows;
+  std::map<const Shard*, std::int64_t> samples;
+  for (const CachedEpisode& episode : manifest.episodes) {
+    const auto fail = [&](const auto&... parts) {
+      root["episodes"].fail("has ", in_quotes(episode.name), ", ", parts...);
+    };
+    if (!rows.emplace(episode.group, episode.row).second) fail("whose row another one has too");
+    for (const EpisodeStream& entry : episode.streams) {
+      const auto shard = shards.find({episode.group, entry.stream});
+      const std::string& stream = manifest.streams[static_cast<std::size_t>(entry.stream)].name;
+      if (shard == shards.end()) fail("but no shard with its stream ", in_quotes(stream));
+      if (episode.row >= shard->second->episodes) fail("which is not in the shard of its stream ", in_quotes(stream));
+      std::int64_t& sum = samples[shard->second];
+      sum += entry.samples;
+      if (sum > shard->second->samples) fail("which has more samples of ", in_quotes(stream), " than the shard");
+    }
+    if (episode.end < episode.start) fail("which ends before it starts");
+  }
 }
 
 // ---- Writing
@@ -444,17 +528,13 @@ std::string stream_text(const StreamInfo& info, const Variants& variants) {
                                   append_string(text, channel);
                                   return text;
                                 }))
-      .add_raw(
-          "method",
-          list(
-              info.methods, ", ",
-              [](const MethodRange& range) {
-                std::string text = "[";
-                append_string(
-                    text,
-                    std::ranges::find(method_names, range.method, &std::pair<Method, std::string_view>::first)->second);
-                return text + ", " + std::to_string(range.begin) + ", " + std::to_string(range.end) + "]";
-              }))
+      .add_raw("method", list(info.methods, ", ",
+                              [](const MethodRange& range) {
+                                std::string text = "[";
+                                append_string(text, method_name(range.method));
+                                return text + ", " + std::to_string(range.begin) + ", " + std::to_string(range.end) +
+                                       "]";
+                              }))
       .add("ragged", info.is_ragged)
       .add_raw("metadata", members_text(metadata));
   if (variants.all().size() > 1) {
@@ -471,6 +551,7 @@ std::string source_text(const CacheSource& source) {
       .add("hash", source.hash)
       .add("options", source.options)
       .add("complete", source.is_complete)
+      .add("stamp", source.stamp)
       .text();
 }
 
@@ -485,6 +566,7 @@ std::string shard_text(const Manifest& manifest, const Shard& shard) {
       .add("rows", shard.rows)
       .add("channels", shard.channels)
       .add_raw("xxh3", members_text(shard.hashes))
+      .add("header", shard.header_hash)
       .text();
 }
 
@@ -524,6 +606,10 @@ std::string episode_text(const Manifest& manifest, const CachedEpisode& episode,
 }  // namespace
 
 // ---- Text
+
+std::string_view method_name(Method method) {
+  return std::ranges::find(method_names, method, &std::pair<Method, std::string_view>::first)->second;
+}
 
 std::string in_quotes(std::string_view text) {
   constexpr std::size_t longest = 80;
@@ -584,80 +670,250 @@ const Shard* Manifest::find_shard(std::int64_t group, std::int64_t stream) const
   return found == shards.end() ? nullptr : &*found;
 }
 
+std::string new_identity() {
+  std::random_device random;
+  std::string text;
+  while (text.size() < hash_digits) {
+    for (std::uint32_t bits = random(), k = 0; k < 8; ++k, bits >>= 4) text += "0123456789abcdef"[bits & 15];
+  }
+  return text;
+}
+
+bool tidy(Manifest& manifest) {
+  constexpr std::int64_t gone = -1;
+  // New numbers of what stays; `gone` for the rest, which is removed.
+  const auto keep = [&](auto& items, const std::vector<bool>& needed) {
+    std::vector<std::int64_t> places;
+    std::size_t count = 0;
+    for (std::size_t k = 0; k < items.size(); ++k) {
+      places.push_back(needed[k] ? static_cast<std::int64_t>(count) : gone);
+      if (!needed[k]) continue;
+      if (count != k) items[count] = std::move(items[k]);
+      ++count;
+    }
+    items.resize(count);
+    return places;
+  };
+  std::vector<bool> used(manifest.streams.size(), false), needed;
+  for (const Shard& shard : manifest.shards) used[static_cast<std::size_t>(shard.stream)] = true;
+  for (const CacheSource& source : manifest.sources) needed.push_back(source.is_complete);
+  for (const CachedEpisode& episode : manifest.episodes) {
+    if (episode.source >= 0) needed[static_cast<std::size_t>(episode.source)] = true;
+  }
+  const auto all = [](const std::vector<bool>& flags) { return std::ranges::find(flags, false) == flags.end(); };
+  if (all(used) && all(needed)) return false;
+  const std::vector<std::int64_t> streams = keep(manifest.streams, used), sources = keep(manifest.sources, needed);
+  for (Shard& shard : manifest.shards) shard.stream = streams[static_cast<std::size_t>(shard.stream)];
+  for (CachedEpisode& episode : manifest.episodes) {
+    for (EpisodeStream& entry : episode.streams) entry.stream = streams[static_cast<std::size_t>(entry.stream)];
+    if (episode.source >= 0) episode.source = sources[static_cast<std::size_t>(episode.source)];
+  }
+  return true;
+}
+
 Manifest parse_manifest(std::string_view text, const std::string& name) {
   const Json json = parse(text, name);
   const Node root(json, name, "");
-  check_version(root);
   Manifest manifest;
+  if (check_version(root) == 1) {
+    manifest.identity = hash_text(text);
+  } else {
+    if (!is_sealed(text, manifest_seal)) root.fail("its checksum is wrong: the file was changed after it was written");
+    manifest.identity = root["identity"].string();
+    if (!is_identity(manifest.identity)) root["identity"].fail("is not 32 hexadecimal digits");
+  }
   Streams streams;
   parse_content(root, manifest, streams);
   manifest.next_group = root["next_group"].integer(0, max_count);
 
-  std::map<std::pair<std::int64_t, std::int64_t>, const Shard*> shards;
-  std::set<std::string_view> files;
-  for (const Shard& shard : manifest.shards) {
-    if (!shards.emplace(std::pair(shard.group, shard.stream), &shard).second || !files.insert(shard.file).second) {
-      root["shards"].fail("has ", in_quotes(shard.file), ", or its stream in its group, twice");
-    }
-    if (shard.group >= manifest.next_group) root["next_group"].fail("is not over that of ", in_quotes(shard.file));
-  }
-  std::set<std::pair<std::int64_t, std::int64_t>> rows;
-  std::map<const Shard*, std::int64_t> samples;
-  for (const CachedEpisode& episode : manifest.episodes) {
-    const auto fail = [&](const auto&... parts) {
-      root["episodes"].fail("has ", in_quotes(episode.name), ", ", parts...);
-    };
-    if (!rows.emplace(episode.group, episode.row).second) fail("whose row another one has too");
-    for (const EpisodeStream& entry : episode.streams) {
-      const auto shard = shards.find({episode.group, entry.stream});
-      const std::string& stream = manifest.streams[static_cast<std::size_t>(entry.stream)].name;
-      if (shard == shards.end()) fail("but no shard with its stream ", in_quotes(stream));
-      if (episode.row >= shard->second->episodes) fail("which is not in the shard of its stream ", in_quotes(stream));
-      std::int64_t& sum = samples[shard->second];
-      sum += entry.samples;
-      if (sum > shard->second->samples) fail("which has more samples of ", in_quotes(stream), " than the shard");
-    }
-    if (episode.end < episode.start) fail("which ends before it starts");
-  }
+  check_content(root, manifest);
   return manifest;
 }
 
+namespace {
+
+constexpr std::string_view manifest_head = "{\n  \"format\": \"robocache\",\n  \"version\": ";
+constexpr std::string_view identity_key = ",\n  \"identity\": \"";
+
+}  // namespace
+
 std::string write_manifest(const Manifest& manifest) {
-  // Streams and sources that nothing uses any more are left out.
-  std::vector<bool> used(manifest.streams.size(), false), needed;
-  for (const CacheSource& source : manifest.sources) needed.push_back(source.is_complete);
-  for (const Shard& shard : manifest.shards) used[static_cast<std::size_t>(shard.stream)] = true;
-  for (const CachedEpisode& episode : manifest.episodes) {
-    if (episode.source >= 0) needed[static_cast<std::size_t>(episode.source)] = true;
-  }
   const std::vector<Variants> variants = variants_of(manifest);
-  std::vector<std::size_t> streams;
-  for (std::size_t k = 0; k < used.size(); ++k) {
-    if (used[k]) streams.push_back(k);
-  }
-  std::vector<const CacheSource*> sources;
-  std::vector<std::int64_t> places;
-  for (std::size_t k = 0; k < needed.size(); ++k) {
-    places.push_back(static_cast<std::int64_t>(sources.size()));
-    if (needed[k]) sources.push_back(&manifest.sources[k]);
-  }
-  const char* const line = ",\n    ";
-  const auto lines = [&](const auto& items, const auto& f) {
-    const std::string text = list(items, line, f);
-    return items.empty() ? text : "[\n    " + text.substr(1, text.size() - 2) + "\n  ]";
+  std::string text = concat(manifest_head, cache_version, identity_key, manifest.identity,
+                            "\",\n  \"next_group\": ", manifest.next_group);
+  const auto add = [&](std::string_view key, std::size_t count, const auto& item) {
+    text += concat(",\n  \"", key, "\": [");
+    for (std::size_t k = 0; k < count; ++k) {
+      text += k == 0 ? "\n    " : ",\n    ";
+      text += item(k);
+    }
+    text += count == 0 ? "]" : "\n  ]";
   };
-  std::string text = "{\n";
-  text += concat("  \"format\": \"", format_name, "\",\n  \"version\": ", cache_version,
-                 ",\n  \"next_group\": ", manifest.next_group, ",\n");
-  text +=
-      "  \"streams\": " + lines(streams, [&](std::size_t k) { return stream_text(manifest.streams[k], variants[k]); });
-  text += ",\n  \"sources\": " + lines(sources, [](const CacheSource* source) { return source_text(*source); });
-  text += ",\n  \"shards\": " + lines(manifest.shards, [&](const Shard& shard) { return shard_text(manifest, shard); });
-  text += ",\n  \"episodes\": " + lines(manifest.episodes, [&](const CachedEpisode& episode) {
-            return episode_text(manifest, episode,
-                                episode.source < 0 ? -1 : places[static_cast<std::size_t>(episode.source)], variants);
-          });
-  return text + "\n}\n";
+  add("streams", manifest.streams.size(), [&](std::size_t k) { return stream_text(manifest.streams[k], variants[k]); });
+  add("sources", manifest.sources.size(), [&](std::size_t k) { return source_text(manifest.sources[k]); });
+  add("shards", manifest.shards.size(), [&](std::size_t k) { return shard_text(manifest, manifest.shards[k]); });
+  add("episodes", manifest.episodes.size(), [&](std::size_t k) {
+    return episode_text(manifest, manifest.episodes[k], manifest.episodes[k].source, variants);
+  });
+  return sealed(std::move(text), manifest_seal);
+}
+
+std::string checksum_of_manifest(std::string_view text) {
+  const std::string_view said = said_checksum(text, manifest_seal);
+  return said.empty() ? hash_text(text) : std::string(said);
+}
+
+std::string identity_of_manifest(std::string_view head) {
+  const std::size_t at = head.find(identity_key);
+  if (!head.starts_with(manifest_head) || at == std::string_view::npos) return {};
+  const std::string_view identity = head.substr(at + identity_key.size(), hash_digits);
+  return is_identity(identity) ? std::string(identity) : std::string();
+}
+
+// ---- Changes
+
+Change parse_change(std::string_view text, const std::string& name) {
+  const Json json = parse(text, name);
+  const Node root(json, name, "");
+  Change change;
+  Streams streams;
+  parse_content(root, change.added, streams);
+  change.added.next_group = root["next_group"].integer(0, max_count);
+  check_content(root, change.added);
+  root["places"].each([&](const Node& place) { change.places.push_back(place.integer(0, max_count)); });
+  if (change.places.size() != change.added.sources.size()) root["places"].fail("is not as long as sources");
+  root["dropped"].each([&](const Node& row) {
+    std::vector<std::int64_t> numbers;
+    row.each([&](const Node& number) { numbers.push_back(number.integer(0, max_count)); });
+    if (numbers.size() != 2) row.fail("is not [group, row]");
+    change.dropped.emplace_back(numbers[0], numbers[1]);
+  });
+  return change;
+}
+
+std::string write_change(const Change& change) {
+  const Manifest& added = change.added;
+  const std::vector<Variants> variants = variants_of(added);
+  std::size_t stream = 0;
+  return Object()
+      .add("next_group", added.next_group)
+      .add_raw("streams",
+               list(added.streams, ", ", [&](const StreamInfo& info) { return stream_text(info, variants[stream++]); }))
+      .add_raw("sources", list(added.sources, ", ", source_text))
+      .add_raw("places", number_list(change.places))
+      .add_raw("shards", list(added.shards, ", ", [&](const Shard& shard) { return shard_text(added, shard); }))
+      .add_raw("episodes", list(added.episodes, ", ",
+                                [&](const CachedEpisode& episode) {
+                                  return episode_text(added, episode, episode.source, variants);
+                                }))
+      .add_raw("dropped",
+               list(change.dropped, ", ", [](const Row& row) { return concat("[", row.first, ", ", row.second, "]"); }))
+      .text();
+}
+
+std::shared_ptr<const Metadata> MetadataPool::take(const std::shared_ptr<const Metadata>& metadata) {
+  return *all_.insert(metadata).first;
+}
+
+Merger::Merger(Manifest& manifest, MetadataPool& pool) : manifest_(manifest), pool_(pool) {
+  for (std::size_t k = 0; k < manifest.streams.size(); ++k) {
+    places_.emplace(manifest.streams[k].name, static_cast<std::int64_t>(k));
+  }
+}
+
+void Merger::add(Change change, const std::string& name) {
+  const auto fail = [&](const auto&... parts) { throw Error(ErrorKind::file, concat(name, ": ", parts...)); };
+  Manifest& added = change.added;
+  const auto is_new = [&](std::int64_t group) { return group >= manifest_.next_group && group < added.next_group; };
+  if (added.next_group < manifest_.next_group) fail("next_group is below that of the commit before");
+  for (const Shard& shard : added.shards) {
+    if (!is_new(shard.group)) fail("the shard ", in_quotes(shard.file), " is not of a new group");
+  }
+  for (const CachedEpisode& episode : added.episodes) {
+    if (!is_new(episode.group)) fail("the episode ", in_quotes(episode.name), " is not of a new group");
+  }
+  std::size_t sources = manifest_.sources.size();
+  for (const std::int64_t place : change.places) {
+    if (static_cast<std::size_t>(place) > sources) fail("there is no place ", place, " for a source");
+    sources = std::max(sources, static_cast<std::size_t>(place) + 1);
+  }
+
+  std::vector<std::int64_t> streams;
+  for (StreamInfo& info : added.streams) {
+    const auto [place, is_first] = places_.emplace(info.name, static_cast<std::int64_t>(manifest_.streams.size()));
+    streams.push_back(place->second);
+    if (is_first) {
+      manifest_.streams.push_back(std::move(info));
+      continue;
+    }
+    StreamInfo& known = manifest_.streams[static_cast<std::size_t>(place->second)];
+    if (known.dtype != info.dtype || known.shape != info.shape || known.is_ragged != info.is_ragged) {
+      reshaped_.insert(place->second);
+    }
+    Metadata metadata = std::move(known.metadata);
+    unite(metadata, info.metadata);
+    known = std::move(info);
+    known.metadata = std::move(metadata);
+  }
+  manifest_.sources.resize(sources);
+  for (std::size_t k = 0; k < added.sources.size(); ++k) {
+    manifest_.sources[static_cast<std::size_t>(change.places[k])] = std::move(added.sources[k]);
+  }
+  for (Shard& shard : added.shards) {
+    shard.stream = streams[static_cast<std::size_t>(shard.stream)];
+    manifest_.shards.push_back(std::move(shard));
+  }
+  for (CachedEpisode& episode : added.episodes) {
+    for (EpisodeStream& entry : episode.streams) {
+      entry.stream = streams[static_cast<std::size_t>(entry.stream)];
+      entry.metadata = pool_.take(entry.metadata);
+    }
+    std::ranges::sort(episode.streams, {}, &EpisodeStream::stream);
+    if (episode.source >= 0) episode.source = change.places[static_cast<std::size_t>(episode.source)];
+    manifest_.episodes.push_back(std::move(episode));
+  }
+  dropped_.insert(change.dropped.begin(), change.dropped.end());
+  manifest_.next_group = added.next_group;
+}
+
+std::vector<Shard> Merger::finish(const std::string& name) {
+  std::vector<Shard> gone;
+  if (!dropped_.empty()) {
+    std::set<std::int64_t> emptied, left;
+    for (const Row& row : dropped_) emptied.insert(row.first);
+    std::erase_if(manifest_.episodes, [&](const CachedEpisode& episode) {
+      if (!emptied.contains(episode.group)) return false;
+      if (dropped_.contains({episode.group, episode.row})) return true;
+      left.insert(episode.group);
+      return false;
+    });
+    for (const std::int64_t group : left) emptied.erase(group);
+    std::erase_if(manifest_.shards, [&](Shard& shard) {
+      if (!emptied.contains(shard.group)) return false;
+      gone.push_back(std::move(shard));
+      return true;
+    });
+    // What the episodes agree on may be more now.
+    const std::vector<Variants> variants = variants_of(manifest_);
+    for (std::size_t k = 0; k < variants.size(); ++k) {
+      if (variants[k].all().empty()) continue;
+      manifest_.streams[k].metadata.clear();
+      for (const Metadata* const said : variants[k].all()) unite(manifest_.streams[k].metadata, *said);
+    }
+  }
+  if (!reshaped_.empty()) {
+    for (const Shard& shard : manifest_.shards) {
+      if (!reshaped_.contains(shard.stream)) continue;
+      const std::string wrong = misfit(manifest_.streams[static_cast<std::size_t>(shard.stream)], shard);
+      if (!wrong.empty()) {
+        throw Error(ErrorKind::file, concat(name, ": the shard ", in_quotes(shard.file),
+                                            " does not fit its stream as a later commit has it: ", wrong));
+      }
+    }
+  }
+  dropped_.clear();
+  reshaped_.clear();
+  return gone;
 }
 
 // ---- Shards
@@ -720,7 +976,9 @@ std::string write_header(std::span<const TensorEntry> tensors, std::string_view 
 Manifest parse_description(std::string_view text, const std::string& name) {
   const Json json = parse(text, name);
   const Node root(json, name, "");
-  check_version(root);
+  if (check_version(root) > 1 && !is_sealed(text, description_seal)) {
+    root.fail("the checksum of its description is wrong: the file was changed after it was written");
+  }
   Manifest manifest;
   Streams streams{.are_all_described = false};
   parse_content(root, manifest, streams);
@@ -735,17 +993,20 @@ std::string write_description(const Manifest& group, const Shard& shard) {
   const auto items = [](const auto& all, const auto& f) { return list(all, ", ", f); };
   const auto stream = static_cast<std::size_t>(shard.stream);
   const std::vector<Variants> variants = variants_of(group, shard.stream);
-  return Object()
-      .add("format", format_name)
-      .add("version", std::int64_t{cache_version})
-      .add_raw("streams", "[" + stream_text(group.streams[stream], variants[stream]) + "]")
-      .add_raw("sources", items(group.sources, [](const CacheSource& source) { return source_text(source); }))
-      .add_raw("shards", "[" + shard_text(group, shard) + "]")
-      .add_raw("episodes", items(group.episodes,
-                                 [&](const CachedEpisode& episode) {
-                                   return episode_text(group, episode, episode.source, variants);
-                                 }))
-      .text();
+  std::string text =
+      Object()
+          .add("format", format_name)
+          .add("version", std::int64_t{cache_version})
+          .add_raw("streams", "[" + stream_text(group.streams[stream], variants[stream]) + "]")
+          .add_raw("sources", items(group.sources, [](const CacheSource& source) { return source_text(source); }))
+          .add_raw("shards", "[" + shard_text(group, shard) + "]")
+          .add_raw("episodes", items(group.episodes,
+                                     [&](const CachedEpisode& episode) {
+                                       return episode_text(group, episode, episode.source, variants);
+                                     }))
+          .text();
+  text.pop_back();  // the closing brace
+  return sealed(std::move(text), description_seal);
 }
 
 }  // namespace robocache::cache

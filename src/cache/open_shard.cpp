@@ -8,6 +8,7 @@
 #include <queue>
 
 #include "cache/safetensors.h"
+#include "core/interrupt.h"
 #include "core/text.h"
 
 namespace robocache::cache {
@@ -31,6 +32,13 @@ constexpr std::int64_t merge_memory = std::int64_t{16} << 20;
 std::span<const std::byte> bytes_of(const auto& items) { return std::as_bytes(std::span(items)); }
 std::span<std::byte> bytes_into(auto& items) { return std::as_writable_bytes(std::span(items)); }
 
+// Not inlined: GCC 12 warns of an overflow that cannot be.
+[[gnu::noinline]] void add_bytes(std::vector<std::byte>& to, std::span<const std::byte> from) {
+  const std::size_t size = to.size();
+  to.resize(size + from.size());
+  if (!from.empty()) std::memcpy(to.data() + size, from.data(), from.size());
+}
+
 constexpr std::int64_t round_up(std::int64_t size, std::int64_t unit) { return (size + unit - 1) / unit * unit; }
 
 // Runs that are sorted each, merged into one; equal times in the order of the runs.
@@ -45,6 +53,7 @@ void merge_runs(const Spool& runs, std::int64_t count, Spool& merged) {
   };
   std::vector<Run> all(static_cast<std::size_t>(run_count));
   const auto refill = [&](Run& run) {
+    check_interrupt();
     const std::int64_t some = std::min(ahead, run.end - run.next);
     run.samples.resize(static_cast<std::size_t>(some));
     runs.read(run.next * static_cast<std::int64_t>(sizeof(Sample)), bytes_into(run.samples));
@@ -73,6 +82,7 @@ std::string hash_of(const Spool& spool) {
   Hash hash;
   std::vector<std::byte> bytes;
   for (std::int64_t at = 0; at < spool.size(); at += block) {
+    check_interrupt();
     bytes.resize(static_cast<std::size_t>(std::min(block, spool.size() - at)));
     spool.read(at, bytes);
     hash.add(bytes);
@@ -111,13 +121,15 @@ std::int64_t OpenShard::channels() const { return channels_of(info_); }
 std::int64_t OpenShard::row_bytes() const { return channels() * size_of(info_.dtype); }
 
 void OpenShard::begin_episode(std::int64_t row) {
-  ends_.resize(static_cast<std::size_t>(row), samples_);
+  keep_episode();
   open_ = Episode{.row = row,
                   .samples = samples_,
                   .rows = rows_,
+                  .ends = ends_.size(),
                   .was_rewritten = is_rewritten_,
                   .hash = hash_,
                   .stamps_hash = stamps_hash_};
+  ends_.resize(static_cast<std::size_t>(row), samples_);
 }
 
 void OpenShard::append_values(std::span<const std::byte> values, std::int64_t rows) {
@@ -159,6 +171,7 @@ void OpenShard::widen(const StreamInfo& info) {
   std::vector<std::byte> from, to;
   try {
     for (std::int64_t row = 0; row < rows_; row += rows_at_once) {
+      check_interrupt();
       const std::int64_t some = std::min(rows_at_once, rows_ - row);
       from.resize(static_cast<std::size_t>(some * old_bytes));
       values_.read(row * old_bytes, from);
@@ -173,30 +186,58 @@ void OpenShard::widen(const StreamInfo& info) {
     remove_file(wide.path());
     throw;
   }
-  if (values_.file()) remove_file(values_.path());
+  if (!open_->narrow) {
+    open_->narrow = std::move(values_);
+    open_->narrow_info = info_;
+  } else if (values_.file()) {
+    remove_file(values_.path());
+  }
   values_ = std::move(wide);
   is_rewritten_ = true;
-  if (open_) open_->was_rewritten = true;
   info_ = info;
 }
 
-OpenShard::Extent OpenShard::end_episode() {
-  const Extent extent{samples_ - open_->samples, open_->backward, open_->first, open_->last};
-  ends_.push_back(samples_);
-  ++episodes_;
-  open_.reset();
-  return extent;
+OpenShard::Extent OpenShard::extent() const {
+  return {samples_ - open_->samples, open_->backward, open_->first, open_->last};
 }
 
-void OpenShard::discard_episode() {
-  if (!open_) return;
+OpenShard::Extent OpenShard::end_episode() {
+  const Extent result = extent();
+  ends_.push_back(samples_);
+  ++episodes_;
+  open_->has_ended = true;
+  return result;
+}
+
+void OpenShard::keep_episode() noexcept {
+  if (open_ && open_->narrow && open_->narrow->file()) remove_file(open_->narrow->path());
+  open_.reset();
+}
+
+void OpenShard::discard_episode(std::int64_t row) noexcept {
+  const bool is_mine = open_ && open_->row == row;
+  if (is_mine && open_->narrow) {
+    if (values_.file()) remove_file(values_.file().path());
+    values_ = std::move(*open_->narrow);
+    info_ = std::move(open_->narrow_info);
+    is_suspect_ = false;                                                   // nobody has synced this file
+  } else if (values_.file() && values_.file().path() != values_.path()) {  // it was finished
+    try {
+      values_.rename(temporary());
+    } catch (const std::exception&) {
+      is_misplaced_ = true;
+    }
+  }
+  if (!is_mine) return;
+  if (open_->has_ended) --episodes_;
   values_.truncate(open_->rows * row_bytes());
   stamps_.truncate(open_->samples * static_cast<std::int64_t>(sizeof(Stamps)));
+  ends_.resize(open_->ends);
   samples_ = open_->samples;
   rows_ = open_->rows;
   is_rewritten_ = open_->was_rewritten;
-  hash_ = open_->hash;
-  stamps_hash_ = open_->stamps_hash;
+  hash_ = std::move(open_->hash);
+  stamps_hash_ = std::move(open_->stamps_hash);
   open_.reset();
 }
 
@@ -210,6 +251,7 @@ void OpenShard::sort_episode() {
   std::vector<Sample> run;
   std::int64_t at = open_->rows;
   for (std::int64_t first = 0; first < count; first += run_length) {
+    check_interrupt();
     const std::int64_t length = std::min(run_length, count - first);
     run.clear();
     for (std::int64_t k = 0; k < length; k += stamps_block) {
@@ -234,6 +276,7 @@ void OpenShard::sort_episode() {
   stamps_hash_ = open_->stamps_hash;
   std::vector<Sample> sorted;
   for (std::int64_t first = 0; first < count; first += stamps_block) {
+    check_interrupt();
     sorted.resize(static_cast<std::size_t>(std::min(stamps_block, count - first)));
     stamps.resize(sorted.size());
     order.read(first * static_cast<std::int64_t>(sizeof(Sample)), bytes_into(sorted));
@@ -252,6 +295,7 @@ void OpenShard::permute_values(const Spool& order, std::int64_t count) {
   const auto each = [&](const auto& f) {  // sample, where its rows go
     std::int64_t to = open_->rows;
     for (std::int64_t first = 0; first < count; first += stamps_block) {
+      check_interrupt();
       const auto some = std::span(samples).first(static_cast<std::size_t>(std::min(stamps_block, count - first)));
       order.read(first * static_cast<std::int64_t>(sizeof(Sample)), std::as_writable_bytes(some));
       for (const Sample& sample : some) {
@@ -274,6 +318,7 @@ void OpenShard::permute_values(const Spool& order, std::int64_t count) {
   std::int64_t from = 0, until = 0;  // rows that follow each other, not copied yet
   const auto copy = [&] {
     for (std::int64_t at = from * size; at < until * size; at += block) {
+      check_interrupt();
       bytes.resize(static_cast<std::size_t>(std::min(block, until * size - at)));
       values_.read(at, bytes);
       moved.append(bytes);
@@ -289,6 +334,7 @@ void OpenShard::permute_values(const Spool& order, std::int64_t count) {
   });
   copy();
   for (std::int64_t at = 0; at < moved.size(); at += block) {
+    check_interrupt();
     bytes.resize(static_cast<std::size_t>(std::min(block, moved.size() - at)));
     moved.read(at, bytes);
     values_.write(begin * size + at, bytes);
@@ -320,6 +366,7 @@ void OpenShard::generate(const TensorEntry& tensor, const Sink& sink) const {
   std::int64_t sum = 0;
   if (is_inner) sink(std::as_bytes(std::span(&sum, 1)));
   for (std::int64_t first = 0; first < samples_; first += stamps_block) {
+    check_interrupt();
     stamps.resize(static_cast<std::size_t>(std::min(stamps_block, samples_ - first)));
     read_stamps(first, stamps);
     numbers.clear();
@@ -356,7 +403,8 @@ Shard OpenShard::finish(const Manifest& group, std::int64_t number) {
     throw Error(ErrorKind::file, concat((directory_ / shard.file).string(), ": the description of ", shard.episodes,
                                         " episodes is over 100 MB; commit more often"));
   }
-  const std::int64_t base = values_.settle(length, temporary(), is_suspect_);
+  const std::int64_t base = values_.settle(length, temporary(), is_suspect_ || is_misplaced_);
+  is_misplaced_ = false;
   const bool has_values = !is_suspect_ || (!is_rewritten_ && hash_of(values_) == hash_.text());
   const bool has_stamps = !stamps_.file() || hash_of(stamps_) == stamps_hash_.text();
   if (!has_values || !has_stamps) {
@@ -375,7 +423,7 @@ Shard OpenShard::finish(const Manifest& group, std::int64_t number) {
       pending.clear();
     };
     generate(tensor, [&](std::span<const std::byte> bytes) {
-      pending.insert(pending.end(), bytes.begin(), bytes.end());
+      add_bytes(pending, bytes);
       if (static_cast<std::int64_t>(pending.size()) >= block) write();
     });
     write();
@@ -383,7 +431,10 @@ Shard OpenShard::finish(const Manifest& group, std::int64_t number) {
   const auto size = static_cast<std::uint64_t>(header.size());
   std::vector<std::byte> head(sizeof(size));
   std::memcpy(head.data(), &size, sizeof(size));
-  head.insert(head.end(), bytes_of(header).begin(), bytes_of(header).end());
+  add_bytes(head, bytes_of(header));
+  Hash header_hash;
+  header_hash.add(head);
+  shard.header_hash = header_hash.text();
   file.write(0, head);
   file.resize(base + shard.bytes);
   is_suspect_ = true;
@@ -395,6 +446,7 @@ Shard OpenShard::finish(const Manifest& group, std::int64_t number) {
 }
 
 void OpenShard::abandon() noexcept {
+  keep_episode();
   if (values_.file() && values_.file().path().extension() == ".tmp") remove_file(values_.file().path());
 }
 

@@ -34,7 +34,7 @@ class OpenShard {
   std::int64_t bytes() const noexcept { return values_.size() + stamps_.size(); }
 
   void begin_episode(std::int64_t row);  // rows in between do not have the stream
-  bool has_episode(std::int64_t row) const noexcept { return open_ && open_->row == row; }
+  bool has_episode(std::int64_t row) const noexcept { return open_ && !open_->has_ended && open_->row == row; }
   // Dense, as wide as the shard.
   void append_values(std::span<const std::byte> values, std::int64_t rows);
   void append_stamps(std::span<const std::int64_t> times, std::span<const std::int64_t> arrivals,
@@ -45,10 +45,14 @@ class OpenShard {
     std::int64_t samples = 0, backward = 0;
     std::int64_t first = 0, last = 0;  // times; where there are samples
   };
-  void sort_episode();  // by time, equal ones in their order; all that can fail of an episode's end
+  void sort_episode();    // by time, equal ones in their order; all that can fail of an episode's end
+  Extent extent() const;  // of the episode that is open
   Extent end_episode();
-  void discard_episode();
-  bool is_unused() const noexcept { return !open_ && episodes_ == 0; }  // no episode has it
+  // Forgets the group's last episode, open or ended, with the channels that it brought: the shard is as it was when that
+  // episode began, also where finish() has been called since.
+  void discard_episode(std::int64_t row) noexcept;
+  void keep_episode() noexcept;  // the one that ended last cannot be discarded any more
+  bool is_unused() const noexcept { return episodes_ == 0 && (!open_ || open_->has_ended); }  // no episode has it
   std::int64_t channels() const;
 
   // Written whole, synced and renamed; can be repeated where it failed. Where it was the sync that failed, the system may
@@ -68,8 +72,12 @@ class OpenShard {
     std::optional<std::int64_t> last_time{};
     std::int64_t first = 0, last = 0;  // of the times
     std::int64_t backward = 0;
+    std::size_t ends = 0;
     bool was_rewritten = false;
     Hash hash{}, stamps_hash{};
+    bool has_ended = false;
+    std::optional<Spool> narrow{};  // the values before the episode widened them,
+    StreamInfo narrow_info{};       // and the stream
   };
 
   Path temporary();
@@ -89,10 +97,11 @@ class OpenShard {
   Hash stamps_hash_;           // of the stamps, as they came or were sorted
   bool is_rewritten_ = false;  // they were sorted or widened since: the hash is taken from the file
   bool is_suspect_ = false;    // a sync failed
+  bool is_misplaced_ = false;  // the values lie under the name of a finished shard: they go into another file
   std::int64_t samples_ = 0, rows_ = 0;
   std::int64_t episodes_ = 0;       // that have the stream
   std::vector<std::int64_t> ends_;  // in samples, of each episode of the group
-  std::optional<Episode> open_;
+  std::optional<Episode> open_;     // or that ended last
 };
 
 // A row of NaN; of integers, zeros.

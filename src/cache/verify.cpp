@@ -1,19 +1,21 @@
-// What is wrong with a cache, and what can be put right. Files are read, not mapped: a damaged disk is an Error then.
+// What is wrong with a cache, and the plan that puts it right. Everything is read and planned before anything is changed.
 #include <fcntl.h>
 #include <robocache/cache.h>
 #include <robocache/error.h>
+#include <sys/stat.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
 
 #include "cache/directory.h"
 #include "cache/files.h"
-#include "cache/hash.h"
 #include "cache/manifest.h"
-#include "cache/safetensors.h"
+#include "cache/quarantine.h"
+#include "cache/rebuild.h"
+#include "cache/shard_check.h"
+#include "core/interrupt.h"
 #include "core/text.h"
 
 namespace robocache {
@@ -22,15 +24,16 @@ using namespace cache;
 
 namespace {
 
-constexpr std::int64_t block = 1 << 20;
+std::string counted(std::size_t count, const char* noun) { return concat(count, " ", noun, count == 1 ? "" : "s"); }
 
-Bytes bytes_of_file(const File& file, const std::string& name) {
-  return {name, file.size(), [&file](std::int64_t at, std::span<std::byte> to) { file.read(at, to); }};
-}
+bool is_shard(const Path& file) { return file.has_parent_path() && is_shard_name(file.filename().string()); }
 
-// The part of a sentence after the file's name, which the problem has on its own.
-std::string without_name(const std::string& sentence, const std::string& name) {
-  return sentence.starts_with(name + ": ") ? sentence.substr(name.size() + 2) : sentence;
+// The type of what is at a path, itself and not what a link leads to; 0: nothing.
+mode_t type_of(const Path& path) {
+  struct stat status {};
+  if (lstat(path.c_str(), &status) == 0) return status.st_mode & S_IFMT;
+  if (errno != ENOENT) fail_errno(path, "cannot be read", errno);
+  return 0;
 }
 
 class Verifier {
@@ -41,22 +44,41 @@ class Verifier {
     if (!std::filesystem::is_directory(path_)) {
       throw Error(ErrorKind::file, concat(path_.string(), ": there is no such cache"));
     }
-    if (repair_) lock_.emplace(path_);
     load();
+    check_shards_folder();
     check_shards();
-    check_leftovers();
     drop_damaged();
-    if (repair_ && must_write_) {
-      if (!std::filesystem::is_directory(shards_path(path_))) make_directory(shards_path(path_));
-      replace_file(manifest_path(path_), write_manifest(manifest_));
-    }
-    if (repair_) {
-      for (const Path& file : useless_) remove_file(path_ / file);
-    }
-    report_.is_repaired = repair_ && !report_.problems.empty();
+    check_leftovers();
     report_.episodes = static_cast<std::int64_t>(manifest_.episodes.size());
     report_.streams = static_cast<std::int64_t>(manifest_.streams.size());
+    for (const Taken& taken : taken_) report_.moved.push_back({taken.file.string(), taken.reason});
     return report_;
+  }
+
+  // What run() has planned. The caller holds the lock.
+  void apply(CacheReport& report) {
+    if (taken_.empty() && !must_write_) return;
+    if (must_write_) {  // by the reader's rules, before anything is touched
+      tidy(manifest_);
+      Manifest trial = manifest_;
+      trial.identity = new_identity();
+      static_cast<void>(parse_manifest(write_manifest(trial), manifest_path(path_).string()));
+    }
+    Quarantine quarantine(path_);
+    report.quarantine = quarantine.take(taken_, report_text()).string();
+    if (must_write_) {
+      make_directory(shards_path(path_), false);
+      save_manifest(path_, manifest_);
+    }
+  }
+
+  // Tells two states of the cache apart; empty where it cannot be loaded.
+  std::string state() const {
+    try {
+      return load_cache(path_).journal.checksum;
+    } catch (const Error&) {
+      return {};
+    }
   }
 
  private:
@@ -64,154 +86,161 @@ class Verifier {
     report_.problems.push_back({std::move(file), std::move(sentence), std::move(repair)});
   }
 
+  void take(const Path& file, std::string reason) {
+    if (std::ranges::find(taken_, file, &Taken::file) != taken_.end()) return;
+    taken_.push_back({file, std::move(reason)});
+  }
+
   // ---- The manifest
 
   void load() {
-    const std::string name = manifest_path(path_).string();
     std::string words;
+    Path file;
     try {
-      manifest_ = parse_manifest(read_manifest(path_), name);
+      LoadedCache loaded = load_cache(path_);
+      manifest_ = std::move(loaded.manifest);
+      identity_ = manifest_.identity;
+      has_live_journal_ = type_of(path_ / journal_name(identity_)) != 0;
+      tidy(manifest_);
+      if (repair_ || !Lock::is_held(path_)) take_up_commits(loaded.journal.torn_bytes);
       return;
     } catch (const NewerVersion&) {
       throw;
+    } catch (const SystemError&) {
+      throw;
     } catch (const Error& error) {
       words = error.what();
-      if (!words.starts_with(name)) throw;  // no cache at all
+      const std::string journal = (path_ / "journal.").string();
+      if (words.starts_with(manifest_path(path_).string())) file = "manifest.json";
+      if (words.starts_with(journal)) {
+        identity_ = words.substr(journal.size(), 32);
+        has_live_journal_ = true;
+        file = journal_name(identity_);
+      }
+      if (file.empty() || !is_ours()) throw;  // no cache at all
     }
-    rebuild();
     const std::size_t advice = words.find("; `robocache verify");
-    problem("manifest.json", without_name(words.substr(0, advice), name),
-            concat("made anew from the shards: ", manifest_.episodes.size(), " episodes of ", manifest_.streams.size(),
-                   " streams"));
+    rebuild(file, without_name(words.substr(0, advice), path_ / file));
+  }
+
+  // A folder with a manifest.json of someone else's is not ours to repair.
+  bool is_ours() const {
+    const std::vector<Path> files = find_leftovers(path_, {});
+    if (std::ranges::any_of(files, is_shard)) return true;
+    if (type_of(manifest_path(path_)) != S_IFREG) return false;
+    const File file(manifest_path(path_), O_RDONLY);
+    std::string head(std::min<std::size_t>(256, static_cast<std::size_t>(file.size())), '\0');
+    file.read(0, std::as_writable_bytes(std::span(head)));
+    return head.find("robocache") != std::string::npos;
+  }
+
+  // All files of the manifest go to the quarantine, as copies: until the new one is written, they are what counts.
+  void replace_manifest(const std::string& reason) {
     must_write_ = true;
+    const mode_t type = type_of(manifest_path(path_));
+    if (type == S_IFREG || type == S_IFLNK) {
+      taken_.push_back({"manifest.json", reason, true});
+    } else if (type != 0) {
+      take("manifest.json", reason);
+    }
+    if (has_live_journal_) taken_.push_back({journal_name(identity_), "belongs to that manifest.json", true});
   }
 
-  // Each shard knows all episodes of its group; an episode is back where the shards of all its streams are.
-  void rebuild() {
-    std::map<std::int64_t, std::vector<Manifest>> groups;
-    for (const Path& file : find_leftovers(path_, {})) {
-      const std::string name = file.filename().string();
-      if (!is_shard_name(name)) continue;
-      try {
-        const File opened(path_ / file, O_RDONLY);
-        const std::string place = (path_ / file).string();
-        const ShardHeader header = read_header(bytes_of_file(opened, place));
-        if (header.description.empty()) continue;
-        Manifest said = parse_description(header.description, place);
-        Shard& shard = said.shards[0];
-        check_header(header, said.streams[static_cast<std::size_t>(shard.stream)], shard, place);
-        shard.file = name;
-        shard.bytes = opened.size();
-        groups[shard.group].push_back(std::move(said));
-      } catch (const NewerVersion&) {
-        throw;
-      } catch (const Error& error) {
-        problem(file.string(), without_name(error.what(), (path_ / file).string()), "left out of the new manifest");
-      }
-    }
-    for (auto& [group, shards] : groups) {
-      take_group(shards);
-      manifest_.next_group = group + 1;
-    }
-    drop_replaced();
+  void rebuild(const Path& file, const std::string& words) {
+    manifest_ = {};
+    std::vector<Path> shards = find_leftovers(path_, manifest_);
+    std::erase_if(shards, [](const Path& path) { return !is_shard(path); });
+    const std::vector<LeftOut> left_out = add_groups(path_, shards, manifest_);
+    problem(file.string(), words,
+            concat("made anew from the shards: ", counted(manifest_.episodes.size(), "episode"), " of ",
+                   counted(manifest_.streams.size(), "stream")));
+    report_left_out(left_out);
+    replace_manifest(words);
+    manifest_.identity = identity_;  // so that saving the new one removes the journal, of which there is a copy
   }
 
-  void take_group(std::vector<Manifest>& shards) {
-    std::set<std::string> here;
-    std::map<std::pair<std::int64_t, std::int64_t>, std::shared_ptr<const Metadata>> metadata;  // by row and stream
-    for (Manifest& said : shards) {
-      Shard shard = said.shards[0];
-      const StreamInfo& info = said.streams[static_cast<std::size_t>(shard.stream)];
-      std::int64_t stream = manifest_.find_stream(info.name);
-      if (stream < 0) {
-        stream = static_cast<std::int64_t>(manifest_.streams.size());
-        manifest_.streams.push_back(info);
-      }
-      StreamInfo& known = manifest_.streams[static_cast<std::size_t>(stream)];
-      const bool is_same = known.dtype == info.dtype && known.is_ragged == info.is_ragged &&
-                           (known.shape == info.shape || (known.shape.size() == 1 && info.shape.size() == 1));
-      if (!is_same || !here.insert(info.name).second) {
-        problem((Path("shards") / shard.file).string(), "does not go with the other shards",
-                "left out of the new manifest");
-        continue;
-      }
-      if (channels_of(info) >= channels_of(known)) known = info;  // widened later
-      for (const CachedEpisode& episode : said.episodes) {
-        const auto entry = std::ranges::find(episode.streams, shard.stream, &EpisodeStream::stream);
-        if (entry != episode.streams.end()) metadata[{episode.row, stream}] = entry->metadata;
-      }
-      shard.stream = stream;
-      manifest_.shards.push_back(std::move(shard));
+  // Whole shards of later groups than the manifest knows: a commit was interrupted before the journal had its line, or the
+  // line was damaged since, or the journal is gone. Their episodes are whole, so they are taken in.
+  void take_up_commits(std::int64_t torn_bytes) {
+    std::vector<Path> shards = find_leftovers(path_, manifest_);
+    std::erase_if(shards, [](const Path& path) { return !is_shard(path); });
+    if (shards.empty() && torn_bytes == 0) return;
+    const Manifest before = manifest_;
+    const std::vector<LeftOut> left_out = add_groups(path_, shards, manifest_);
+    const bool is_more = manifest_.shards.size() > before.shards.size();
+    if (torn_bytes > 0) {
+      const std::string words =
+          concat("its last ", torn_bytes, " bytes are not whole: the last commit was interrupted, ",
+                 "or they were damaged since");
+      problem(journal_name(identity_), words, "the manifest is written anew");
+      replace_manifest(words);
     }
-    for (CachedEpisode episode : shards[0].episodes) {
-      bool is_whole = true;
-      for (EpisodeStream& entry : episode.streams) {
-        const std::string& name = shards[0].streams[static_cast<std::size_t>(entry.stream)].name;
-        is_whole = is_whole && here.contains(name);
-        entry.stream = manifest_.find_stream(name);
-        const auto known = metadata.find({episode.row, entry.stream});  // only its own shard has them
-        if (known != metadata.end()) entry.metadata = known->second;
-      }
-      if (!is_whole) {
-        problem("shards", concat("episode ", in_quotes(episode.name), " of group ", episode.group, " lacks shards"),
-                "left out of the new manifest");
-        continue;
-      }
-      std::ranges::sort(episode.streams, {}, &EpisodeStream::stream);
-      if (episode.source >= 0)
-        episode.source = take_source(shards[0].sources[static_cast<std::size_t>(episode.source)]);
-      manifest_.episodes.push_back(std::move(episode));
+    if (is_more) {
+      const std::string words =
+          concat("does not name the ", counted(manifest_.shards.size() - before.shards.size(), "shard"),
+                 " of later commits: they were interrupted, or their journal is gone");
+      problem("manifest.json", words, "their whole episodes are taken in");
+      if (!must_write_) replace_manifest(words);
     }
+    report_left_out(left_out);
   }
 
-  std::int64_t take_source(const CacheSource& source) {
-    const auto found = std::ranges::find_if(manifest_.sources, [&](const CacheSource& known) {
-      return known.path == source.path && known.size == source.size && known.mtime == source.mtime &&
-             known.options == source.options;
-    });
-    if (found != manifest_.sources.end()) return found - manifest_.sources.begin();
-    manifest_.sources.push_back(source);
-    manifest_.sources.back().is_complete = false;  // nobody knows: the next build looks
-    return static_cast<std::int64_t>(manifest_.sources.size()) - 1;
-  }
-
-  // What a later group has taken the place of.
-  void drop_replaced() {
-    std::map<std::string, std::int64_t> newest;  // of a path, the last source
-    for (const CachedEpisode& episode : manifest_.episodes) {
-      if (episode.source < 0) continue;
-      std::int64_t& last = newest[manifest_.sources[static_cast<std::size_t>(episode.source)].path];
-      last = std::max(last, episode.source);
+  void report_left_out(const std::vector<LeftOut>& left_out) {
+    for (const LeftOut& item : left_out) {
+      const bool is_file = is_shard(item.file);
+      problem(item.file.string(), item.reason, is_file ? "moved to quarantine" : "left out of the new manifest");
+      if (is_file) take(item.file, item.reason);
     }
-    std::map<std::pair<std::int64_t, std::string>, std::pair<std::int64_t, std::int64_t>> last;  // by source, identity
-    const auto identity = [](const CachedEpisode& episode) {
-      return std::pair(episode.source, episode.source < 0 ? episode.name : std::to_string(episode.number));
-    };
-    for (const CachedEpisode& episode : manifest_.episodes) last[identity(episode)] = {episode.group, episode.row};
-    std::erase_if(manifest_.episodes, [&](const CachedEpisode& episode) {
-      if (last[identity(episode)] != std::pair(episode.group, episode.row)) return true;
-      return episode.source >= 0 &&
-             newest[manifest_.sources[static_cast<std::size_t>(episode.source)].path] != episode.source;
-    });
   }
 
   // ---- Shards
 
+  // Without the folder nothing can be told from nothing: a disk may not be mounted.
+  void check_shards_folder() const {
+    if (manifest_.shards.empty() || std::filesystem::is_directory(shards_path(path_))) return;
+    throw Error(ErrorKind::file,
+                concat(shards_path(path_).string(), ": is missing, with all ",
+                       counted(manifest_.shards.size(), "shard"), "; mount or restore it. Nothing was changed"));
+  }
+
   void check_shards() {
+    if (check_shards_once()) return;
+    // A manifest of version 1 that no checksum vouches for says other things than its shards.
+    const std::string words = disagreement_;
+    report_.problems.clear();
+    taken_.clear();
+    damaged_.clear();
+    rebuild("manifest.json", words);
+    check_shards_once();
+  }
+
+  bool check_shards_once() {
+    report_.shards = report_.tensors = report_.bytes = 0;
+    ShardCheck checks(path_, manifest_);
     for (const Shard& shard : manifest_.shards) {
-      const std::string file = (Path("shards") / shard.file).string();
+      check_interrupt();
+      const Path file = Path("shards") / shard.file;
       try {
-        check_shard(shard);
-        ++report_.shards;
-        report_.bytes += shard.bytes;
+        checks.check(shard);
+      } catch (const NewerVersion&) {
+        throw;
+      } catch (const SystemError&) {
+        throw;
       } catch (const Error& error) {
-        damaged_.insert({shard.group, shard.stream});
-        std::int64_t mine = 0;
+        const std::string words = without_name(error.what(), path_ / file);
+        damaged_[{shard.group, shard.stream}] = file;
+        std::size_t mine = 0;
         for (const CachedEpisode& episode : manifest_.episodes) mine += is_in(episode, shard) ? 1 : 0;
-        problem(file, without_name(error.what(), shard_path(path_, shard).string()),
-                concat("dropped, with the ", mine, mine == 1 ? " episode" : " episodes", " that it has a part of"));
+        const bool is_there = type_of(path_ / file) != 0;
+        problem(file.string(), words,
+                concat(is_there ? "moved to quarantine; " : "", "the cache loses the ", counted(mine, "episode"),
+                       " that it has a part of"));
+        if (is_there) take(file, words);
       }
     }
+    report_.tensors = checks.tensors();
+    disagreement_ = checks.disagreement();
+    return disagreement_.empty() || must_write_;  // a manifest that was made from the shards agrees with them
   }
 
   static bool is_in(const CachedEpisode& episode, const Shard& shard) {
@@ -219,163 +248,140 @@ class Verifier {
            std::ranges::any_of(episode.streams, [&](const EpisodeStream& s) { return s.stream == shard.stream; });
   }
 
-  bool is_lost(const CachedEpisode& episode) const {
-    return std::ranges::any_of(episode.streams, [&](const EpisodeStream& entry) {
-      return damaged_.contains({episode.group, entry.stream});
-    });
-  }
-
-  void check_shard(const Shard& shard) {
-    const Path path = shard_path(path_, shard);
-    const std::string name = path.string();
-    if (!std::filesystem::exists(path)) throw Error(ErrorKind::file, name + ": is missing");
-    const File file(path, O_RDONLY);
-    if (file.size() != shard.bytes) {
-      throw Error(ErrorKind::file, concat(name, ": has ", file.size(), " bytes, but the manifest says ", shard.bytes));
+  // The damaged shard that an episode has a part in; nullptr: none.
+  const Path* damage_of(const CachedEpisode& episode) const {
+    for (const EpisodeStream& entry : episode.streams) {
+      const auto found = damaged_.find({episode.group, entry.stream});
+      if (found != damaged_.end()) return &found->second;
     }
-    const StreamInfo& stream = manifest_.streams[static_cast<std::size_t>(shard.stream)];
-    const ShardHeader header = read_header(bytes_of_file(file, name));
-    check_header(header, stream, shard, name);
-    for (const TensorEntry& tensor : header.tensors) {
-      const auto expected = shard.hashes.find(tensor.name);
-      if (expected == shard.hashes.end())
-        throw Error(ErrorKind::file, concat(name, ": ", in_quotes(tensor.name), " has no checksum"));
-      if (hash_tensor(file, header, tensor) != expected->second) {
-        throw Error(ErrorKind::file, concat(name, ": the checksum of ", in_quotes(tensor.name), " is wrong: its ",
-                                            tensor.end - tensor.begin, " bytes are not those that were written"));
-      }
-    }
-    check_content(file, header, shard, name);
-    report_.tensors += static_cast<std::int64_t>(header.tensors.size());
-  }
-
-  static std::string hash_tensor(const File& file, const ShardHeader& header, const TensorEntry& tensor) {
-    Hash hash;
-    std::vector<std::byte> bytes;
-    for (std::int64_t at = tensor.begin; at < tensor.end; at += block) {
-      bytes.resize(static_cast<std::size_t>(std::min(block, tensor.end - at)));
-      file.read(header.data + at, bytes);
-      hash.add(bytes);
-    }
-    return hash.text();
-  }
-
-  // The numbers of an int64 tensor one by one, in little memory.
-  template <class F>
-  static void each(const File& file, const ShardHeader& header, const TensorEntry& tensor, const F& f) {
-    std::vector<std::int64_t> numbers;
-    std::int64_t k = 0;
-    for (std::int64_t at = tensor.begin; at < tensor.end; at += block) {
-      numbers.resize(static_cast<std::size_t>(std::min(block, tensor.end - at)) / sizeof(std::int64_t));
-      file.read(header.data + at, std::as_writable_bytes(std::span(numbers)));
-      for (const std::int64_t number : numbers) f(k++, number);
-    }
-  }
-
-  void check_content(const File& file, const ShardHeader& header, const Shard& shard, const std::string& name) const {
-    const auto fail = [&](const auto&... parts) { throw Error(ErrorKind::file, concat(name, ": ", parts...)); };
-    const auto check_offsets = [&](const char* which, std::int64_t most) {
-      std::int64_t last = 0;
-      each(file, header, *header.find(which), [&](std::int64_t k, std::int64_t offset) {
-        if (k == 0 && offset != 0) fail(which, "[0] is ", offset, "; it must be 0");
-        if (offset < last) fail(which, "[", k, "] = ", offset, " is below ", which, "[", k - 1, "] = ", last);
-        last = offset;
-      });
-      if (last != most) fail("the last of ", which, " is ", last, ", but there are ", most);
-    };
-    check_offsets("offsets", shard.samples);
-    if (manifest_.streams[static_cast<std::size_t>(shard.stream)].is_ragged) check_offsets("inner", shard.rows);
-
-    std::map<std::int64_t, const CachedEpisode*> rows;
-    for (const CachedEpisode& episode : manifest_.episodes) {
-      if (episode.group == shard.group) rows[episode.row] = &episode;
-    }
-    std::vector<std::int64_t> offsets;
-    offsets.reserve(static_cast<std::size_t>(shard.episodes + 1));
-    each(file, header, *header.find("offsets"), [&](std::int64_t, std::int64_t offset) { offsets.push_back(offset); });
-    for (const auto& [row, episode] : rows) {
-      const auto entry = std::ranges::find(episode->streams, shard.stream, &EpisodeStream::stream);
-      const std::int64_t said = entry == episode->streams.end() ? 0 : entry->samples;
-      if (row >= shard.episodes) {
-        if (entry != episode->streams.end()) fail("has no row ", row, " for episode ", in_quotes(episode->name));
-        continue;
-      }
-      const std::int64_t count = offsets[static_cast<std::size_t>(row + 1)] - offsets[static_cast<std::size_t>(row)];
-      if (count != said) {
-        fail("has ", count, " samples of episode ", in_quotes(episode->name), ", but the manifest says ", said);
-      }
-    }
-    std::size_t row = 0;
-    std::int64_t last = 0, latency = 0;
-    const CachedEpisode* episode = nullptr;
-    each(file, header, *header.find("times"), [&](std::int64_t k, std::int64_t time) {
-      bool is_first = false;
-      while (row + 1 < offsets.size() && k >= offsets[row]) {
-        if (k < offsets[row + 1]) {
-          is_first = k == offsets[row];
-          break;
-        }
-        ++row;
-      }
-      if (is_first) {
-        const auto found = rows.find(static_cast<std::int64_t>(row));
-        episode = found == rows.end() ? nullptr : found->second;
-        if (episode != nullptr) {
-          const auto entry = std::ranges::find(episode->streams, shard.stream, &EpisodeStream::stream);
-          latency = entry == episode->streams.end() ? 0 : entry->latency;
-        }
-      } else if (time < last) {
-        fail("times[", k, "] = ", time, " is before times[", k - 1, "] = ", last);
-      }
-      last = time;
-      if (episode != nullptr && (time - latency < episode->start || time - latency > episode->end)) {
-        fail("times[", k, "] = ", time, " is outside of its episode ", in_quotes(episode->name));
-      }
-    });
+    return nullptr;
   }
 
   // ---- What goes
 
+  void drop_damaged() {
+    std::set<std::int64_t> groups;
+    for (const CachedEpisode& episode : manifest_.episodes) {
+      const Path* const damage = damage_of(episode);
+      if (damage == nullptr) {
+        groups.insert(episode.group);
+        continue;
+      }
+      report_.dropped.push_back(episode.name);
+      lost_.emplace_back(episode, damage->string());
+      if (episode.source < 0) continue;
+      CacheSource& source = manifest_.sources[static_cast<std::size_t>(episode.source)];
+      lost_sources_.insert(source.path);
+      source.is_complete = false;  // the next build reads it again
+    }
+    std::erase_if(manifest_.episodes, [&](const CachedEpisode& episode) { return damage_of(episode) != nullptr; });
+    std::erase_if(manifest_.shards, [&](const Shard& shard) {
+      const bool is_damaged = damaged_.contains({shard.group, shard.stream});
+      if (groups.contains(shard.group) && !is_damaged) {
+        ++report_.shards;
+        report_.bytes += shard.bytes;
+        return false;
+      }
+      if (!is_damaged) take(Path("shards") / shard.file, "is whole, but no episode of its group is");
+      return true;
+    });
+    if (!damaged_.empty() && !must_write_) replace_manifest("names shards that were damaged or missing");
+  }
+
   void check_leftovers() {
     if (!repair_ && Lock::is_held(path_)) return;  // a writer is at work: they are its own
-    for (const Path& file : find_leftovers(path_, manifest_)) {
-      problem(file.string(), "belongs to nothing: left by a crash", "removed");
-      useless_.push_back(file);
+    Manifest kept = manifest_;
+    kept.identity = identity_;
+    for (const Path& file : find_leftovers(path_, kept)) {
+      const bool is_known = std::ranges::find(taken_, file, &Taken::file) != taken_.end();
+      if (is_known) continue;
+      if (must_write_ && is_journal_name(file.string())) {
+        take(file, "belongs to a manifest.json that is not there");
+      } else {
+        take(file, "no manifest names it: left by a crash");
+      }
+      problem(file.string(), taken_.back().reason, "moved to quarantine");
     }
   }
 
-  void drop_damaged() {
-    if (damaged_.empty() && !must_write_) return;
-    must_write_ = true;
-    for (const CachedEpisode& episode : manifest_.episodes) {
-      if (!is_lost(episode) || episode.source < 0) continue;
-      manifest_.sources[static_cast<std::size_t>(episode.source)].is_complete = false;  // the next build reads it again
+  std::string report_text() const {
+    std::string text = concat("RoboCache repaired the cache ", path_.string(), "\non ", time_in_words(), ".\n\n",
+                              "Nothing was deleted. What was taken out of the cache is in this folder, under the same "
+                              "names:\n");
+    for (const Taken& taken : taken_) {
+      text += concat("\n  ", taken.file.string(), taken.is_copy ? " (a copy; the cache has a new one)" : "", "\n    ",
+                     taken.reason, "\n");
     }
-    std::erase_if(manifest_.episodes, [&](const CachedEpisode& episode) { return is_lost(episode); });
-    std::set<std::int64_t> groups;
-    for (const CachedEpisode& episode : manifest_.episodes) groups.insert(episode.group);
-    std::erase_if(manifest_.shards, [&](const Shard& shard) {
-      if (groups.contains(shard.group) && !damaged_.contains({shard.group, shard.stream})) return false;
-      useless_.push_back(Path("shards") / shard.file);
-      return true;
-    });
+    if (!lost_.empty()) text += "\nEpisodes that the cache no longer has:\n";
+    for (const auto& [episode, file] : lost_) {
+      text += concat("\n  ", in_quotes(episode.name));
+      if (episode.source >= 0) {
+        text += concat(", number ", episode.number, " of ",
+                       in_quotes(manifest_.sources[static_cast<std::size_t>(episode.source)].path));
+      }
+      text += concat("\n    has a part in ", file, "\n");
+    }
+    if (!lost_sources_.empty()) text += "\nThe next `robocache build` reads the sources of these episodes again.\n";
+    text +=
+        "\nTo undo this repair, while nothing else was written to the cache: move these files back to where they were";
+    text += must_write_ ? ", with this\nmanifest.json in the place of the cache's.\n" : ".\n";
+    return text + "\nDelete this folder when you need none of it any more.\n";
   }
 
   Path path_;
   bool repair_;
-  std::optional<Lock> lock_;
   Manifest manifest_;
+  std::string identity_;           // of manifest.json; empty where it cannot be read
+  bool has_live_journal_ = false;  // with commits since manifest.json
+  bool must_write_ = false;        // a new manifest
+  std::string disagreement_;
+  std::map<std::pair<std::int64_t, std::int64_t>, Path> damaged_;  // by group and stream
+  std::vector<Taken> taken_;
+  std::vector<std::pair<CachedEpisode, std::string>> lost_;  // and the file that they have a part in
+  std::set<std::string> lost_sources_;
   CacheReport report_;
-  std::set<std::pair<std::int64_t, std::int64_t>> damaged_;  // group and stream
-  std::vector<Path> useless_;
-  bool must_write_ = false;
 };
+
+CacheReport verify(const Path& path) {
+  // A writer may replace the manifest, and remove shards that only the old one names, while they are read.
+  for (int attempts = 10;; --attempts) {
+    Verifier verifier(path, false);
+    const std::string before = verifier.state();
+    CacheReport report = verifier.run();
+    if (report.problems.empty() || attempts == 0 || verifier.state() == before) return report;
+  }
+}
+
+CacheReport repair_cache(const Path& path, bool dry_run) {
+  refuse_links(path);
+  if (dry_run) {
+    if (Lock::is_held(path)) {
+      throw Error(ErrorKind::file, concat(path.string(), ": a writer has this cache; repair it when that is done"));
+    }
+    return Verifier(path, true).run();
+  }
+  if (!std::filesystem::is_directory(path)) {
+    throw Error(ErrorKind::file, concat(path.string(), ": there is no such cache"));
+  }
+  Lock lock(path);
+  Verifier verifier(path, true);
+  CacheReport report = verifier.run();
+  if (report.problems.empty()) return report;
+  if (lock.renew()) {
+    throw Error(ErrorKind::file, concat((path / "lock").string(),
+                                        ": was replaced meanwhile, so another writer may have come; nothing was "
+                                        "changed, run the repair again"));
+  }
+  verifier.apply(report);
+  report.is_repaired = true;
+  return report;
+}
 
 }  // namespace
 
-CacheReport verify_cache(const std::filesystem::path& path, bool repair) {
+CacheReport verify_cache(const std::filesystem::path& path, bool repair, bool dry_run) {
   try {
-    return Verifier(path, repair).run();
+    return repair || dry_run ? repair_cache(path, dry_run) : verify(path);
   } catch (const std::filesystem::filesystem_error& error) {
     fail_errno(path, "cannot be read", error.code().value());
   }

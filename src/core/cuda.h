@@ -21,7 +21,7 @@ const CudaStatus& cuda_status();
 // Throws Error(unavailable). Only in a build without CUDA: what the ops call in place of their kernels.
 [[noreturn]] void refuse_cuda();
 
-// Waits for every device that was used, then throws what its box holds.
+// Waits for every device that was used, then throws what a box of any thread holds.
 void cuda_synchronize_all();
 
 // In host memory that the GPU can write.
@@ -56,8 +56,8 @@ class CudaDevice {
   bool changed_ = false;
 };
 
-// The box of a device, as a pointer that is good on the host and on the device. Throws the fault of an earlier call
-// where one is in it, having emptied it, and Error(unavailable) where CUDA cannot run.
+// This thread's box of a device, as a pointer that is good on the host and on the device. Throws the fault of an earlier
+// call of this thread where one is in it, having emptied it, and Error(unavailable) where CUDA cannot run.
 FaultBox* cuda_fault_box(int device);
 
 inline constexpr int max_devices = 64;

@@ -1,20 +1,53 @@
 #include <robocache/context.h>
 #include <robocache/error.h>
 
+#include <array>
 #include <atomic>
 #include <mutex>
 #include <new>
+#include <vector>
 
 #include "core/cuda.h"
 #include "core/cuda_memory.h"
+#include "core/cuda_wait.h"
 #include "core/text.h"
 
 namespace robocache {
 namespace {
 
-std::atomic<FaultBox*> boxes[max_devices];
-CudaMachine machines[max_devices];  // set before the box is
-std::mutex boxes_mutex;
+// The boxes of a device. Each thread has one of its own, so that what one thread did wrong is not raised in another's
+// call. A box is never freed, because a kernel that is still running, or a graph that is launched again, may write it.
+struct Boxes {
+  std::vector<FaultBox*> all;
+  std::vector<FaultBox*> unused;
+  std::vector<FaultBox*> left;  // by threads that have ended
+};
+struct Registry {
+  std::mutex mutex;
+  std::array<Boxes, max_devices> devices;
+};
+Registry& registry() {
+  static Registry& made = *new Registry;  // never destroyed: threads may end after the statics have gone
+  return made;
+}
+
+// The boxes of this thread.
+struct ThreadBoxes {
+  FaultBox* of[max_devices] = {};
+  ~ThreadBoxes() {
+    for (int device = 0; device < max_devices; ++device) {
+      if (of[device] == nullptr) continue;
+      try {
+        const std::scoped_lock lock(registry().mutex);
+        registry().devices[static_cast<std::size_t>(device)].left.push_back(of[device]);
+      } catch (const std::bad_alloc&) {  // then nobody uses it again
+      }
+    }
+  }
+};
+thread_local ThreadBoxes mine;
+
+CudaMachine machines[max_devices];  // set before a box is handed out
 
 std::string version_text(int version) { return concat(version / 1000, ".", version % 1000 / 10); }
 
@@ -71,24 +104,45 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
+bool is_ready(const FaultBox* box) { return *static_cast<const volatile int*>(&box->ready) != 0; }
+
+// A box for this thread.
 FaultBox* make_box(int device) {
-  const std::scoped_lock lock(boxes_mutex);
-  if (FaultBox* const box = boxes[device].load()) return box;
+  const std::scoped_lock lock(registry().mutex);
   const CudaStatus& status = cuda_status();
   if (!status.available) throw Error(ErrorKind::unavailable, "the cuda backend cannot run: " + status.description);
   const RelaxedCapture relaxed;
   const CudaDevice current(device);
-  void* memory = nullptr;
-  cuda_check(cudaHostAlloc(&memory, sizeof(FaultBox), cudaHostAllocMapped | cudaHostAllocPortable),
-             "allocating host memory");
-  auto* const box = new (memory) FaultBox{};
-  const auto ask = [&](int& answer, cudaDeviceAttr attribute) {
-    cuda_check(cudaDeviceGetAttribute(&answer, attribute, device), "asking for the architecture");
-  };
-  ask(machines[device].major, cudaDevAttrComputeCapabilityMajor);
-  ask(machines[device].processors, cudaDevAttrMultiProcessorCount);
-  ask(machines[device].shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  boxes[device].store(box);
+  Boxes& boxes = registry().devices[static_cast<std::size_t>(device)];
+  if (boxes.all.empty()) {
+    const auto ask = [&](int& answer, cudaDeviceAttr attribute) {
+      cuda_check(cudaDeviceGetAttribute(&answer, attribute, device), "asking for the architecture");
+    };
+    ask(machines[device].major, cudaDevAttrComputeCapabilityMajor);
+    ask(machines[device].processors, cudaDevAttrMultiProcessorCount);
+    ask(machines[device].shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  }
+  if (boxes.unused.empty() && !boxes.left.empty()) {
+    // What the ended threads launched may still write: wait, and keep the boxes that synchronize() has to raise.
+    cuda_check(cudaDeviceSynchronize(), "waiting for the device");
+    std::vector<FaultBox*> filled;
+    for (FaultBox* const box : boxes.left) (is_ready(box) ? filled : boxes.unused).push_back(box);
+    boxes.left = std::move(filled);
+  }
+  if (boxes.unused.empty()) {
+    constexpr std::size_t count = 64;  // page-locked memory comes in pages
+    void* memory = nullptr;
+    cuda_check(cudaHostAlloc(&memory, count * sizeof(FaultBox), cudaHostAllocMapped | cudaHostAllocPortable),
+               "allocating host memory");
+    for (std::size_t k = 0; k < count; ++k) {
+      auto* const box = new (static_cast<FaultBox*>(memory) + k) FaultBox{};
+      boxes.all.push_back(box);
+      boxes.unused.push_back(box);
+    }
+  }
+  FaultBox* const box = boxes.unused.back();
+  boxes.unused.pop_back();
+  mine.of[device] = box;
   return box;
 }
 
@@ -102,8 +156,6 @@ Fault empty(FaultBox* box) {
   *static_cast<volatile int*>(&box->taken) = 0;
   return fault;
 }
-
-bool is_ready(const FaultBox* box) { return *static_cast<const volatile int*>(&box->ready) != 0; }
 
 }  // namespace
 
@@ -138,7 +190,7 @@ CudaDevice::~CudaDevice() {
 
 FaultBox* cuda_fault_box(int device) {
   if (device < 0 || device >= max_devices) throw Error(ErrorKind::value, concat("there is no device cuda:", device));
-  FaultBox* box = boxes[device].load(std::memory_order_acquire);
+  FaultBox* box = mine.of[device];
   if (box == nullptr) box = make_box(device);
   if (is_ready(box)) {
     const CudaDevice current(device);
@@ -170,11 +222,17 @@ void cuda_launch(const void* kernel, std::int64_t blocks, int threads, std::size
 
 void cuda_synchronize_all() {
   for (int device = 0; device < max_devices; ++device) {
-    FaultBox* const box = boxes[device].load();
-    if (box == nullptr) continue;
+    std::vector<FaultBox*> boxes;
+    {
+      const std::scoped_lock lock(registry().mutex);
+      boxes = registry().devices[static_cast<std::size_t>(device)].all;
+    }
+    if (boxes.empty()) continue;
     const CudaDevice current(device);
     cuda_check(cudaDeviceSynchronize(), "waiting for the device");
-    if (is_ready(box)) throw Error(ErrorKind::value, describe(empty(box)));
+    for (FaultBox* const box : boxes) {
+      if (is_ready(box)) throw Error(ErrorKind::value, describe(empty(box)));
+    }
   }
 }
 
@@ -189,6 +247,13 @@ void cuda_free(int device, void* data, void* stream) noexcept {
     const CudaDevice current(device);
     cudaFreeAsync(data, static_cast<cudaStream_t>(stream));
   } catch (const Error&) {  // a device that is gone has freed it
+  }
+}
+void cuda_wait(int device) noexcept {
+  try {
+    const CudaDevice current(device);
+    cudaDeviceSynchronize();
+  } catch (const Error&) {  // a device that is gone has nothing to wait for
   }
 }
 void cuda_synchronize(int device, void* stream) {

@@ -3,6 +3,7 @@
 
 #include "core/cuda.h"
 #include "core/cuda_memory.h"
+#include "core/cuda_wait.h"
 
 namespace robocache {
 namespace {
@@ -19,5 +20,6 @@ void cuda_synchronize_all() {}
 void* cuda_allocate(int, std::size_t, void*) { refuse_cuda(); }
 void cuda_free(int, void*, void*) noexcept {}
 void cuda_synchronize(int, void*) { refuse_cuda(); }
+void cuda_wait(int) noexcept {}
 
 }  // namespace robocache

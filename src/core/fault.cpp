@@ -10,6 +10,8 @@
 #include <mutex>
 #include <string>
 
+#include "core/argument_names.h"
+
 namespace robocache {
 namespace {
 
@@ -50,6 +52,11 @@ bool looks_like_nanoseconds(const Fault& fault) {
 }
 
 }  // namespace
+
+AttentionNames& attention_names() noexcept {
+  static AttentionNames names;
+  return names;
+}
 
 std::uint32_t intern(std::string_view name) {
   Names& all = names();
@@ -106,7 +113,8 @@ std::string describe(const Fault& fault) {
   const bool of_attention = fault.operation >= Operation::attention;
   const bool of_clouds = fault.operation >= Operation::voxelize && !of_attention;
   const bool of_keys = fault.code == FaultCode::key_offset_outside || fault.code == FaultCode::key_offsets_decrease;
-  const char* const offsets = of_keys ? "key_offsets" : (of_attention ? "query_offsets" : "offsets");
+  const AttentionNames& arguments = attention_names();
+  const char* const offsets = of_keys ? arguments.key_offsets : (of_attention ? arguments.query_offsets : "offsets");
   const std::string usable = std::string(" is not a time: it must be a number below 2^62 ns (146 years)") +
                              (looks_like_nanoseconds(fault) ? "; these look like nanoseconds: make them int64" : "");
   const char* const precise =

@@ -191,6 +191,38 @@ TEST_F(CacheTest, DiscardedEpisodesAndFailedAppendsLeaveNothing) {
   EXPECT_TRUE(verify_cache(path_, false).problems.empty());
 }
 
+// What the reader would refuse, the writer refuses at the call; the cache stays as it was.
+TEST_F(CacheTest, WhatCannotBeReadIsNotWritten) {
+  CacheWriter writer(path_);
+  const auto has = [](const std::string& words, const char* part) { return words.find(part) != std::string::npos; };
+  for (const std::int64_t number : {std::int64_t{-1}, (std::int64_t{1} << 48) + 1}) {
+    EXPECT_TRUE(
+        has(sentence([&] { writer.begin_episode({.name = "one", .number = number}); }), "the number of an episode"));
+  }
+  constexpr std::int64_t year_2026 = 1'770'000'000'000'000'000;
+  writer.begin_episode({.name = "one", .number = std::int64_t{1} << 48});
+  EXPECT_TRUE(
+      has(sentence([&] { writer.append(batch<float>(joints({"a"}), {1}, {year_2026}), -4'000'000'000'000'000'000); }),
+          "with the latency taken off must be below 2^62"));
+  StreamInfo wide{.name = "wide", .dtype = DType::u8, .shape = {0, (std::int64_t{1} << 48) + 1}};
+  StreamBatch none;
+  none.info = std::make_shared<StreamInfo>(wide);
+  none.values.dtype = DType::u8;
+  none.values.shape = {0, 0, (std::int64_t{1} << 48) + 1};
+  EXPECT_TRUE(has(sentence([&] { writer.append(none); }), "are too large"));
+  writer.append(batch<float>(joints({"a"}), {1}, {year_2026}), -1'000'000'000'000'000'000);
+  // The latency of the last batch holds for all of a stream's samples.
+  writer.append(batch<float>(joints({"a"}), {1}, {10}), -4'000'000'000'000'000'000);
+  EXPECT_TRUE(has(sentence([&] { writer.end_episode(); }), "with the latency taken off must be below 2^62"));
+  writer.discard_episode();
+  writer.begin_episode({.name = "two"});
+  writer.append(batch<float>(joints({"a"}), {1}, {1}));
+  writer.end_episode();
+  writer.close();
+  ASSERT_EQ(Cache(path_).episodes().size(), 1U);
+  EXPECT_TRUE(verify_cache(path_, false).problems.empty());
+}
+
 void put(const std::filesystem::path& file, std::size_t at, char byte) {
   std::fstream out(file, std::ios::binary | std::ios::in | std::ios::out);
   out.seekp(static_cast<std::streamoff>(at));
@@ -210,13 +242,14 @@ TEST_F(CacheTest, DamagedBytesGetASentence) {
     }
     writer.close();
   }
-  const std::filesystem::path shard = path_ / "shards" / "000000-cloud.safetensors";
+  const std::filesystem::path shard = std::filesystem::directory_iterator(path_ / "shards")->path();
   for (const std::filesystem::path& file : {path_ / "manifest.json", shard}) {
     std::string content;
     {
       std::ifstream in(file, std::ios::binary);
       content.assign(std::istreambuf_iterator<char>(in), {});
     }
+    ASSERT_FALSE(content.empty());
     for (std::size_t k = 0; k < content.size(); ++k) {
       for (const char replacement : {'\0', '"', '9'}) {
         put(file, k, replacement);

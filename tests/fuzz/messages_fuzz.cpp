@@ -5,43 +5,16 @@
 #include <robocache/error.h>
 #include <robocache/formats.h>
 
-#include <cstdlib>
 #include <cstring>
-#include <numeric>
 #include <string>
 #include <string_view>
 
+#include "batches.h"
+
 namespace {
 
-void require(bool holds) {
-  if (!holds) std::abort();
-}
-
-void visit(const robocache::StreamBatch& batch) {
-  const robocache::StreamInfo& info = *batch.info;
-  require(!batch.times.empty() && batch.times.size() == batch.arrivals.size());
-  require(batch.lengths.size() == (info.is_ragged ? batch.times.size() : 0));
-  const auto samples = static_cast<std::int64_t>(batch.times.size());
-  const std::int64_t rows =
-      info.is_ragged ? std::accumulate(batch.lengths.begin(), batch.lengths.end(), std::int64_t{0}) : samples;
-  std::vector<std::int64_t> shape{rows};
-  shape.insert(shape.end(), info.shape.begin(), info.shape.end());
-  require(batch.values.shape == shape && batch.values.dtype == info.dtype);
-  require(info.shape.empty() || (info.shape.size() == 1 && info.shape[0] == std::ssize(info.channels)));
-  std::int64_t covered = 0;
-  for (const robocache::MethodRange& range : info.methods) {
-    require(range.begin == covered && range.end > range.begin);
-    require(range.method != robocache::Method::slerp || (range.end - range.begin) % 4 == 0);
-    covered = range.end;
-  }
-  require(info.methods.empty() || covered == (info.shape.empty() ? 1 : info.shape[0]));
-  // The sum is taken so that the sanitizers see each byte.
-  unsigned sum = 0;
-  const std::int64_t bytes = batch.values.view().size() * size_of(info.dtype);
-  for (std::int64_t k = 0; k < bytes; ++k) sum += static_cast<unsigned>(batch.values.data[k]);
-  volatile unsigned sink = sum;
-  static_cast<void>(sink);
-}
+using robocache::fuzz::require;
+using robocache::fuzz::visit;
 
 #define ROBOCACHE_TEXT(word) #word
 #define ROBOCACHE_NAME(word) ROBOCACHE_TEXT(word)

@@ -84,6 +84,37 @@ for target, files in message_files.valid().items():
         write(target, name, content)
 
 
+# Recordings: each schema with its messages as a topic of an MCAP file, one file for each and one of all
+def recording(named: dict[str, tuple[str, bytes]]) -> bytes:
+    """`named`: by topic, the target ("ros2" or "json") and what its fuzzer reads."""
+    declared, logged = b"", b""
+    for id, (target, content) in enumerate(named.values(), 1):
+        kind, text, name = "", b"", b"s"
+        if target == "ros2":
+            head, content = content[: content.index(b"\0", 1)], content[content.index(b"\0", 1) + 1 :]
+            name, _, text = head[1:].partition(b"\n")
+            kind = "ros2idl" if head[0] & 1 else "ros2msg"
+        body = mcap_files.text(name) + mcap_files.text(kind) + mcap_files.text(text)
+        declared += mcap_files.record(mcap_files.SCHEMA, struct.pack("<H", id) + body)
+        about = mcap_files.text(f"/{id}") + mcap_files.text("cdr" if target == "ros2" else "json")
+        about = struct.pack("<HH", id, id) + about + mcap_files.mapping({})
+        declared += mcap_files.record(mcap_files.CHANNEL, about)
+        at = 0
+        while at < len(content):
+            size = int.from_bytes(content[at : at + 2], "little")
+            logged += mcap_files.message(10**9 + at, content[at + 2 : at + 2 + size], id)
+            at += 2 + size
+    return mcap_files.finish(mcap_files.chunk(declared + logged), crc=False)
+
+
+topics = {
+    f"{target} {name}": (target, c) for target, files in message_files.valid().items() for name, c in files.items()
+}
+for topic, content in topics.items():
+    write("recording", topic, recording({topic: content}))
+write("recording", "all", recording(topics))
+
+
 # The cache: a manifest of two streams, and a shard of each
 def described(dtype: str, shape: list[int], ragged: bool) -> dict:
     channels = ["a", "b"] if shape == [2] else []
@@ -127,3 +158,36 @@ for stream, some in zip(streams, tensors, strict=True):
 document = {"format": "robocache", "version": 1, "next_group": 1, "streams": streams, "sources": [source]}
 write("cache", "manifest", json.dumps({**document, "shards": shards, "episodes": episodes}).encode())
 write("cache", "empty", json.dumps({**document, "streams": [], "shards": [], "episodes": []}).encode())
+
+# Large ones: many times the small ones, up to 1 MiB
+write(
+    "pcd-large",
+    "ascii",
+    (small.split("WIDTH")[0] + "WIDTH 90000\nPOINTS 90000\nDATA ascii\n" + "1 2 3\n" * 90000).encode(),
+)
+head = "ply\nformat binary_little_endian 1.0\nelement vertex 60000\n"
+head += "".join(f"property float {name}\n" for name in "xyz") + "end_header\n"
+write("ply-large", "binary", head.encode() + struct.pack("<fff", 1, 2, 3) * 60000)
+text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (60000, 4), }"
+write("npy-large", "plain", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(960000))
+write("kitti-large", "points", bytes(960000))
+pixels = chunk(b"IDAT", zlib.compress(bytes(2 * 4096 + 1) * 4096))
+head = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 4096, 4096, 16, 0, 0, 0, 0))
+write("png-large", "zeros", head + pixels + chunk(b"IEND", b""))
+many = [mcap_files.message(k, bytes(20)) for k in range(8000)]
+chunks = [mcap_files.chunk(b"".join(many[k : k + 500]), (k, k + 499), "lz4") for k in range(0, len(many), 500)]
+write(
+    "mcap-large", "chunks", mcap_files.finish(mcap_files.schema() + mcap_files.channel() + b"".join(chunks), crc=False)
+)
+for target, files in message_files.valid().items():
+    for name, content in files.items():
+        head = content.index(b"\0", 1) + 1 if target == "ros2" else 0
+        write(f"{target}-large", name, content[:head] + content[head:] * (500_000 // max(len(content) - head, 1000)))
+        of_many = content[:head] + content[head:] * (300_000 // max(len(content) - head, 1000))
+        write("recording-large", f"{target} {name}", recording({"/": (target, of_many)}))
+crowd = [episode | {"name": f"e{k}", "number": k, "group": k, "samples": {"/float32": 2}} for k in range(2000)]
+crowd = [{**one, "backward": {}, "latency": {}} for one in crowd]
+held = [shards[0] | {"group": k, "file": f"{k:06d}-float32.safetensors", "episodes": 1} for k in range(2000)]
+write(
+    "cache-large", "manifest", json.dumps({**document, "next_group": 2000, "shards": held, "episodes": crowd}).encode()
+)

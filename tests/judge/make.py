@@ -14,30 +14,42 @@ from typing import Any
 import numpy as np
 
 import robocache as rc
-from robocache import _export
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "lerobot-v3-so101"
 RATE = 50
 
 
 def made(folder: Path) -> None:
-    """Two episodes of streams at their own rates, aligned; and the numbers that must come out."""
+    """Two episodes of streams at their own rates, exported; and the numbers that must come out, by NumPy alone."""
     random = np.random.default_rng(9)
+    truth: dict[str, Any] = {}
     with rc.CacheWriter(folder / "cache") as writer:
         for number, seconds in enumerate((3.0, 2.0)):
             fast, slow = np.arange(0, seconds, 0.004), np.arange(0, seconds, 0.033)
-            state = rc.Stream(random.normal(size=(len(fast), 7)).astype(np.float32), fast, channels=list("abcdefg"))
-            action = rc.Stream(random.normal(size=(len(slow), 2)), slow, method="hold")
-            grid = rc.Stream(random.normal(size=(len(slow), 2, 3)).astype(np.float32), slow)
-            streams = {"observation.state": state, "action": action, "observation.grid": grid}
+            state = random.normal(size=(len(fast), 7)).astype(np.float32)
+            action = random.normal(size=(len(slow), 2))
+            grid = random.normal(size=(len(slow), 2, 3)).astype(np.float32)
+            streams = {
+                "observation.state": rc.Stream(state, fast, channels=list("abcdefg")),
+                "action": rc.Stream(action, slow, method="hold"),
+                "observation.grid": rc.Stream(grid, slow),
+            }
             writer.add(streams, name=f"episode-{number}", task=("push", "pull")[number])
-    episodes = rc.Cache(folder / "cache").episodes
-    rc.export(episodes, folder / "made", rate=RATE)
-    truth: dict[str, Any] = {}
-    for taken in _export.take(episodes, RATE, None, None, []):
-        for name, aligned in taken.aligned.items():
-            truth[f"{taken.number}/{name}"] = np.asarray(aligned.values).astype(np.float32)  # as LeRobot has it
+            # both streams that are interpolated begin at 0, and the slow one ends first; times in whole nanoseconds
+            targets = np.arange(round(slow[-1] * 1e9) * RATE // 10**9 + 1) * (10**9 // RATE)
+            truth[f"{number}/observation.state"] = between(targets, fast, state)
+            truth[f"{number}/observation.grid"] = between(targets, slow, grid)
+            held = np.searchsorted(np.rint(slow * 1e9).astype(np.int64), targets, side="right") - 1
+            truth[f"{number}/action"] = action[held].astype(np.float32)
+    rc.export(rc.Cache(folder / "cache").episodes, folder / "made", rate=RATE)
     np.savez(folder / "made.npz", **truth)
+
+
+def between(targets: Any, seconds: Any, values: Any) -> Any:
+    """Straight lines between samples, by NumPy."""
+    stamps, flat = np.rint(seconds * 1e9), values.reshape(len(values), -1).astype(np.float64)
+    columns = [np.interp(targets, stamps, flat[:, k]) for k in range(flat.shape[1])]
+    return np.stack(columns, axis=1).reshape(len(targets), *values.shape[1:]).astype(np.float32)
 
 
 def shared(folder: Path) -> None:

@@ -56,9 +56,9 @@ class AttentionSentences : public testing::Test {
 TEST_F(AttentionSentences, Vectors) {
   const Attention good = call;
   call.queries = {};
-  EXPECT_EQ(said(), "attention: queries are missing");
+  EXPECT_EQ(said(), "attention: queries is missing");
   call.queries = vectors(q, 4, 3, DType::f64);
-  EXPECT_EQ(said(), "attention: queries are float64; they must be bfloat16, float16 or float32");
+  EXPECT_EQ(said(), "attention: queries is float64; it must be bfloat16, float16 or float32");
   call.queries = TensorView::contiguous(q, DType::f32, {4, 3, 32});
   EXPECT_EQ(said(), "attention: queries has shape [4, 3, 32]; expected [batch, heads, places, head dim]");
   for (const std::int64_t wrong : {24, 36, 264}) {
@@ -78,24 +78,23 @@ TEST_F(AttentionSentences, Vectors) {
   call.segments = {{good.segments[0].keys, {}}};
   EXPECT_EQ(said(), "attention: values is missing");
   call.segments = {{vectors(k, 2, 5, DType::bf16), good.segments[0].values}};
-  EXPECT_EQ(said(), "attention: keys is bfloat16 and queries are float32; all must be of one dtype");
+  EXPECT_EQ(said(), "attention: keys is bfloat16 and queries is float32; all must be of one dtype");
   call.segments = {{good.segments[0].keys, vectors(v, 2, 4)}};
   EXPECT_EQ(said(), "attention: values has shape [2, 2, 4, 32]; expected [2, 2, 5, 32], as keys has");
   call.segments = {{vectors(k, 3, 1), vectors(v, 3, 1)}};
   EXPECT_EQ(said(),
-            "attention: queries have 4 heads and keys 3; the heads of queries must be a multiple of those of keys; "
+            "attention: queries has 4 heads and keys 3; the heads of queries must be a multiple of those of keys; "
             "where heads come after places, layout=\"bqhd\" says so in Python");
   call.segments = {good.segments[0], {vectors(k, 1, 5), vectors(v, 1, 5)}};
   EXPECT_EQ(said(), "attention: segments[1].keys has 1 heads and the keys before it 2; all segments must have as many");
   call.segments = {{TensorView::contiguous(k, DType::f32, {1, 2, 5, 32}), good.segments[0].values}};
-  EXPECT_EQ(
-      said(),
-      "attention: keys has shape [1, 2, 5, 32] and queries have [2, 4, 3, 32]; the batch, which is first, must be "
-      "the same");
+  EXPECT_EQ(said(),
+            "attention: keys has shape [1, 2, 5, 32] and queries has [2, 4, 3, 32]; the batch, which is first, must be "
+            "the same");
   call.segments = {{TensorView::contiguous(k, DType::f32, {2, 2, 5, 40}), good.segments[0].values}};
   EXPECT_EQ(
       said(),
-      "attention: keys has shape [2, 2, 5, 40] and queries have [2, 4, 3, 32]; the head dim, which is last, must be "
+      "attention: keys has shape [2, 2, 5, 40] and queries has [2, 4, 3, 32]; the head dim, which is last, must be "
       "the same");
   call = good;
   call.scale = std::numeric_limits<double>::quiet_NaN();
@@ -223,7 +222,7 @@ TEST_F(AttentionSentences, Outputs) {
   out = vectors(written, 4, 2);
   EXPECT_EQ(said(), "attention: out has shape [2, 4, 2, 32]; expected [2, 4, 3, 32], as queries has");
   out = vectors(written, 4, 3, DType::f16);
-  EXPECT_EQ(said(), "attention: out is float16 and queries are float32; all must be of one dtype");
+  EXPECT_EQ(said(), "attention: out is float16 and queries is float32; all must be of one dtype");
   out = good;
   lse.dtype = DType::f64;
   EXPECT_EQ(said(), "attention: lse is float64; it must be float32");

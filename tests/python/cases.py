@@ -699,6 +699,52 @@ def _many() -> list[Case]:
     return cases
 
 
+def _limits() -> list[Case]:
+    """Intervals on both sides of a sixteenth of their neighbour, many samples that had not arrived, methods by name."""
+
+    def tiny(random: Random, dtype: str, on_nan: str) -> Problem:
+        sizes = np.array([1, 40, 62_499, 62_500, 62_501, 999_999, 1_000_000, 1_000_001, 16_000_000, 0])
+        times = np.cumsum(sizes[random.integers(0, len(sizes), 60)])
+        values = random.values((60, 5), dtype)
+        if on_nan == "skip":
+            values = sprinkle(random, values, 20)
+        stream = Stream(values, times, method="cubic", max_gap=15_000_000)
+        return Problem([stream], target_list(random, (200,), stream, False, "int64", False), {"on_nan": on_nan})
+
+    def unarrived(random: Random, method: str, dtype: str) -> Problem:
+        samples = 9000
+        times = stamps(random, samples, False)
+        arrivals = times + 10**15
+        early = random.integers(0, samples, 12)
+        arrivals[early] = times[early] + random.integers(0, 50 * PERIOD, 12)
+        stream = make_stream(random, samples=1, layout="flat", method=method)
+        stream.times, stream.arrivals = times, in_dtype(arrivals, dtype)
+        stream.values = random.values((samples, 3), "float32")
+        targets = target_list(random, (40,), stream, True, "int64", True)
+        return Problem([stream], targets, {"causal": True})
+
+    def named(random: Random, on_nan: str) -> Problem:
+        channels = ("position[0]", "position[1]", "a", "b", "q.x", "q.y", "q.z", "q.w", "r0", "r1", "r2", "r3")
+        method = {"*": "linear", "position[0]": "angle", "q.?": "slerp", "r?": "slerp", "b": "linear"}
+        method = {"a": "linear", "b": "linear", "q.[xyz]": "slerp", "q.w": "slerp", "r?": "slerp", **method}
+        stream = make_stream(random, trailing=(12,), method=method, channels=channels, special=True, name="arm")
+        return Problem([stream], target_list(random, (40,), stream, False, "int64", False), {"on_nan": on_nan})
+
+    cases = [
+        Case(f"cubic/tiny/{dtype}/{on_nan}", lambda random, d=dtype, n=on_nan: tiny(random, d, n))
+        for dtype in FLOATS
+        for on_nan in ("propagate", "skip")
+    ]
+    for method in ("linear", "nearest", "last", "mean"):
+        for dtype in ("int64", "float64"):
+            cases.append(
+                Case(f"arrivals/far/{method}/{dtype}", lambda random, m=method, d=dtype: unarrived(random, m, d))
+            )
+    for on_nan in ("propagate", "skip"):
+        cases.append(Case(f"names/{on_nan}", lambda random, n=on_nan: named(random, n)))
+    return cases
+
+
 def random_problem(random: Random, streams: int | None = None) -> Problem:
     """Anything with anything."""
     rows = random.integer(1, 5)
@@ -770,7 +816,7 @@ def _mixed() -> list[Case]:
 
 CASES: list[Case] = [
     case
-    for case in [*_methods(), *_layouts(), *_options(), *_sizes(), *_exact(), *_many(), *_mixed()]
+    for case in [*_methods(), *_layouts(), *_options(), *_sizes(), *_exact(), *_many(), *_limits(), *_mixed()]
     if BFLOAT16 or ("bfloat16" not in case.name and case.name != "many/three")
 ]
 assert len({case.name for case in CASES}) == len(CASES)

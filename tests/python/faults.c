@@ -1,8 +1,8 @@
-// LD_PRELOAD: calls that change files under a folder fail when told to. fault_arm(folder, n, error, sticky): the n-th call
-// from now fails with `error` (0: it writes half of what it was asked to), and with `sticky` every later one too. A file
-// whose fsync fails is held, so that fault_retried() can tell how many later ones of the same file passed; with
-// fault_lose(1) it has zeros from then on, as Linux may drop what it could not write; with fault_lose(2) the files without
-// a name in the folder have.
+// LD_PRELOAD: calls on files under a folder fail when told to. fault_arm(folder, n, error, sticky): the n-th call from now
+// fails with `error` (0: a read or write does half of what it was asked to), and with `sticky` every later one too. The calls
+// that count are those that change files; fault_calls_of(" pread mmap ") names others. A file whose fsync fails is held, so
+// that fault_retried() can tell how many later ones of the same file passed; with fault_lose(1) it has zeros from then on, as
+// Linux may drop what it could not write; with fault_lose(2) the files without a name in the folder have.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,6 +24,7 @@ static int failure, sticky;
 static char last[PATH_MAX + 32];
 static int failed = -1, loses;
 static long retried;
+static char counted[256] = " pwrite write fsync fdatasync ftruncate rename mkdir create ";
 
 void fault_arm(const char* where, long n, int error, int all) {
   strncpy(folder, where, sizeof folder - 1);
@@ -34,6 +37,7 @@ void fault_arm(const char* where, long n, int error, int all) {
   failed = -1;
   retried = 0;
 }
+void fault_calls_of(const char* names) { snprintf(counted, sizeof counted, "%s", names); }
 void fault_lose(int all) { loses = all; }
 long fault_retried(void) { return retried; }
 long fault_fired(void) { return fired; }
@@ -42,6 +46,9 @@ const char* fault_last(void) { return last; }
 
 static int fails(const char* what, const char* path) {
   if (at == 0 || strncmp(path, folder, strlen(folder)) != 0) return 0;
+  char name[32];
+  snprintf(name, sizeof name, " %s ", what);
+  if (!strstr(counted, name)) return 0;
   ++calls;
   if (calls != at && !(sticky && calls > at)) return 0;
   ++fired;
@@ -68,18 +75,16 @@ static int fails_on(const char* what, int descriptor) {
 
 ssize_t pwrite(int d, const void* p, size_t n, off_t o) {
   REAL(ssize_t, pwrite, int, const void*, size_t, off_t);
-  if (fails_on("pwrite", d)) {
-    if (failure == 0) return real(d, p, n > 1 ? n / 2 : n, o);
-    errno = failure;
-    return -1;
-  }
-  return real(d, p, n, o);
+  const int fail = fails_on("pwrite", d);
+  FAIL(fail && failure != 0)
+  return real(d, p, fail && n > 1 ? n / 2 : n, o);
 }
 ssize_t pwrite64(int d, const void* p, size_t n, off_t o) { return pwrite(d, p, n, o); }
 ssize_t write(int d, const void* p, size_t n) {
   REAL(ssize_t, write, int, const void*, size_t);
-  FAIL(fails_on("write", d) && failure != 0)
-  return real(d, p, n);
+  const int fail = fails_on("write", d);
+  FAIL(fail && failure != 0)
+  return real(d, p, fail && n > 1 ? n / 2 : n);
 }
 static void lose(int d, off_t size) {
   REAL(int, ftruncate, int, off_t);
@@ -135,19 +140,66 @@ int mkdir(const char* path, mode_t mode) {
   FAIL(fails("mkdir", path) && failure != 0)
   return real(path, mode);
 }
-int open(const char* path, int flags, ...) {
-  REAL(int, open, const char*, int, ...);
+int unlink(const char* path) {
+  REAL(int, unlink, const char*);
+  FAIL(fails("unlink", path) && failure != 0)
+  return real(path);
+}
+int flock(int d, int operation) {
+  REAL(int, flock, int, int);
+  FAIL(fails_on("flock", d) && failure != 0)
+  return real(d, operation);
+}
+int close(int d) {
+  REAL(int, close, int);
+  const int fail = fails_on("close", d) && failure != 0;
+  const int result = real(d);  // Linux closes it whatever it says
+  FAIL(fail)
+  return result;
+}
+void* mmap(void* where, size_t n, int protection, int flags, int d, off_t o) {
+  REAL(void*, mmap, void*, size_t, int, int, int, off_t);
+  if (d >= 0 && fails_on("mmap", d) && failure != 0) {
+    errno = failure;
+    return MAP_FAILED;
+  }
+  return real(where, n, protection, flags, d, o);
+}
+void* mmap64(void* where, size_t n, int protection, int flags, int d, off_t o) {
+  return mmap(where, n, protection, flags, d, o);
+}
+ssize_t pread(int d, void* p, size_t n, off_t o) {
+  REAL(ssize_t, pread, int, void*, size_t, off_t);
+  const int fail = fails_on("pread", d);
+  FAIL(fail && failure != 0)
+  return real(d, p, fail && n > 1 ? n / 2 : n, o);
+}
+ssize_t pread64(int d, void* p, size_t n, off_t o) { return pread(d, p, n, o); }
+ssize_t read(int d, void* p, size_t n) {
+  REAL(ssize_t, read, int, void*, size_t);
+  const int fail = fails_on("read", d);
+  FAIL(fail && failure != 0)
+  return real(d, p, fail && n > 1 ? n / 2 : n);
+}
+
+// Opening counts as "create" where it may make the file, else as "open".
+int openat(int at, const char* path, int flags, ...) {
+  REAL(int, openat, int, const char*, int, ...);
   va_list list;
   va_start(list, flags);
   const mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0;
   va_end(list);
-  FAIL((flags & O_CREAT) && fails("open", path) && failure != 0)
-  return real(path, flags, mode);
+  FAIL(fails(flags & O_CREAT ? "create" : "open", path) && failure != 0)
+  return real(at, path, flags, mode);
 }
-int open64(const char* path, int flags, ...) {
-  va_list list;
-  va_start(list, flags);
-  const mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0;
-  va_end(list);
-  return open(path, flags, mode);
-}
+#define AS_OPENAT(name, at, ...)                                                  \
+  int name(__VA_ARGS__ const char* path, int flags, ...) {                        \
+    va_list list;                                                                 \
+    va_start(list, flags);                                                        \
+    const mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0; \
+    va_end(list);                                                                 \
+    return openat(at, path, flags, mode);                                         \
+  }
+AS_OPENAT(open, AT_FDCWD)
+AS_OPENAT(open64, AT_FDCWD)
+AS_OPENAT(openat64, at, int at, )

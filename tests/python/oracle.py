@@ -62,14 +62,18 @@ def ranges(stream) -> list[tuple[str, int, int]]:
     if isinstance(method, str):
         return [(method, 0, count)]
     if isinstance(method, dict):
-        found = []
-        for d, channel in enumerate(stream.channels):
-            pattern = next(p for p in method if fnmatch.fnmatchcase(channel, p))
-            if found and found[-1][0] == method[pattern]:
-                found[-1] = (method[pattern], found[-1][1], d + 1)
-            else:
-                found.append((method[pattern], d, d + 1))
-        return found
+        # Neighbouring channels of one key are a range. A quaternion is a whole, whatever keys name its parts.
+        patterns = [key for key in method if key not in stream.channels]
+        keys = [
+            channel if channel in method else next(p for p in patterns if fnmatch.fnmatchcase(channel, p))
+            for channel in stream.channels
+        ]
+        begins = [0]
+        for d in range(1, len(keys)):
+            quaternion = method[keys[d]] == method[keys[d - 1]] == "slerp" and (d - begins[-1]) % 4 != 0
+            if keys[d] != keys[d - 1] and not quaternion:
+                begins.append(d)
+        return [(method[keys[b]], b, e) for b, e in zip(begins, [*begins[1:], len(keys)], strict=True)]
     in_order = sorted(((name, begin, end) for name, begin, end in method), key=lambda entry: entry[1:])
     return [entry for entry in in_order if entry[1] < entry[2] or count == 0]
 
@@ -253,31 +257,44 @@ class Row:
                 return False
         return bool(np.all(np.isfinite(values)))
 
-    def filled(self, source: int, nothing: bool, part: slice) -> Answer:
+    def filled(self, source: int, method: str, part: slice) -> Answer:
         """An answer that is not valid; source: what clamp returns, -1 where there is none."""
         if source >= 0 and self.edge == "clamp":
-            return self.copy(source, part, valid=False)
-        zero = not self.floats or (self.edge == "zero" and not nothing)
-        return Answer(False, 0.0 if zero else np.nan, -1)
+            return self.copy(source, method, part, valid=False)
+        return Answer(False, np.nan if self.edge == "nan" else 0.0, -1)
 
-    def copy(self, k: int, part: slice, valid: bool, index: int | None = None) -> Answer:
-        return Answer(valid, self.values[k, part], k if index is None else index, k)
+    def copy(self, k: int, method: str, part: slice, valid: bool, index: int | None = None) -> Answer:
+        """Sample k as it is; of slerp made unit, where its norm is not 0."""
+        index = k if index is None else index
+        if method != "slerp":
+            return Answer(valid, self.values[k, part], index, k)
+        value = self.values[k, part].copy()
+        source = np.full(value.shape, k)
+        for begin in range(0, len(value), 4):
+            group = slice(begin, begin + 4)
+            if self.finite(k, slice(part.start + begin, part.start + begin + 4), "slerp"):
+                value[group] /= np.linalg.norm(value[group])
+                source[group] = -1
+        return Answer(valid, value, index, source, slack=np.where(source < 0, 1e-14, 0.0))
+
+    def clamped(self, place: Place, method: str) -> int:
+        return place.i if method == "hold" and place.kind != "before" else self.nearest(place)
 
     def range(self, place: Place, method: str, part: slice) -> Answer:
         if place.kind == "nothing":
-            return self.filled(-1, True, part)
+            return self.filled(-1, method, part)
         if method in BINS:
             return self.bin(place, method, part)
         if place.kind not in ("exact", "between", "held"):
-            return self.filled(self.nearest(place), False, part)
+            return self.filled(self.clamped(place, method), method, part)
         weights = self.taps(place, method)
         if self.skip and not all(self.finite(k, part, method) for k in weights):
-            return self.filled(self.nearest(place), False, part)
+            return self.filled(self.clamped(place, method), method, part)
         chosen = self.nearest(place) if method == "nearest" else place.i
-        if method == "slerp" and place.kind != "held":
-            return self.slerp(place, part)
         if len(weights) == 1:
-            return self.copy(next(iter(weights)), part, True, chosen)
+            return self.copy(weights[0], method, part, True, chosen)
+        if method == "slerp":
+            return self.slerp(place, part)
         if method == "cubic":
             return self.cubic(place, part)
         return self.between(place, method, part)
@@ -321,15 +338,17 @@ class Row:
             return Answer(True, a + w * arc, place.i, slack=slack)
 
     def neighbours(self, place: Place) -> tuple[int | None, int | None]:
-        """The distinct samples before i and after j, None where there is none or a gap lies between."""
+        """The distinct samples before i and after j, None where there is none, a gap lies between, or the interval to
+        it is under 1/16 of that between i and j: the tangent is then the slope from i to j alone."""
         times = self.times
         earlier = [k for k, t in enumerate(times) if t < times[place.i]]
         later = [k for k, t in enumerate(times) if t > times[place.j]]
         p = earlier[-1] if earlier else None
         q = self.group_end(later[0]) if later else None
-        if p is not None and self.is_gap(times[place.i] - times[p]):
+        h = times[place.j] - times[place.i]
+        if p is not None and (self.is_gap(times[place.i] - times[p]) or 16 * (times[place.i] - times[p]) < h):
             p = None
-        if q is not None and self.is_gap(times[q] - times[place.j]):
+        if q is not None and (self.is_gap(times[q] - times[place.j]) or 16 * (times[q] - times[place.j]) < h):
             q = None
         return p, q
 
@@ -343,12 +362,16 @@ class Row:
         left, right = s * (1 - s) ** 2, -s * s * (1 - s)
         if p is None:
             across += left
+        elif 16 * (times[j] - times[i]) < times[i] - times[p]:  # the slope of the longer interval
+            before = left * h / float(times[i] - times[p])
         else:
             hp = float(times[i] - times[p])
             across += left * hp / (hp + h)
             before = left * h * h / (hp * (hp + h))
         if q is None:
             across += right
+        elif 16 * (times[j] - times[i]) < times[q] - times[j]:
+            after = right * h / float(times[q] - times[j])
         else:
             hq = float(times[q] - times[j])
             across += right * hq / (hq + h)
@@ -370,21 +393,15 @@ class Row:
             return Answer(True, value, i, slack=8 * self.epsilon * size)
 
     def slerp(self, place: Place, part: slice) -> Answer:
-        w = 0.0
-        if place.kind == "between":
-            low, high = self.times[place.i], self.times[place.j]
-            w = float(place.tau - low) / float(high - low)
+        low, high = self.times[place.i], self.times[place.j]
+        w = float(place.tau - low) / float(high - low)
         out = []
         for begin in range(part.start, part.stop, 4):
             group = slice(begin, begin + 4)
-            samples = [place.i] if w == 0.0 else [place.i, place.j]
-            if not all(self.finite(k, group, "slerp") for k in samples):
+            if not all(self.finite(k, group, "slerp") for k in (place.i, place.j)):
                 out.append(np.full(4, np.nan))
                 continue
             a = self.values[place.i, group] / np.linalg.norm(self.values[place.i, group])
-            if w == 0.0:
-                out.append(a)
-                continue
             b = self.values[place.j, group] / np.linalg.norm(self.values[place.j, group])
             if np.dot(a, b) < 0:
                 b = -b
@@ -405,9 +422,9 @@ class Row:
         if not counted:
             before = [k for k, t in enumerate(self.times) if begin is not None and t <= begin and self.arrived(k, tau)]
             source = before[-1] if before else (-1 if self.causal else 0)
-            return self.filled(source, False, part)
+            return self.filled(source, method, part)
         if method == "last":
-            return self.copy(counted[-1], part, True)
+            return self.copy(counted[-1], method, part, True)
         values = self.values[counted, part]
         if method == "mean":
             with np.errstate(all="ignore"):

@@ -404,7 +404,7 @@ def test_torch_out_and_autograd():
 
 
 def test_mixed_kinds_and_devices():
-    with refused(TypeError, "resample: times is a NumPy array, but values is a torch tensor; all arrays"):
+    with refused(TypeError, "resample: targets is a NumPy array, but values is a torch tensor; all arrays"):
         rc.resample(to_torch(samples()), TIMES, TARGETS)
     streams = {"a": rc.Stream(samples(), TIMES), "b": rc.Stream(to_torch(samples()), TIMES)}
     with refused(TypeError, 'align: stream "b": values is a torch tensor, but values of stream "a" is a NumPy array'):
@@ -465,10 +465,10 @@ def test_methods_by_name():
     by_range = rc.Stream(values, TIMES, method=[("linear", 0, 2), ("slerp", 2, 6), ("hold", 6, 7)])
     one, other = rc.align([by_name, by_range], TARGETS)
     assert one.values.tobytes() == other.values.tobytes()
-    with refused(ValueError, "align: no pattern of method matches channel 'grip'"):
-        rc.align([by_name.replace(method={"position.*": "linear", "o*": "slerp"})], TARGETS)
-    with refused(ValueError, "align: method is a dict of patterns, and there are no channels"):
-        rc.align([by_name.replace(channels=None)], TARGETS)
+    with refused(ValueError, 'Stream: no pattern of method matches channel "grip"'):
+        by_name.replace(method={"position.*": "linear", "o*": "slerp"})
+    with refused(ValueError, "Stream: method is a dict of patterns, and the stream has no channels"):
+        by_name.replace(channels=None)
 
 
 @pytest.mark.parametrize(
@@ -545,8 +545,8 @@ def test_timeline_around():
 
 @pytest.mark.parametrize("start", ["now", [1, 2], None])
 def test_timeline_refused(start):
-    with refused(TypeError, "resample: the timeline's start is .*; expected nanoseconds as an int"):
-        rc.resample(samples(), TIMES, rc.Timeline(start, rate=100, count=3))
+    with refused(TypeError, "Timeline: start is .*; expected nanoseconds as an int"):
+        rc.Timeline(start, rate=100, count=3)
 
 
 @pytest.mark.parametrize("convert", [np.asarray, to_torch], ids=["numpy", "torch"])
@@ -617,7 +617,8 @@ def test_jax():
         traced = jax.jit(lambda v: rc.resample(v, times, targets))
         refused(TypeError, "resample: values is a JAX tracer", lambda: traced(values))
         refused(TypeError, "resample: out is a JAX array", lambda: rc.resample(values, times, targets, out=values))
-        refused(TypeError, "resample: times is a NumPy array", lambda: rc.resample(values, np.arange(4), targets))
+        assert rc.resample(values, np.arange(4) * 10, targets).tolist() == rc.resample(values, times, targets).tolist()
+        refused(TypeError, "resample: targets is a NumPy array", lambda: rc.resample(values, times, np.arange(4)))
         print("served")
     """
     assert run_alone(code) == "served\n"
@@ -674,9 +675,9 @@ PRETENDED_CUPY = """
     fused = rc.fuse({"a": rc.Stream(values, times)}, targets, dtype="float16")
     assert fused.values.array.dtype == np.float16 and fused.valid.array.all()
     try:
-        rc.resample(values, np.arange(4), targets)
+        rc.resample(values, times, np.arange(4))
     except TypeError as error:
-        assert "times is a NumPy array, but values is a CuPy array" in str(error)
+        assert "targets is a NumPy array, but values is a CuPy array" in str(error)
     frozen = np.zeros((2, 2)); frozen.flags.writeable = False
     try:
         rc.resample(values, times, targets, out=ndarray(frozen))
@@ -688,6 +689,65 @@ PRETENDED_CUPY = """
 
 def test_pretended_cupy():
     assert run_alone(PRETENDED_CUPY) == "served\n"
+
+
+def test_cupys_stream_is_that_of_the_arrays_device():
+    """With cuda:0 current and arrays on cuda:1, the stream of cuda:0 was taken."""
+    code = """
+        import sys, types
+        import numpy as np
+
+        asked, given = [], []
+        class ndarray:
+            def __init__(self, array): self.array = np.asarray(array)
+            def __dlpack_device__(self): return (2, 1)  # says cuda:1, and gives host memory: no GPU is needed here
+            def __dlpack__(self, *, stream=None, max_version=None):
+                given.append(stream)
+                return self.array.__dlpack__(max_version=max_version)
+        class Device:
+            def __init__(self, index): pass
+            def __enter__(self): return self
+            def __exit__(self, *_): pass
+        def get_current_stream(device=-1):
+            asked.append(device)
+            return types.SimpleNamespace(ptr=4096)
+        cupy = sys.modules["cupy"] = types.ModuleType("cupy")
+        cupy.ndarray = ndarray
+        cupy.cuda = types.SimpleNamespace(Device=Device, get_current_stream=get_current_stream)
+        cupy.empty = lambda shape, dtype: ndarray(np.empty(shape, dtype))
+
+        import robocache as rc
+        try:
+            rc.resample(ndarray(np.arange(4.)), ndarray(np.arange(4) * 10), ndarray(np.array([5])))
+        except ValueError as error:  # the output says cuda:1, and the inputs were found on the host
+            assert "cuda:1" in str(error)
+        assert set(asked) == {1}, asked
+        assert set(given) == {4096}, given
+        print("served")
+    """
+    assert run_alone(code) == "served\n"
+
+
+def test_jax_memory_is_freed_when_nobody_reads_it(cuda):
+    """An output's memory was freed on the null stream while JAX still read it on another."""
+    pytest.importorskip("jax", reason="jax is not installed")
+    code = """
+        import jax; jax.config.update("jax_enable_x64", True)
+        import jax.numpy as jnp, robocache as rc
+        if jax.default_backend() != "gpu":
+            print("served")
+            raise SystemExit
+        times, targets = jnp.arange(2) * 10, jnp.array([0] * 4096)
+        slow = jax.jit(lambda x: (jax.lax.fori_loop(0, 200, lambda _, y: y @ y / 4096, x[:, :4096]), x.sum()))
+        for turn in range(20):
+            made = rc.resample(jnp.full((2, 4096), float(turn)), times, targets)
+            answer = slow(made)[1]
+            del made
+            others = [rc.resample(jnp.full((2, 4096), -1.0), times, targets) for _ in range(4)]
+            assert answer == turn * 4096 * 4096, (turn, answer)
+        print("served")
+    """
+    assert run_alone(code) == "served\n"
 
 
 # ---- lifetimes

@@ -56,15 +56,15 @@ def test_options(error, parts, options):
 @pytest.mark.parametrize(
     ("error", "parts", "mask"),
     [
-        (ValueError, ["attention: query_ranks without key_ranks"], {"query_rank": RANKS[0]}),
-        (ValueError, ["attention: key_ranks without query_ranks"], {"key_rank": RANKS[1]}),
+        (ValueError, ["attention: mask.query_rank without mask.key_rank"], {"query_rank": RANKS[0]}),
+        (ValueError, ["attention: mask.key_rank without mask.query_rank"], {"key_rank": RANKS[1]}),
         (
             ValueError,
-            ["query_ranks has shape [5]", "[3] or [2, 3]", "mask.last_queries(3)"],
+            ["mask.query_rank has shape [5]", "[3] or [2, 3]", "mask.last_queries(3)"],
             {"query_rank": RANKS[1], "key_rank": RANKS[1]},
         ),
-        (ValueError, ["key_ranks has shape [3]", "[5] or [2, 5]"], {"query_rank": RANKS[0], "key_rank": RANKS[0]}),
-        (TypeError, ["query_ranks is int64", "int32"], {"query_rank": RANKS[0].astype(int), "key_rank": RANKS[1]}),
+        (ValueError, ["mask.key_rank has shape [3]", "[5] or [2, 5]"], {"query_rank": RANKS[0], "key_rank": RANKS[0]}),
+        (TypeError, ["mask.query_rank is int16", "int32"], {"query_rank": RANKS[0].astype("i2"), "key_rank": RANKS[1]}),
         (ValueError, ["key_valid has shape [2, 4]", "[5] or [2, 5]"], {"key_valid": np.ones((2, 4), bool)}),
         (ValueError, ["key_valid has shape [3, 5]"], {"key_valid": np.ones((3, 5), bool)}),
         (TypeError, ["key_valid is float32"], {"key_valid": np.ones(5, np.float32)}),
@@ -93,13 +93,13 @@ def zeros(*shape: int, dtype: type = np.float32) -> np.ndarray:
         (TypeError, ["attention: q is None"], (None, K, K)),
         (
             TypeError,
-            ["attention: queries are float64", "bfloat16, float16 or float32"],
+            ["attention: q is float64", "bfloat16, float16 or float32"],
             (zeros(1, 1, 2, 32, dtype=float), K, K),
         ),
-        (TypeError, ["keys is float16 and queries are float32"], (Q, K.astype(np.float16), K)),
-        (TypeError, ["values is float16 and queries are float32"], (Q, K, K.astype(np.float16))),
-        (ValueError, ["queries has shape [3, 32]"], (zeros(3, 32), K, K)),
-        (ValueError, ["keys has shape [5, 32]"], (Q, zeros(5, 32), zeros(5, 32))),
+        (TypeError, ["k is float16 and q is float32"], (Q, K.astype(np.float16), K)),
+        (TypeError, ["v is float16 and q is float32"], (Q, K, K.astype(np.float16))),
+        (ValueError, ["q has shape [3, 32]"], (zeros(3, 32), K, K)),
+        (ValueError, ["k has shape [5, 32]"], (Q, zeros(5, 32), zeros(5, 32))),
         (
             ValueError,
             ["the head dim is 24", "32 to 256 in steps of 8"],
@@ -107,18 +107,18 @@ def zeros(*shape: int, dtype: type = np.float32) -> np.ndarray:
         ),
         (ValueError, ["the head dim is 36"], (zeros(1, 1, 2, 36), zeros(1, 1, 2, 36), zeros(1, 1, 2, 36))),
         (ValueError, ["the head dim is 264"], (zeros(1, 1, 2, 264), zeros(1, 1, 2, 264), zeros(1, 1, 2, 264))),
-        (ValueError, ["keys has shape [2, 2, 5, 64]", "head dim"], (Q, zeros(2, 2, 5, 64), zeros(2, 2, 5, 64))),
-        (ValueError, ["keys has shape [3, 2, 5, 32]", "batch"], (Q, zeros(3, 2, 5, 32), zeros(3, 2, 5, 32))),
-        (ValueError, ["queries have 4 heads and keys 3", "multiple"], (Q, zeros(2, 3, 5, 32), zeros(2, 3, 5, 32))),
-        (ValueError, ["queries have 3 heads and keys 5", 'layout="bqhd"'], [x.swapaxes(1, 2) for x in (Q, K, K)]),
-        (ValueError, ["values has shape [2, 2, 6, 32]", "[2, 2, 5, 32]"], (Q, K, zeros(2, 2, 6, 32))),
+        (ValueError, ["k has shape [2, 2, 5, 64]", "head dim"], (Q, zeros(2, 2, 5, 64), zeros(2, 2, 5, 64))),
+        (ValueError, ["k has shape [3, 2, 5, 32]", "batch"], (Q, zeros(3, 2, 5, 32), zeros(3, 2, 5, 32))),
+        (ValueError, ["q has 4 heads and k 3", "multiple"], (Q, zeros(2, 3, 5, 32), zeros(2, 3, 5, 32))),
+        (ValueError, ["q has 3 heads and k 5", 'layout="bqhd"'], [x.swapaxes(1, 2) for x in (Q, K, K)]),
+        (ValueError, ["v has shape [2, 2, 6, 32]", "[2, 2, 5, 32]"], (Q, K, zeros(2, 2, 6, 32))),
         (ValueError, ["stride of 2 along the head dim", "contiguous"], (zeros(2, 4, 3, 64)[..., ::2], K, K)),
         (TypeError, ["attention: k is a list of 1 and v is of type numpy.ndarray", "equally many"], (Q, [K], K)),
         (TypeError, ["attention: k is a list of 2 and v is a list of 1"], (Q, [K, K], [K])),
         (ValueError, ["attention: k and v are lists of 5 arrays", "1 to 4"], (Q, [K] * 5, [K] * 5)),
         (ValueError, ["attention: k and v are lists of 0 arrays"], (Q, [], [])),
         (TypeError, ["attention: k[1] is of type int"], (Q, [K, 3], [K, K])),
-        (ValueError, ["segments[1].keys has 1 heads", "2"], (Q, [K, K[:, :1]], [K, K[:, :1]])),
+        (ValueError, ["k[1] has 1 heads", "2"], (Q, [K, K[:, :1]], [K, K[:, :1]])),
     ],
 )
 def test_arrays(error, parts, arrays):
@@ -129,16 +129,16 @@ def test_packed():
     offsets = {"q_offsets": [0, 2, 6], "k_offsets": [0, 3, 6]}
     rc.attention(PACKED, PACKED, PACKED, **offsets)
     for error, parts, changes in [
-        (ValueError, ["query_offsets[2] = 7", "0..6"], {"q_offsets": [0, 2, 7]}),
-        (ValueError, ["key_offsets[0] = -1"], {"k_offsets": [-1, 2, 6]}),
-        (ValueError, ["query_offsets[2] = 1 is below", "must not decrease"], {"q_offsets": [0, 2, 1]}),
-        (ValueError, ["query_offsets has 2 elements and key_offsets 3"], {"q_offsets": [0, 6]}),
+        (ValueError, ["q_offsets[2] = 7", "0..6"], {"q_offsets": [0, 2, 7]}),
+        (ValueError, ["k_offsets[0] = -1"], {"k_offsets": [-1, 2, 6]}),
+        (ValueError, ["q_offsets[2] = 1 is below", "must not decrease"], {"q_offsets": [0, 2, 1]}),
+        (ValueError, ["q_offsets has 2 elements and k_offsets 3"], {"q_offsets": [0, 6]}),
         (ValueError, ["lengths are for padded sequences"], {"lengths": [1, 1]}),
         (ValueError, ["a dense mask is for padded sequences"], {"mask": np.ones((6, 6), bool)}),
         (ValueError, ["key_valid has shape [2, 6]"], {"mask": rc.Mask(key_valid=np.ones((2, 6), bool))}),
     ]:
         says(error, parts, rc.attention, PACKED, PACKED, PACKED, **{**offsets, **changes})
-    says(ValueError, ["queries has shape [2, 4, 3, 32]", "with offsets"], rc.attention, Q, K, K, **offsets)
+    says(ValueError, ["q has shape [2, 4, 3, 32]", "with offsets"], rc.attention, Q, K, K, **offsets)
     parts = ["packed sequences have one segment"]
     says(ValueError, parts, rc.attention, PACKED, [PACKED] * 2, [PACKED] * 2, **offsets)
 
@@ -149,8 +149,8 @@ def test_append():
     for error, parts, arrays, options in [
         (ValueError, ["lengths[1] = 4", "3"], cache, {"lengths": [0, 4]}),
         (ValueError, ["append has 6 keys for a cache with room for 5"], cache, {"append": (zeros(2, 2, 6, 32),) * 2}),
-        (ValueError, ["append.keys has 1 heads"], cache, {"append": (new[:, :1],) * 2}),
-        (ValueError, ["append.values has shape"], cache, {"append": (new, new[:, :, :1])}),
+        (ValueError, ["append[0] has 1 heads"], cache, {"append": (new[:, :1],) * 2}),
+        (ValueError, ["append[1] has shape"], cache, {"append": (new, new[:, :, :1])}),
         (ValueError, ["attention: append is for one cache, and k is a list"], [[K], [K]], {}),
         (ValueError, ["attention: k is read-only"], [np.broadcast_to(K, K.shape), cache[1]], {}),
     ]:
@@ -228,3 +228,22 @@ def test_what_the_gpu_finds_in_the_data_is_told_later(cuda):
     says(ValueError, ["attention: lengths[1] = 9"], rc.synchronize)
     rc.attention(q, q, q, lengths=cuda(np.array([0, 9])), check=False)
     rc.synchronize()
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_ranks_may_be_int64(kind):
+    """torch's default integer. What does not fit int32 gets a sentence instead of being cut."""
+    convert = np.asarray
+    if kind == "torch":
+        convert = pytest.importorskip("torch").from_numpy
+    query_rank, key_rank = np.array([0, 2, 5]), np.array([0, 1, 2, 5, 2**31 - 1])
+    q, k, v = (np.random.default_rng(n).normal(size=s.shape).astype(np.float32) for n, s in enumerate((Q, K, K)))
+    seen = key_rank[None, :] <= query_rank[:, None]
+    expected = rc.attention(q, k, v, mask=seen)
+    mask = rc.Mask(convert(query_rank), convert(key_rank))
+    assert str(mask.query_rank.dtype).removeprefix("torch.") == "int32"
+    made = np.asarray(rc.attention(*(convert(x) for x in (q, k, v)), mask=mask))
+    np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
+    for wrong in (2**31, -(2**31) - 1, 2**40):
+        parts = [f"Mask: key_rank has {wrong}, which does not fit int32"]
+        says(ValueError, parts, rc.Mask, convert(query_rank), convert(np.array([0, wrong])))

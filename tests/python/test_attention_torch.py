@@ -254,7 +254,7 @@ def test_portable_says_what_is_wrong_with_the_words_of_the_engine():
         (ValueError, ["attention: key_valid has shape [3]"], {"mask": rc.Mask(key_valid=torch.ones(3, dtype=bool))}),
         (
             ValueError,
-            ["attention: query_ranks without key_ranks"],
+            ["attention: mask.query_rank without mask.key_rank"],
             {"mask": rc.Mask(torch.zeros(9, dtype=torch.int32))},
         ),
         (ValueError, ["attention: layout is 'hbqd'"], {"layout": "hbqd"}),

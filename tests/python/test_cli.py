@@ -91,6 +91,39 @@ def test_doctor_says_where_bits_differ(monkeypatch):
     assert any(line.endswith("cpu gives OTHER BITS THAN reference") for line in _doctor.lines(report))
 
 
+@pytest.mark.parametrize("form", [(), ("--json",)])
+@pytest.mark.parametrize("wrong", ["bits", "attention", "nothing"])
+def test_doctor_tells_by_its_exit_code_that_an_op_is_wrong(monkeypatch, wrong, form):
+    testing = pytest.importorskip("typer.testing", reason="Typer is not installed")
+    from robocache._commands import application
+
+    if wrong == "bits":
+        monkeypatch.setitem(_doctor.OPS, "voxelize", str.encode)
+    if wrong == "attention":
+        monkeypatch.setattr(_doctor, "ATTENTION_BOUND", 0.0)
+    answer = testing.CliRunner().invoke(application, ["doctor", *form])
+    assert answer.exit_code == (0 if wrong == "nothing" else 3), answer.output
+
+
+def test_doctor_survives_a_gpu_without_free_memory(monkeypatch):
+    """Asking such a GPU for its kernels raises, because its context cannot be made."""
+    testing = pytest.importorskip("typer.testing", reason="Typer is not installed")
+    from robocache._commands import application
+
+    asked = _doctor._core.describe_attention_sizes
+
+    def out_of_memory(backend, **sizes):
+        if backend == "cuda":
+            raise rc.CudaError("CUDA: out of memory")
+        return asked(backend, **sizes)
+
+    monkeypatch.setattr(_doctor._core, "describe_attention_sizes", out_of_memory)
+    monkeypatch.setattr(_doctor.rc, "backends", lambda: [("cpu", True, "here"), ("cuda", True, "a full GPU")])
+    answer = testing.CliRunner().invoke(application, ["doctor"])
+    assert answer.exit_code == 0, answer.output
+    assert "CUDA: out of memory" in answer.stdout
+
+
 def test_doctor_exits_0_where_no_gpu_can_be_seen(tmp_path):
     answer = robocache("doctor", "--json", PATH=str(tmp_path), CUDA_VISIBLE_DEVICES="")
     assert answer.returncode == 0, answer.stderr

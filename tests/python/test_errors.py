@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import calling
 import cases
 import numpy as np
@@ -137,9 +139,9 @@ def test_streams_that_are_none():
 
 def test_unknown_words():
     says(ValueError, ["resample", "lineer", "linear", "slerp"], rc.resample, VALUES, TIMES, TARGETS, method="lineer")
-    says(ValueError, ["align", '"imu"', "lineer"], rc.align, {"imu": stream(method="lineer")}, TARGETS)
+    says(ValueError, ['Stream "imu": method is', "lineer"], stream, method="lineer", name="imu")
     says(ValueError, ["resample", "edge", "wrap", "clamp"], rc.resample, VALUES, TIMES, TARGETS, edge="wrap")
-    says(ValueError, ["align", '"imu"', "edge", "wrap"], rc.align, {"imu": stream(edge="wrap")}, TARGETS)
+    says(ValueError, ["Stream: edge is", "wrap"], stream, edge="wrap")
     says(ValueError, ["fuse", "on_nan", "drop", "skip"], rc.fuse, [stream()], TARGETS, on_nan="drop")
 
 
@@ -163,8 +165,8 @@ def test_ranges_outside_the_channels():
 
 
 def test_a_method_that_is_none():
-    parts = ['align: stream "imu": method is 5; expected a name, a list of (name, begin, end)']
-    says(TypeError, parts, rc.align, {"imu": stream(method=5)}, TARGETS)
+    parts = ["Stream: method is 5; expected a name, a list of (name, begin, end)"]
+    says(TypeError, parts, stream, method=5)
 
 
 def test_methods_of_a_wrong_form():
@@ -176,8 +178,8 @@ def test_methods_of_a_wrong_form():
 def test_a_part_of_a_method_names_its_entry():
     parts = ["resample: method[0]: end is '3'; expected an int"]
     says(TypeError, parts, rc.resample, VALUES, TIMES, TARGETS, method=[("linear", 0, "3")])
-    parts = ['align: stream "arm": method[1]: begin is 1.0; expected an int']
-    says(TypeError, parts, rc.align, {"arm": stream(method=[("linear", 0, 1), ("hold", 1.0, 3)])}, TARGETS)
+    parts = ["Stream: method[1]: begin is 1.0; expected an int"]
+    says(TypeError, parts, stream, method=[("linear", 0, 1), ("hold", 1.0, 3)])
     parts = ["resample: method[0] is (0, 3, 'linear'); the name comes first: (\"linear\", 0, 3)"]
     says(TypeError, parts, rc.resample, VALUES, TIMES, TARGETS, method=[(0, 3, "linear")])
     parts = ["resample: method[0]: name is 'lineer'; expected linear"]
@@ -186,9 +188,12 @@ def test_a_part_of_a_method_names_its_entry():
 
 def test_methods_by_channel_name():
     names = ["x", "y", "grip"]
-    parts = ['align: stream "arm"', "method", "grip"]
-    says(ValueError, parts, rc.align, {"arm": stream(method={"[xy]": "linear"}, channels=names)}, TARGETS)
-    says(ValueError, ['"arm"', "channels"], rc.align, {"arm": stream(method={"*": "linear"})}, TARGETS)
+    parts = ['Stream: no pattern of method matches channel "grip"; end the dict with "*"']
+    says(ValueError, parts, stream, method={"[xy]": "linear"}, channels=names)
+    says(ValueError, ["Stream: method is a dict", "channels"], stream, method={"*": "linear"})
+    parts = ['Stream: method names "gripper", which matches no channel; the channels are x, y, grip']
+    says(ValueError, parts, stream, method={"gripper": "hold", "*": "linear"}, channels=names)
+    says(TypeError, ["method names a channel by 3; expected a str"], stream, method={3: "hold"}, channels=names)
     parts = ['"arm"', "2 names", "3 channels"]
     says(ValueError, parts, rc.align, {"arm": stream(method={"*": "linear"}, channels=names[:2])}, TARGETS)
 
@@ -274,7 +279,7 @@ def test_big_endian_arrays_are_refused():
 
 def test_mixed_kinds_of_arrays():
     torch = pytest.importorskip("torch")
-    parts = ["resample", "times", "numpy", "values", "torch"]
+    parts = ["resample", "targets", "numpy", "values", "torch"]
     sentence = says_in_any_order(TypeError, parts, rc.resample, torch.from_numpy(VALUES), TIMES, TARGETS)
     assert "numpy" in sentence.lower()
 
@@ -323,15 +328,30 @@ def test_mixed_devices_without_a_gpu(backend, wants_gradient):
 def test_a_duration_that_was_meant_as_seconds(number):
     parts = ["resample", "max_gap", f"{number}", "nanoseconds", f"{number}.0", f"{number / 1000} for {number} ms"]
     says(ValueError, parts, rc.resample, VALUES, TIMES, TARGETS, max_gap=number)
-    parts = ['align: stream "imu"', "latency", f"{number}"]
-    says(ValueError, parts, rc.align, {"imu": stream(latency=number)}, TARGETS)
+    says(ValueError, ["Stream: latency", f"{number}"], stream, latency=number)
+
+
+@pytest.mark.parametrize("number", [1000, 20_000, 999_999])
+def test_a_max_gap_of_less_than_a_millisecond_as_an_int(number):
+    """max_gap=1000 was a microsecond, and everything was invalid without a word. As a float it may be any."""
+    torch = pytest.importorskip("torch")
+    parts = ["max_gap", f"{number} ns", f"{number}.0", f"{number / 1000:g} for {number} ms"]
+    says(ValueError, ["resample: ", *parts], rc.resample, VALUES, TIMES, TARGETS, max_gap=number)
+    says(ValueError, ["Stream: ", *parts], stream, max_gap=number)
+    tensors = [torch.from_numpy(array) for array in (VALUES, TIMES, TARGETS)]
+    says(ValueError, ["resample: ", *parts], rc.resample, *tensors, max_gap=number, backend="torch")
+    for backend in (None, "torch"):
+        answer = rc.align([rc.Stream(*tensors[:2], max_gap=number * 1e-9)], tensors[2], backend=backend)[0]
+        given = rc.align([stream(max_gap=datetime.timedelta(microseconds=number // 1000))], TARGETS)[0]
+        assert answer.valid.tolist() == given.valid.tolist()
+    assert stream(max_gap=1_000_000).max_gap == 1_000_000
+    assert stream(latency=1000).latency == 1000
 
 
 def test_a_negative_max_gap():
     parts = ["resample: max_gap = -0.5 s is negative; expected", "None"]
     says(ValueError, parts, rc.resample, VALUES, TIMES, TARGETS, max_gap=-0.5)
-    parts = ['align: stream "imu": max_gap = -5000 ns is negative; expected']
-    says(ValueError, parts, rc.align, {"imu": stream(max_gap=-5000)}, TARGETS)
+    says(ValueError, ["Stream: max_gap = -5000 ns is negative; expected"], stream, max_gap=-5000)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30, 1 << 63])
@@ -604,11 +624,11 @@ FAR = " s is too large for float32: its step there is over a millisecond; give f
 
 def test_a_float32_start_that_is_too_large():
     """Of a recording since 1970, say: float32 puts it up to a minute off."""
+    says(ValueError, [f"Timeline: start = 1.7e+09{FAR}"], rc.Timeline, np.float32(1.7e9), rate=50, count=3)
     parts = [f"resample: the timeline's start = 1.7e+09{FAR}"]
-    for start in (np.float32(1.7e9), np.array(1.7e9, np.float32)):
-        says(ValueError, parts, rc.resample, VALUES, TIMES, rc.Timeline(start, rate=50, count=3))
-    half = rc.Timeline(np.float16(20000), rate=50, count=3)
-    says(ValueError, ["start = 20000 s is too large for float16"], rc.resample, VALUES, TIMES, half)
+    says(ValueError, parts, rc.resample, VALUES, TIMES, rc.Timeline(np.array(1.7e9, np.float32), rate=50, count=3))
+    parts = ["start = 20000 s is too large for float16"]
+    says(ValueError, parts, rc.Timeline, np.float16(20000), rate=50, count=3)
     for start in (np.float32(2**14), np.float64(1.7e9), np.array(1.7e9), 1.7e9):
         rc.resample(VALUES, TIMES, rc.Timeline(start, rate=50, count=3))
 
@@ -642,6 +662,25 @@ def test_out_that_cannot_be_written():
         rc.resample(VALUES, TIMES, TARGETS, out=out)
     with pytest.raises((TypeError, ValueError), match=r"resample: out"):
         rc.resample(VALUES, TIMES, TARGETS, out=np.broadcast_to(np.zeros((1, 3), np.float32), (3, 3)))
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu", "torch"])
+def test_out_that_overlaps_itself(backend):
+    """Rows that share elements came back half overwritten. Layouts that only look so are fine."""
+    torch = pytest.importorskip("torch")
+    values, times, targets = (torch.from_numpy(array) for array in (VALUES, TIMES, TARGETS))
+    expected = rc.resample(VALUES, TIMES, TARGETS)
+    for strides, overlaps in [((1, 1), True), ((2, 1), True), ((3, 1), False), ((2, 3), False), ((2, 4), True)]:
+        out = torch.zeros(40).as_strided((3, 3), strides)
+        if overlaps:
+            parts = ["resample: out overlaps itself: several of its elements are one place in memory"]
+            says(ValueError, parts, rc.resample, values, times, targets, out=out, backend=backend)
+        else:
+            rc.resample(values, times, targets, out=out, backend=backend)
+            np.testing.assert_array_equal(out.numpy(), expected)
+    woven = torch.zeros(40).as_strided((3, 2), (2, 3))  # 0, 3, 2, 5, 4, 7: each once
+    rc.resample(values[:, :2], times, targets, out=woven, backend=backend)
+    np.testing.assert_array_equal(woven.numpy(), expected[:, :2])
 
 
 def test_a_broadcast_out_is_refused():
@@ -766,7 +805,7 @@ TORCH = {
     ),
     "a float32 start that is too large": (
         ValueError,
-        f"resample: the timeline's start = 1.7e+09{FAR}",
+        f"Timeline: start = 1.7e+09{FAR}",
         lambda v, t, q, b: rc.resample(v, t, rc.Timeline(np.float32(1.7e9), rate=50, count=3), backend=b),
     ),
     "a float32 tensor start that is too large": (
@@ -781,17 +820,17 @@ TORCH = {
     ),
     "a rate that is none": (
         TypeError,
-        "resample: the timeline's rate is 'a'; expected a number of hertz",
+        "Timeline: rate is 'a'; expected a number of hertz",
         lambda v, t, q, b: rc.resample(v, t, rc.Timeline(0, rate="a", count=3), backend=b),
     ),
     "a rate in quotes": (
         TypeError,
-        "resample: the timeline's rate is '50'; expected a number of hertz",
+        "Timeline: rate is '50'; expected a number of hertz",
         lambda v, t, q, b: rc.resample(v, t, rc.Timeline(0, rate="50", count=3), backend=b),
     ),
     "a count that is none": (
         TypeError,
-        "resample: the timeline's count is 'a'; expected an int",
+        "Timeline: count is 'a'; expected an int",
         lambda v, t, q, b: rc.resample(v, t, rc.Timeline(0, rate=50, count="a"), backend=b),
     ),
     "a list": (
@@ -799,14 +838,14 @@ TORCH = {
         "resample: targets is a list, but values is a torch tensor",
         lambda v, t, q, b: rc.resample(v, t, [0, 1], backend=b),
     ),
-    "times of another kind": (
+    "targets of another kind": (
         TypeError,
-        "resample: times is a NumPy array, but values is a torch tensor",
-        lambda v, t, q, b: rc.resample(v, TIMES, q, backend=b),
+        "resample: targets is a NumPy array, but values is a torch tensor",
+        lambda v, t, q, b: rc.resample(v, TIMES, TARGETS, backend=b),
     ),
     "a bad method in a later stream": (
         TypeError,
-        "align: stream \"1\": method[0] is ('linear', 0); expected (name, begin, end)",
+        "Stream: method[0] is ('linear', 0); expected (name, begin, end)",
         lambda v, t, q, b: rc.align([rc.Stream(v, t), rc.Stream(v, t, method=[("linear", 0)])], q, backend=b),
     ),
     "a dtype that nobody knows": (
@@ -896,7 +935,8 @@ def test_sparse_and_meta_tensors():
 
 def test_empty_things_are_not_errors():
     nothing = np.zeros((0, 3), np.float32)
-    assert np.isnan(rc.resample(nothing, np.zeros(0, np.int64), TARGETS)).all()
+    assert (rc.resample(nothing, np.zeros(0, np.int64), TARGETS) == 0).all()
+    assert np.isnan(rc.resample(nothing, np.zeros(0, np.int64), TARGETS, edge="nan")).all()
     assert rc.resample(VALUES, TIMES, np.zeros(0, np.int64)).shape == (0, 3)
     assert rc.resample(VALUES[:, :0], TIMES, TARGETS).shape == (3, 0)
     assert rc.resample(BATCH_VALUES[:0], BATCH_TIMES[:0], TARGETS).shape == (0, 3, 3)

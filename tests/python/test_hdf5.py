@@ -55,7 +55,8 @@ def test_aloha_with_images_and_with_padded_jpegs(tmp_path):
     assert recording.streams["action"].times.tolist() == [0, 20_000_000, 40_000_000, 60_000_000]
     assert recording.streams["images/high"].values.shape == (4, 8, 6, 3)
     low = recording.streams["images/low"]
-    assert [sample.tolist() for sample in low.samples] == [[k + 1] * size for k, size in enumerate(sizes)]
+    stored = [low.samples.as_stored(k).tolist() for k in range(4)]
+    assert stored == [[k + 1] * size for k, size in enumerate(sizes)]
     assert low.info.metadata["encoding"] == "jpeg"
 
 
@@ -142,3 +143,63 @@ def test_log_times_are_refused(tmp_path):
     write_plain(tmp_path / "log.h5")
     with pytest.raises(ValueError, match="no log times"):
         rc.open(tmp_path / "log.h5", time="log")
+
+
+@pytest.mark.parametrize(("unit", "nanoseconds"), [("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1)])
+def test_integer_times_tell_their_unit(tmp_path, unit, nanoseconds):
+    path = tmp_path / "log.h5"
+    true = 1_700_000_000_000_000_000 + np.arange(5) * 10**9
+    with h5py.File(path, "w") as file:
+        file["times"], file["values"] = true // nanoseconds, np.arange(5.0)
+        file["uptime/times"], file["uptime/values"] = np.arange(5) * (20_000_000 // nanoseconds), np.arange(5.0)
+    recording = rc.open(path)
+    assert recording.streams["values"].times.tolist() == true.tolist()
+    told = [note for note in recording.notes if "/times: integer times are taken as " + unit in note]
+    assert len(told) == (unit != "ns")
+    mapping = {"v": {"values": "/uptime/values", "times": "/uptime/times", "unit": unit}}
+    if unit != "s":
+        assert rc.open(path, mapping=mapping).streams["v"].times.tolist() == (np.arange(5) * 20_000_000).tolist()
+    with pytest.raises(ValueError, match='there is no unit "minutes"'):
+        rc.open(path, mapping={"v": mapping["v"] | {"unit": "minutes"}})
+
+
+def test_integer_times_that_are_too_large(tmp_path):
+    path = tmp_path / "log.h5"
+    with h5py.File(path, "w") as file:
+        file["times"], file["values"] = np.array([1, 2**63], np.uint64), np.arange(2.0)
+    with pytest.raises(rc.FileError, match="past 2\\^62"):
+        rc.open(path).streams["values"].times  # noqa: B018
+
+
+def test_links_that_leave_the_file_are_left_out(tmp_path):
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["data/times"], file["data/values"] = np.arange(3.0), np.arange(3.0)
+    path = tmp_path / "log.h5"
+    with h5py.File(path, "w") as file:
+        file["own/times"], file["own/values"] = np.arange(3.0), np.arange(3.0)
+        file["straight"] = h5py.ExternalLink("other.h5", "/data")
+        file["through"] = h5py.SoftLink("/straight")
+        file["deeper"] = h5py.SoftLink("/through/values")
+        file["inside"] = h5py.SoftLink("own")
+        file["loop"] = h5py.SoftLink("/loop")
+        file["nowhere"] = h5py.SoftLink("/absent")
+    recording = rc.open(path)
+    assert all(name.startswith(("own", "inside")) for name in recording.streams)
+    for name in ("straight", "through", "deeper"):
+        assert f"/{name} lies in another file and is left out" in recording.notes
+
+
+def test_a_recipe_may_say_the_times_of_one_stream(tmp_path):
+    path, recipe = tmp_path / "log.h5", tmp_path / "recipe.toml"
+    with h5py.File(path, "w") as file:
+        file["a/values"], file["a/clock"] = np.arange(3.0), np.array([0, 10, 20])
+        file["b/values"], file["b/times"] = np.arange(4.0), np.arange(4) / 100
+    recipe.write_text(
+        '[streams.a]\ntopic = "a/values"\ntimes = "a/clock"\nunit = "ms"\n[streams.b]\ntopic = "b/values"\n'
+    )
+    from robocache._recipe import load_recipe
+
+    cooked = load_recipe(recipe)
+    streams = cooked.apply(cooked.open(path)).streams
+    assert streams["a"].times.tolist() == [0, 10_000_000, 20_000_000]
+    assert streams["b"].times.tolist() == [0, 10_000_000, 20_000_000, 30_000_000]

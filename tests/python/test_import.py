@@ -41,6 +41,19 @@ def test_logs_are_loaded_when_they_are_asked_for():
     assert done.stderr.endswith("AttributeError: module 'robocache' has no attribute 'nothing'\n"), done.stderr
 
 
+def test_tab_shows_what_users_need():
+    """Also after every module was loaded: each import puts its submodule into the package."""
+    code = (
+        "import types, robocache as rc; [getattr(rc, name) for name in rc.__all__]; shown = dir(rc);"
+        "assert shown == sorted(set(rc.__all__)), shown;"
+        "assert [n for n in shown if n.startswith('_')] == ['__version__'];"
+        "assert [n for n in shown if isinstance(getattr(rc, n), types.ModuleType)] == ['mcap'];"
+        "assert not {'TYPE_CHECKING', 'Any', 'cli'} & set(shown)"
+    )
+    done = run("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_numpy_call_is_light():
     code = (
         "import sys, numpy, robocache;"
@@ -108,6 +121,7 @@ def test_public_names():
         "set_simd_target",
         "FileError",
         "open",
+        "mcap",
         "sync_report",
         "Recording",
         "Episode",

@@ -9,7 +9,7 @@ import pytest
 from recordings import lies, shared, write_lerobot
 
 import robocache as rc
-from robocache import _lerobot
+from robocache import _video
 
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
@@ -53,6 +53,20 @@ def test_episodes_features_and_tasks(tmp_path, version):
     assert streams["action"].times.tolist() == [0, 40_000_000, 80_000_000, 120_000_000, 160_000_000]
     assert recording.notes == ['feature "note" is of type string, which is no number: left out']
     assert recording.episodes[1].end == 160_000_000
+
+
+@pytest.mark.parametrize("kind", ["i4,,", "f4, f4", ">f4", "O", "", [], None, 7, "x" * 5000])
+def test_types_that_are_none_are_told(tmp_path, kind):
+    write_lerobot(tmp_path / "set")
+    info = tmp_path / "set" / "meta" / "info.json"
+    told = json.loads(info.read_text())
+    told["features"]["matrix"]["dtype"] = kind
+    info.write_text(json.dumps(told))
+    recording = rc.open(tmp_path / "set")
+    assert "matrix" not in recording.episodes[0].streams
+    (note,) = [note for note in recording.notes if '"matrix"' in note]
+    assert note.endswith("which is no number: left out")
+    assert len(note) < 200
 
 
 def test_one_pass_gives_every_sample_once(tmp_path):
@@ -199,21 +213,21 @@ def test_torchcodec_gives_the_frames_of_pyav_where_that_is_not_installed(monkeyp
         count = len(VideoDecoder(video))
     except RuntimeError:
         pytest.skip("torchcodec finds no FFmpeg")
-    truth = _lerobot.decode(video, [0, 5, 1600], 30.0)
+    truth = _video.decode(video, [0, 5, 1600], 30.0)
     monkeypatch.setitem(sys.modules, "av", None)
-    found = _lerobot.decode(video, [0, 5, 1600], 30.0)
+    found = _video.decode(video, [0, 5, 1600], 30.0)
     for number, image in truth.items():
         np.testing.assert_array_equal(found[number], image)
     with pytest.raises(rc.FileError, match=rf"mp4: the video has no frame {count} at 30 frames per second"):
-        _lerobot.decode(video, [5, count], 30.0)
+        _video.decode(video, [5, count], 30.0)
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"no video")
     with pytest.raises(rc.FileError, match=r"broken\.mp4: cannot be decoded as a video: "):
-        _lerobot.decode(str(broken), [0], 30.0)
+        _video.decode(str(broken), [0], 30.0)
 
 
 def test_a_video_without_a_decoder_gets_a_sentence(monkeypatch):
     for module in ("av", "torchcodec", "torchcodec.decoders"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ModuleNotFoundError, match=r"a\.mp4: decoding a video needs av, which is not installed: pip"):
-        _lerobot.decode("a.mp4", [0], 30.0)
+        _video.decode("a.mp4", [0], 30.0)

@@ -17,6 +17,7 @@ import warnings
 import mcap_files as files
 import pytest
 
+import robocache
 from robocache import FileError, mcap
 
 SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
@@ -494,3 +495,38 @@ def test_a_reader_is_a_context_manager(tmp_path):
     with pytest.raises(ValueError, match="was closed"):
         reader.messages()
     reader.close()
+
+
+@pytest.mark.parametrize("number", [-1, 2**64, 1.5, "now", None])
+def test_a_time_that_mcap_cannot_hold(number):
+    """Its times are unsigned 64-bit nanoseconds. nanobind's list of overloads is no sentence."""
+    with mcap.Writer(io.BytesIO()) as writer:
+        channel = writer.add_channel("/a", "json")
+        kind = ValueError if isinstance(number, int) else TypeError
+        with pytest.raises(kind, match=r"^mcap\.Writer\.write: log_time is ") as caught:
+            writer.write(channel, b"{}", number)
+        assert "\n" not in str(caught.value)
+        if number is not None:
+            with pytest.raises(kind, match=r"^mcap\.Writer\.write: publish_time is "):
+                writer.write(channel, b"{}", 0, number)
+        with pytest.raises(kind, match=r"^mcap\.Writer\.attach: log_time is "):
+            writer.attach("a", b"", log_time=number)
+        with pytest.raises(ValueError, match=r"^mcap\.Writer\.write: channel is 65536; it must be from 0 to 2\^16 - 1"):
+            writer.write(65536, b"{}", 0)
+        writer.write(channel, b"{}", 2**64 - 1)
+
+
+def test_log_times_past_2_to_the_63():
+    """A message whose log time no int64 holds is left out with a sentence; the others are read."""
+    file = io.BytesIO()
+    with mcap.Writer(file) as writer:
+        schema = writer.add_schema("S", "jsonschema", b"{}")
+        for topic, times in {"/a": [2**63 + 5, 10**9], "/b": [2**64 - 1]}.items():
+            channel = writer.add_channel(topic, "json", schema)
+            for time in times:
+                writer.write(channel, b'{"x": 1.5}', time)
+    recording = robocache.open(file.getvalue())
+    stream = recording.streams["/a"]
+    assert stream.times.tolist() == [10**9]
+    assert "/b" not in recording.streams
+    assert any("2^62" in note for note in recording.notes), recording.notes

@@ -82,9 +82,7 @@ def test_the_index_alone_gives_log_times(tmp_path):
     assert not report.full
     assert report.streams["/fast"].rate_hz == pytest.approx(100)
     assert report.streams["/fast"].backward is None
-    assert report.verdict.startswith(
-        "2 of 2 streams good. That is by log times alone: stamps, clocks and values were not"
-    )
+    assert report.verdict.startswith("2 of 2 streams good. That is by log times alone: at stamps only a glance")
     write(tmp_path / "b.mcap", {"/fast": 100}, message_indexes=False)
     assert rc.open(tmp_path / "b.mcap").quick() is None
     assert rc.sync_report(rc.open(tmp_path / "b.mcap"), full=False).full
@@ -133,7 +131,7 @@ def test_the_index_is_all_that_is_read(tmp_path):
     content = (tmp_path / "a.mcap").read_bytes()
     report = rc.sync_report(rc.open(Counted(content)), full=False)
     assert report.streams["/a"].samples == 2000
-    assert Counted.count < len(content) / 20
+    assert Counted.count < len(content) / 10  # the index, and the glance that tells the clock
 
 
 def test_a_cache_is_a_recording_too(tmp_path):

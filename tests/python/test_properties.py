@@ -68,7 +68,7 @@ def test_a_shift_of_time_changes_nothing(problem, shift, backend):
 @given(seeds, float_dtypes, st.sampled_from(["linear", "hold", "nearest", "angle", "angle_degrees", "cubic"]), backends)
 def test_an_exact_hit_returns_the_sample(seed, dtype, method, backend):
     random = cases.Random(seed)
-    stream = cases.make_stream(random, dtype=dtype, method=method, layout="flat", special=True, max_gap=1000)
+    stream = cases.make_stream(random, dtype=dtype, method=method, layout="flat", special=True, max_gap=1e-6)
     values, valid, age, index = calling.align(cases.Problem([stream], stream.times), backend)[0]
     calling.assert_same_bytes(values, stream.values, "values")
     assert valid.all()

@@ -1,5 +1,7 @@
 """Recipes: names, channels, methods, latencies; sentences for what is wrong; episodes out of long recordings."""
 
+import re
+
 import numpy as np
 import pytest
 from recordings import batch, made, write_lerobot
@@ -101,6 +103,72 @@ def test_topics_and_channels_that_are_not_there(tmp_path):
     cooked = recipe(tmp_path, '[streams."/joint_states"]\nmethod = { "position.*" = "linear" }').apply(arm())
     with pytest.raises(ValueError, match=r'no pattern of method matches the channel "velocity.a"'):
         _ = cooked.streams["/joint_states"]
+
+
+def one(values, dtype):
+    values = np.asarray(values, dtype).reshape(-1, 1)
+    return made(batch("/a", values, np.arange(len(values)) * MS, channels=["speed"]))
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "wanted", "named"),
+    [
+        ([1, 130], np.int64, "int8", "130"),
+        ([0.0, 1000.5], np.float64, "int16", "1000.5"),
+        ([0.0, np.nan], np.float64, "int8", "nan"),
+        ([0.0, np.inf], np.float64, "int64", "inf"),
+        ([0, -1], np.int32, "uint8", "-1"),
+        ([2**64 - 1], np.uint64, "int64", str(2**64 - 1)),
+        ([-1], np.int64, "uint64", "-1"),
+        ([2.0**63], np.float64, "int64", "9.223372036854775807e18"),
+        ([0, 2], np.int64, "bool", "2"),
+        ([0.0, 1e300], np.float64, "float32", "1e+300"),
+        ([0, 70000], np.int64, "float16", "70000"),
+    ],
+)
+def test_a_dtype_that_values_do_not_fit_is_refused(tmp_path, values, dtype, wanted, named):
+    cooked = recipe(tmp_path, f'[streams."/a"]\nname = "b"\ndtype = "{wanted}"\n').apply(one(values, dtype))
+    with pytest.raises(ValueError, match=f'dtype is {wanted}, which cannot hold .* of channel "speed"') as caught:
+        _ = cooked.streams["b"].values
+    assert str(caught.value).startswith(f'{tmp_path / "recipe.toml"}: [streams."b"]: ')
+    assert float(re.search(r"hold (\S+) of", str(caught.value))[1]) == pytest.approx(float(named), nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "wanted"),
+    [
+        ([-128, 127], np.int64, "int8"),
+        ([0.0, -3.0, 255.0 - 128], np.float64, "int8"),
+        ([0, 255], np.int16, "uint8"),
+        ([2**63], np.uint64, "uint64"),
+        ([0, 1], np.int64, "bool"),
+        ([0.1, np.nan, np.inf, -np.inf], np.float64, "float32"),
+        ([0.1, 65504.0], np.float64, "float16"),
+        ([2**53 + 1], np.int64, "float64"),
+        ([True, False], np.bool_, "float32"),
+    ],
+)
+def test_a_dtype_that_they_fit_is_taken(tmp_path, values, dtype, wanted):
+    cooked = recipe(tmp_path, f'[streams."/a"]\ndtype = "{wanted}"\n').apply(one(values, dtype))
+    found = cooked.streams["/a"].values
+    assert found.dtype == wanted
+    np.testing.assert_array_equal(found[:, 0], np.asarray(values, dtype).astype(wanted))
+
+
+def test_a_build_tells_a_dtype_that_does_not_fit(tmp_path):
+    from robocache import _build, mcap
+
+    for name, most in (("good", 100), ("bad", 300)):
+        with mcap.Writer(tmp_path / f"{name}.mcap") as writer:
+            topic = writer.add_channel("/a", "json")
+            for k in range(0, most, 10):
+                writer.write(topic, b'{"x": %d}' % k, log_time=k * MS)
+    (tmp_path / "r.toml").write_text('[streams."/a"]\ndtype = "int8"\n')
+    paths = [str(tmp_path / f"{name}.mcap") for name in ("bad", "good")]
+    found = _build.build(paths, tmp_path / "cache", recipe=tmp_path / "r.toml")
+    assert [row["state"] for row in found["sources"]] == ["failed", "added"]
+    assert "bad.mcap" in found["sources"][0]["error"]
+    assert "cannot hold 130" in found["sources"][0]["error"]
 
 
 def test_the_first_recipe_takes_everything_as_it_is(tmp_path):
@@ -220,3 +288,11 @@ def test_episodes_by_topic():
         split(made(marks), "topic", topic="/of")
     with pytest.raises(ValueError, match="marks no episode"):
         split(made(batch("/on", [[0]], [5])), "topic", topic="/on")
+
+
+def test_an_exact_name_wins_over_a_pattern_in_a_recipe():
+    from robocache._recipe import method_of
+
+    method = {"*": "linear", "position[0]": "angle"}
+    channels = ["position[0]", "position[1]", "position0"]
+    assert method_of("recipe", method, channels) == (("angle", 0, 1), ("linear", 1, 3))

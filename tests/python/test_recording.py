@@ -1,6 +1,8 @@
 """rc.open finds the format by content; streams are decoded when touched, sorted, and go into align as they are."""
 
+import copy
 import os
+import pickle
 import sqlite3
 
 import numpy as np
@@ -8,7 +10,6 @@ import pytest
 from recordings import MadeSource, batch, made
 
 import robocache as rc
-from robocache._pictures import picture
 from robocache._recording import Recording, sniff
 
 MS = 1_000_000
@@ -73,10 +74,16 @@ def test_ragged_samples_are_held_by_number():
     ],
 )
 @pytest.mark.parametrize(("pad", "big"), [(0, "0"), (5, "0"), (0, "1")])
-def test_raw_images_have_their_shape(tmp_path, encoding, kind, channels, pad, big):
+def test_raw_images_are_rgb_or_depth(tmp_path, encoding, kind, channels, pad, big):
     shape = (2, 3, 4, channels) if channels > 1 else (2, 3, 4)
-    truth = np.arange(np.prod(shape)).reshape(shape).astype(kind)
-    stored = truth.astype((">" if big == "1" else "<") + kind).reshape(2, 3, -1).view(np.uint8)
+    recorded_as = np.arange(np.prod(shape)).reshape(shape).astype(kind)
+    stored = recorded_as.astype((">" if big == "1" else "<") + kind).reshape(2, 3, -1).view(np.uint8)
+    if encoding in ("mono8", "8UC1"):
+        truth = recorded_as[..., None].repeat(3, -1)
+    elif channels == 1:
+        truth = recorded_as
+    else:
+        truth = recorded_as[..., :3] if encoding.startswith("rgb") else recorded_as[..., 2::-1]
     step = stored.shape[2] + pad
     rows = np.pad(stored, ((0, 0), (0, 0), (0, pad))).reshape(-1)
     about = {"height": "3", "width": "4", "step": str(step), "encoding": encoding, "is_bigendian": big}
@@ -93,13 +100,86 @@ def test_raw_images_have_their_shape(tmp_path, encoding, kind, channels, pad, bi
         np.testing.assert_array_equal(samples[1], truth[1])
         assert samples[-1].dtype == np.dtype(kind)
         np.testing.assert_array_equal(samples[:], truth)
+        np.testing.assert_array_equal(samples[[1, 0]], truth[::-1])
         np.testing.assert_array_equal(samples.as_stored(0), rows[: 3 * step])
-        shown = picture("/image", samples[1], about)
-        np.testing.assert_array_equal(shown, picture("/image", samples.as_stored(1), about))
-        if encoding in ("bgr8", "bgra8", "8UC3"):
-            np.testing.assert_array_equal(shown, truth[1][..., [2, 1, 0]])
-    for changes in ({"height": "varies"}, {"step": "1"}, {"height": "9"}, {"encoding": "yuv422"}):
-        assert recorded(**changes).streams["/image"].samples[1].shape == (3 * step,)
+    for changes, sentence in (
+        ({"height": "varies"}, "varies from message to message"),
+        ({"step": "1"}, "a step of 1"),
+        ({"height": "9"}, "an image of 9 x 4"),
+        ({"encoding": "yuv422"}, "an image of the format 'yuv422' cannot be decoded"),
+    ):
+        samples = recorded(**changes).streams["/image"].samples
+        with pytest.raises(rc.FileError, match=rf"^/image: image 1: .*{sentence}"):
+            samples[1]
+        assert samples.as_stored(1).shape == (3 * step,)
+
+
+def test_samples_are_taken_by_number_slice_list_and_mask():
+    rows = np.arange(6, dtype=np.uint8)
+    samples = (
+        made(batch("/cloud", rows, [0, 20, 30], lengths=[2, 1, 3], ragged=True, shape=())).streams["/cloud"].samples
+    )
+    truth = [[0, 1], [2], [3, 4, 5]]
+    assert samples[np.int32(-1)].tolist() == truth[-1]
+    for index, numbers in (
+        (slice(None, None, -1), [2, 1, 0]),
+        ([1, 2], [1, 2]),
+        ([], []),
+        ([-1, -1], [2, 2]),
+        (np.array([0, 2], np.uint8), [0, 2]),
+        (np.array([True, False, True]), [0, 2]),
+    ):
+        assert [found.tolist() for found in samples[index]] == [truth[k] for k in numbers]
+    with pytest.raises(IndexError):
+        samples[[0, 3]]
+    with pytest.raises(IndexError):
+        samples[-4]
+    with pytest.raises(IndexError, match="a mask of 2 for 3 samples"):
+        samples[[True, False]]
+    with pytest.raises(TypeError, match="expected an integer, a slice, a list of integers or a mask"):
+        samples["0"]
+
+
+def copies_of(stream):
+    return {
+        "replace": stream.replace(max_gap=0.5),
+        "copy": copy.copy(stream),
+        "deepcopy": copy.deepcopy(stream),
+        "pickle": pickle.loads(pickle.dumps(stream)),
+    }
+
+
+def test_copies_of_a_stream_keep_what_the_file_says(tmp_path):
+    rows = np.arange(2 * 3 * 4 * 3, dtype=np.uint8)
+    about = {"height": "3", "width": "4", "step": "12", "encoding": "rgb8", "frame_id": "left"}
+    options = {"lengths": [36, 36], "ragged": True, "shape": (), "metadata": about, "type": "sensor_msgs/msg/Image"}
+    recording = made(batch("/image", rows, [10, 0], **options), batch("/q", [[1.0], [2.0]], [0, 10], type="a/msg/Q"))
+    image, numbers = recording.streams["/image"], recording.streams["/q"]
+    for kind, made_of in copies_of(image).items():
+        assert isinstance(made_of, rc.RecordedStream), kind
+        assert (made_of.info, made_of.backward, len(made_of.samples)) == (image.info, 1, 2), kind
+        np.testing.assert_array_equal(made_of.samples[0], rows[36:].reshape(3, 4, 3))
+        with rc.CacheWriter(tmp_path / kind) as writer:
+            writer.add({"/image": made_of, "/q": copies_of(numbers)[kind]})
+        found = rc.Cache(tmp_path / kind).episodes[0].streams
+        np.testing.assert_array_equal(found["/image"].samples[0], rows[36:].reshape(3, 4, 3))
+        assert found["/image"].info.metadata["frame_id"] == "left"
+        assert (found["/image"].info.type, found["/q"].info.type) == ("sensor_msgs/msg/Image", "a/msg/Q")
+    assert copies_of(image)["replace"].max_gap == 0.5
+
+
+def test_a_stream_of_some_samples_is_cached_as_those(tmp_path):
+    rows = np.arange(6, dtype=np.uint8)
+    stream = made(batch("/cloud", rows, [0, 20, 30], lengths=[2, 1, 3], ragged=True, shape=())).streams["/cloud"]
+    some = stream.replace(values=stream.values[1:], times=stream.times[1:], arrivals=stream.arrivals[1:])
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        writer.add({"/cloud": some})
+        with pytest.raises(ValueError, match=r'stream "/cloud": values name sample 7; there are 3'):
+            writer.add({"/cloud": some.replace(values=np.array([0, 7]))})
+    found = rc.Cache(tmp_path / "cache").episodes[0].streams["/cloud"]
+    assert [sample.tolist() for sample in found.samples] == [[2], [3, 4, 5]]
+    numbers = made(batch("/q", [[1.0, 2.0]], [0])).streams["/q"].replace(values=np.zeros((1, 3, 2), np.float32))
+    assert (numbers.info.dtype, numbers.info.shape) == (np.dtype(np.float32), (3, 2))
 
 
 def test_episodes_and_their_extents():

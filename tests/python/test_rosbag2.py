@@ -1,6 +1,7 @@
 """rosbag2: directories, split files, both stores, both compressions, definitions from everywhere."""
 
 import contextlib
+import gc
 import json
 import sqlite3
 
@@ -286,6 +287,32 @@ def test_damaged_databases(tmp_path):
         rc.open(database)
 
 
+def test_a_topic_is_read_without_the_data_of_others(tmp_path):
+    """The pages of the third message of /other are damaged. Reading them fails, and reading /imu does not."""
+    (database,) = write(tmp_path / "bag").glob("*.db3")
+    with sqlite3.connect(database) as connection:
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(topics)")][2:]
+        same = ", ".join(columns)
+        connection.execute(
+            f"INSERT INTO topics (id, name, {same}) SELECT 99, '/other', {same} FROM topics WHERE id = 1"
+        )
+        first = "SELECT 99, timestamp, data FROM messages WHERE topic_id = 1 ORDER BY timestamp LIMIT 2"
+        connection.execute(f"INSERT INTO messages (topic_id, timestamp, data) {first}")
+        more = "INSERT INTO messages (topic_id, timestamp, data) VALUES (99, ?, ?)"
+        connection.execute(more, [200 * SECOND, b"\xab" * (20 * size)])
+    connection.close()
+    content = bytearray(database.read_bytes())
+    overflow = [k for k in range(0, len(content), size) if content[k + 4 : k + size] == b"\xab" * (size - 4)]
+    assert len(overflow) > 10
+    for k in overflow:
+        content[k : k + 4] = b"\xff" * 4  # the number of the next page
+    database.write_bytes(content)
+    with pytest.raises(rc.FileError, match="a damaged SQLite file"):
+        list(rc.open(database).batches())
+    check(rc.open(database))
+
+
 def test_other_databases_are_refused(tmp_path):
     path = tmp_path / "x.db3"
     with sqlite3.connect(path) as connection:
@@ -339,3 +366,152 @@ def test_metadata_that_lies_is_told_or_harmless(tmp_path):
             recording = rc.open(path)
             repr(recording)
             dict(recording.streams.items())
+
+
+# ---- Files that were not closed
+
+
+def unfinished(path, journal, count=300, extra=400):
+    """A bag as a crash leaves it: `count` messages were committed, `extra` more were being written."""
+    write(path, count=count)
+    (file,) = path.glob("*.db3")
+    image = path.with_name("crashed")
+    image.mkdir()
+    database = sqlite3.connect(file)
+    try:
+        database.execute(f"PRAGMA journal_mode = {journal}")
+        database.execute("PRAGMA cache_size = 2")  # so that pages of the transaction go into the file
+        data = bytes(STORE.serialize_cdr(imu(7), "sensor_msgs/msg/Imu"))
+        database.execute("BEGIN")
+        for k in range(extra):
+            at = 200 * SECOND + k
+            database.execute("INSERT INTO messages (topic_id, timestamp, data) VALUES (1, ?, ?)", (at, data))
+        database.execute("UPDATE messages SET data = ? WHERE timestamp < ?", (data, 101 * SECOND))
+        if journal == "WAL":  # these were committed, and lie in the log
+            database.execute("ROLLBACK")
+            query = "INSERT INTO messages (topic_id, timestamp, data) VALUES (1, ?, ?)"
+            for k in range(count, count + 50):
+                message = bytes(STORE.serialize_cdr(imu(k), "sensor_msgs/msg/Imu"))
+                database.execute(query, (100 * SECOND + k * 10_000_000 + 2_000_000, message))
+            database.commit()
+        for part in path.iterdir():
+            if not part.name.endswith("-shm"):
+                (image / part.name).write_bytes(part.read_bytes())
+    finally:
+        database.close()
+    return image
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_transaction_that_was_not_finished_is_rolled_back_in_a_copy(tmp_path, alone):
+    image = unfinished(tmp_path / "bag", "DELETE")
+    (file,) = image.glob("*.db3")
+    (journal,) = image.glob("*.db3-journal")
+    before = {part: part.read_bytes() for part in image.iterdir()}
+    recording = rc.open(file if alone else image)
+    check(recording)
+    assert any("the transaction that was not finished is left out" in note for note in recording.notes)
+    assert {part: part.read_bytes() for part in image.iterdir()} == before
+    assert journal in recording.files
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        assert writer.add(recording) == 1
+        assert writer.knows(rc.open(file if alone else image))
+    np.testing.assert_array_equal(rc.Cache(tmp_path / "cache").episodes[0].streams["/imu"].values[:, 4], np.arange(300))
+
+
+def test_a_copy_goes_with_its_recording_but_not_in_a_child(tmp_path, monkeypatch):
+    import os
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    recording = rc.open(unfinished(tmp_path / "bag", "DELETE"))
+    child = os.fork()
+    if child == 0:
+        try:
+            check(recording)
+            recording = None
+            gc.collect()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(list((tmp_path / "temporary").iterdir())) == 1
+    check(recording)
+    recording = None
+    gc.collect()
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_journal_that_cannot_be_copied_gets_a_sentence(tmp_path, monkeypatch):
+    import shutil
+
+    image = unfinished(tmp_path / "bag", "DELETE")
+
+    def full(*given):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(rc.FileError, match=r"db3: it was not closed.*No space left on device; TMPDIR names another"):
+        rc.open(image)
+
+
+def test_a_write_ahead_log_is_read_and_stamped(tmp_path):
+    image = unfinished(tmp_path / "bag", "WAL")
+    (log,) = image.glob("*.db3-wal")
+    recording = rc.open(image)
+    check(recording, 350)
+    assert log in recording.files
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        assert writer.add(recording) == 1
+        assert writer.knows(rc.open(image))
+    (file,) = image.glob("*.db3")
+    writing = sqlite3.connect(file)
+    writing.execute("PRAGMA wal_autocheckpoint = 0")
+    message = bytes(STORE.serialize_cdr(imu(350), "sensor_msgs/msg/Imu"))
+    query = "INSERT INTO messages (topic_id, timestamp, data) VALUES (1, ?, ?)"
+    writing.execute(query, (100 * SECOND + 350 * 10_000_000 + 2_000_000, message))
+    writing.commit()  # the log has grown; the file itself is as it was
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        assert not writer.knows(rc.open(image))
+        assert writer.add(rc.open(image)) == 1
+    writing.close()
+    cache = rc.Cache(tmp_path / "cache")
+    assert len(cache.episodes) == 1
+    assert len(cache.episodes[0].streams["/imu"]) == 351
+
+
+def test_a_bag_that_is_being_written_is_told(tmp_path):
+    write(tmp_path / "bag")
+    (file,) = (tmp_path / "bag").glob("*.db3")
+    writing = sqlite3.connect(file)
+    writing.execute("PRAGMA cache_size = 2")
+    writing.execute("BEGIN EXCLUSIVE")
+    for k in range(400):
+        writing.execute("INSERT INTO messages (topic_id, timestamp, data) VALUES (1, ?, ?)", (k, bytes(400)))
+    try:
+        with pytest.raises(
+            rc.FileError, match=r"db3: cannot be read as SQLite: .*locked, by the process that is writing"
+        ):
+            rc.open(tmp_path / "bag")
+    finally:
+        writing.close()
+    check(rc.open(tmp_path / "bag"))
+
+
+def test_threads_and_a_child_share_a_database(tmp_path):
+    import os
+    from concurrent.futures import ThreadPoolExecutor
+
+    recording = rc.open(write(tmp_path / "bag"))
+    with ThreadPoolExecutor(8) as executor:
+        for done in [executor.submit(lambda: check(rc._recording.Recording(recording._source))) for _ in range(24)]:
+            done.result(timeout=60)
+    child = os.fork()
+    if child == 0:
+        try:
+            check(rc._recording.Recording(recording._source))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0

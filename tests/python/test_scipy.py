@@ -99,7 +99,7 @@ def test_cubic_is_one_sided_at_a_gap(subject):
     times = np.array([0, 1, 2, 3, 10, 11, 12], np.int64) * 1000
     values = cases.Random(3).values((7, 2), "float64")
     targets = np.arange(0, 12001, 100)
-    whole = cases.Stream(values, times, method="cubic", max_gap=2000)
+    whole = cases.Stream(values, times, method="cubic", max_gap=2e-6)
     got, valid, *_ = subject(whole, targets)
     for part in (slice(0, 4), slice(4, 7)):
         inside = (targets >= times[part][0]) & (targets <= times[part][-1])

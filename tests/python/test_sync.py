@@ -218,3 +218,27 @@ def test_the_shared_data_set():
     assert action.rate_hz == pytest.approx(30)
     assert (action.gaps, action.lost, action.source) == (0, 0, "file")
     assert action.constant_channels == [f"j{k}" for k in range(6)]  # as its own stats.json says
+
+
+def test_jitter_is_no_loss():
+    """FINDINGS 38: of 30,000 samples with 20 % Gaussian jitter, none missing, 1,151 were said to be lost."""
+    rng = np.random.default_rng(38)
+    times = np.sort(np.rint((np.arange(30_000) + rng.normal(0, 0.2, 30_000)) * 1e7).astype(np.int64))
+    stream = report_of(batch("/a", wave(times), times)).streams["/a"]
+    assert stream.regular
+    assert stream.lost == 0
+    kept = np.delete(times, np.arange(1000, 1005))  # a gap that no jitter explains
+    assert report_of(batch("/a", wave(kept), kept)).streams["/a"].lost == pytest.approx(5, abs=1)
+    even = np.delete(np.arange(3000) * 10_000_000, [100, 200, 201])
+    assert report_of(batch("/a", wave(even), even)).streams["/a"].lost == 3
+
+
+def test_what_is_commanded_may_be_constant():
+    """FINDINGS 39: empty topics and constant setpoints were called bad."""
+    times = np.arange(100) * 10_000_000
+    still = np.ones((100, 2))
+    assert report_of(batch("/cmd_vel", still, times)).streams["/cmd_vel"].level == "good"
+    assert report_of(batch("/a", still, times, type="demo/msg/JointCommand")).streams["/a"].level == "good"
+    assert report_of(batch("/mode", still.astype(np.uint8), times)).streams["/mode"].level == "good"
+    assert report_of(batch("/imu", still, times)).streams["/imu"].level == "bad"
+    assert report_of(batch("/rosout", np.zeros((0, 2)), [])).streams["/rosout"].level == "fair"

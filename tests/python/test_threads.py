@@ -55,6 +55,65 @@ def test_many_threads_get_the_same_bits(pool):
             done.result(timeout=PATIENCE)
 
 
+def test_a_fault_on_the_gpu_is_raised_in_the_thread_that_made_it(cuda):
+    """Bad stamps of one thread were raised in whichever thread called next."""
+    torch = pytest.importorskip("torch")
+    values, times, targets = cuda(np.zeros((4, 2), np.float32)), cuda(np.arange(4) * 10), cuda(np.array([5, 25]))
+    bad = cuda(np.array([0, 20, 10, 30]))
+    found, looked = threading.Event(), threading.Event()
+    said = []
+
+    def careless() -> None:
+        rc.resample(values, bad, targets)
+        torch.cuda.synchronize()
+        found.set()
+        looked.wait(PATIENCE)
+        try:
+            rc.resample(values, times, targets)
+        except ValueError as error:
+            said.append(str(error))
+        rc.resample(values, times, targets)
+
+    thread = threading.Thread(target=careless)
+    thread.start()
+    assert found.wait(PATIENCE)
+    rc.resample(values, times, targets)  # has nothing to do with it
+    looked.set()
+    thread.join(PATIENCE)
+    assert len(said) == 1
+    assert "times[2] = 10 is before times[1] = 20" in said[0]
+    # What a thread leaves behind when it ends is for synchronize().
+    thread = threading.Thread(target=rc.resample, args=(values, bad, targets))
+    thread.start()
+    thread.join(PATIENCE)
+    torch.cuda.synchronize()
+    rc.resample(values, times, targets)
+    with pytest.raises(ValueError, match="times"):
+        rc.synchronize()
+    rc.synchronize()
+
+
+def test_many_threads_with_faults_on_the_gpu(cuda):
+    """Each sees its own, and only its own, however many come and go."""
+    torch = pytest.importorskip("torch")
+    values, times, targets = cuda(np.zeros((4, 2), np.float32)), np.arange(4) * 10, cuda(np.array([5, 25]))
+
+    def work(worker: int) -> None:
+        bad = times.copy()
+        bad[2] = bad[1] - 1 - worker
+        rc.resample(values, cuda(bad), targets)
+        torch.cuda.synchronize()
+        with pytest.raises(ValueError, match=rf"times\[2\] = {bad[2]} is before"):
+            rc.resample(values, cuda(times), targets)
+        rc.resample(values, cuda(times), targets)
+
+    for _ in range(20):
+        with ThreadPoolExecutor(8) as executor:
+            for done in [executor.submit(work, worker) for worker in range(8)]:
+                done.result(timeout=PATIENCE)
+    rc.synchronize()
+
+
 COLD_START = """
     import threading, time
     import torch

@@ -1,6 +1,7 @@
 // JSON messages: their numbers by path, in the order in which the paths first appear. No tree is built.
 #include <robocache/error.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "formats/clouds/source.h"
+#include "formats/json/images.h"
 #include "formats/messages/output.h"
 
 namespace robocache::messages {
@@ -45,6 +47,32 @@ const Unit* unit_of(double value, bool is_integer) {
   return is_integer && std::abs(value) >= 1e6 ? &units[3] : &units[0];
 }
 
+constexpr std::string_view quoted_nan{"\0NaN", 4}, quoted_infinity{"\0+inf", 5}, quoted_minus_infinity{"\0-inf", 5};
+
+// Python's json module writes NaN, Infinity and -Infinity, which JSON does not have. Puts strings that no sensor sends in
+// their place; nothing where there are none.
+std::optional<std::string> quote_non_finite(std::string_view text) {
+  constexpr std::pair<std::string_view, std::string_view> words[] = {
+      {"NaN", R"("\u0000NaN")"}, {"Infinity", R"("\u0000+inf")"}, {"-Infinity", R"("\u0000-inf")"}};
+  std::string result;
+  bool is_found = false, is_string = false;
+  for (std::size_t k = 0; k < text.size(); ++k) {
+    if (is_string && text[k] == '\\' && k + 1 < text.size()) result += text[k++];
+    if (text[k] == '"') is_string = !is_string;
+    const auto* const word = is_string ? std::end(words) : std::ranges::find_if(words, [&](const auto& entry) {
+      return text.substr(k).starts_with(entry.first);
+    });
+    if (word == std::end(words)) {
+      result += text[k];
+      continue;
+    }
+    is_found = true;
+    result += word->second;
+    k += word->first.size() - 1;
+  }
+  return is_found ? std::optional(std::move(result)) : std::nullopt;
+}
+
 // A place in the messages: an object's key or an array's element. Places are found, not made, once they are known.
 struct Node {
   std::string key{};
@@ -66,16 +94,7 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
     const std::size_t nodes = nodes_.size(), channels = names_.size();
     const auto known = units_;
     try {
-      std::ranges::fill(row_, std::numeric_limits<double>::quiet_NaN());
-      stack_.clear();
-      at_ = 0;
-      ignored_ = 0;
-      is_cut_ = false;
-      part_ = Part::body;
-      std::ranges::fill(stamps_, Stamp{});
-      const char* const begin = reinterpret_cast<const char*>(message.data());
-      nlohmann::json_sax<nlohmann::json>* const sax = this;
-      nlohmann::json::sax_parse(begin, begin + message.size(), sax);
+      parse(std::string_view(reinterpret_cast<const char*>(message.data()), message.size()));
       const std::optional<std::int64_t> stamp = stamp_of();
       if (names_.size() > channels) stream_.add_channels(std::span(names_).subspan(channels), methods_);
       if (names_.empty()) return;  // no number yet: there is no stream
@@ -89,6 +108,46 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
       stream_.discard();
       throw;
     }
+  }
+  void survey(std::string_view topic, std::span<const std::byte> message, std::int64_t log_time,
+              ClockSurvey& to) override {
+    const std::size_t nodes = nodes_.size(), channels = names_.size();
+    const auto known = units_;
+    try {
+      parse(std::string_view(reinterpret_cast<const char*>(message.data()), message.size()));
+      const std::optional<std::int64_t> stamp = stamp_of();
+      if (!names_.empty()) to.add(topic, log_time, stamp);
+    } catch (...) {
+      units_ = known;
+      forget(nodes, channels);
+      throw;
+    }
+  }
+  // A topic whose messages had a NaN once is searched for more before it is parsed; the others are parsed at once.
+  void parse(std::string_view text) {
+    if (has_non_finite_) {
+      const std::optional<std::string> quoted = quote_non_finite(text);
+      return read(quoted ? *quoted : text);
+    }
+    try {
+      read(text);
+    } catch (const Error&) {
+      const std::optional<std::string> quoted = quote_non_finite(text);
+      if (!quoted) throw;
+      has_non_finite_ = true;
+      read(*quoted);
+    }
+  }
+  void read(std::string_view text) {
+    std::ranges::fill(row_, std::numeric_limits<double>::quiet_NaN());
+    stack_.clear();
+    at_ = 0;
+    ignored_ = 0;
+    is_cut_ = false;
+    part_ = Part::body;
+    std::ranges::fill(stamps_, Stamp{});
+    nlohmann::json_sax<nlohmann::json>* const sax = this;
+    nlohmann::json::sax_parse(text.begin(), text.end(), sax);
   }
   std::int64_t bytes() const override { return added_; }
   std::int64_t footprint() const override {
@@ -109,7 +168,14 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
     return number(static_cast<double>(value), Method::linear);
   }
   bool number_float(double value, const std::string&) override { return number(value, Method::linear); }
-  bool string(std::string&) override { return place(); }
+  bool string(std::string& value) override {
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    if (!has_non_finite_ || value.empty() || value[0] != '\0') return place();
+    if (value == quoted_nan) return number(std::numeric_limits<double>::quiet_NaN(), Method::linear);
+    if (value == quoted_infinity) return number(infinity, Method::linear);
+    if (value == quoted_minus_infinity) return number(-infinity, Method::linear);
+    return place();
+  }
   bool binary(nlohmann::json::binary_t&) override { return place(); }
 
   bool start_object(std::size_t) override { return open(false); }
@@ -209,10 +275,13 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
     Stamp& stamp = stamps_[static_cast<std::size_t>(part_)];
     const std::size_t depth = part_ == Part::header ? 2 : 1;
     if (stack_.size() == depth && (part_ != Part::header || node.key == "stamp")) {
+      if (!std::isfinite(value)) return true;  // no time: the next field is asked, then the log time
       stamp.number = time_of(value, integer, stamp.is_doubtful);
       return stamp.number.has_value();
     }
     if (stack_.size() != depth + 1 || (part_ == Part::header && nodes_[node.parent].key != "stamp")) return false;
+    constexpr std::string_view parts[] = {"sec", "secs", "nanosec", "nsec", "nsecs"};
+    if (!std::isfinite(value)) return std::ranges::find(parts, node.key) != std::end(parts);
     if (node.key == "sec" || node.key == "secs") {
       stamp.has_seconds = true;
       stamp.seconds = value;
@@ -329,6 +398,7 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
   std::array<const Unit*, 3> units_{};  // by Part; none before the first number that is not 0
   Stream stream_;
   std::int64_t added_ = 0;
+  bool has_non_finite_ = false;  // a message had a NaN, Infinity or -Infinity
 
   // Of the message that is being read
   std::vector<Frame> stack_{};
@@ -342,6 +412,7 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
 }  // namespace
 
 std::unique_ptr<Messages> make_json(const Schema& schema, std::string_view topic) {
+  if (std::unique_ptr<Messages> image = make_json_image(schema, topic)) return image;
   return std::make_unique<JsonMessages>(schema, topic);
 }
 

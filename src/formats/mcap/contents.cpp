@@ -1,5 +1,6 @@
 #include "formats/mcap/contents.h"
 
+#include "core/shared_facts.h"
 #include "formats/mcap/crc.h"
 #include "formats/mcap/scan.h"
 
@@ -15,38 +16,67 @@ void Declarations::learn(Source& source, Op op, Span body) {
   }
 }
 
-// Those in chunks may be many times as large as the file.
-void Declarations::count(const Source& source, std::uint64_t bytes) {
+template <class T>
+std::pair<const T*, bool> Declarations::add(std::map<std::uint16_t, T>& to, T&& made, const Source& source,
+                                            std::uint64_t bytes) {
+  const auto locked = lock_shared_facts();
+  const auto found = to.find(made.id);
+  if (found != to.end()) return {&found->second, false};
+  // Those in chunks may be many times as large as the file.
+  if (bytes_ + bytes > 4 * source.size + (std::uint64_t{256} << 20)) {
+    source.fail("its schemas and channels are too large");
+  }
+  const std::uint16_t id = made.id;
+  const T& entry = to.emplace(id, std::move(made)).first->second;
   bytes_ += bytes;
-  if (bytes_ > 4 * source.size + (std::uint64_t{256} << 20)) source.fail("its schemas and channels are too large");
+  return {&entry, true};
 }
 
 void Declarations::learn_schema(Source& source, Span body) {
   auto schema = parse<Schema>(body);
   if (schema.id == 0) throw Damage("has id 0");
-  const auto [found, is_new] = schemas.try_emplace(schema.id);
-  if (is_new) {
-    count(source, body.size());
-    found->second = std::move(schema);
-  } else if (found->second.name != schema.name || found->second.encoding != schema.encoding ||
-             found->second.data != schema.data) {
-    source.warn("declares schema ", schema.id, " twice, as ", quote(found->second.name), " and differently as ",
+  const auto [entry, is_new] = add(schemas, std::move(schema), source, body.size());
+  if (!is_new && (entry->name != schema.name || entry->encoding != schema.encoding || entry->data != schema.data)) {
+    source.warn("declares schema ", schema.id, " twice, as ", quote(entry->name), " and differently as ",
                 quote(schema.name), "; the first counts");
   }
 }
 
 void Declarations::learn_channel(Source& source, Span body) {
   auto channel = parse<Channel>(body);
-  const auto [found, is_new] = channels.try_emplace(channel.id);
-  if (is_new) {
-    count(source, body.size() + channel.metadata.size() * sizeof(StringMap::value_type));
-    found->second = std::move(channel);
-  } else if (found->second.topic != channel.topic || found->second.schema_id != channel.schema_id ||
-             found->second.message_encoding != channel.message_encoding || found->second.metadata != channel.metadata) {
-    source.warn("declares channel ", channel.id, " twice, as ", quote(found->second.topic), " and differently as ",
+  const std::uint64_t bytes = body.size() + channel.metadata.size() * sizeof(StringMap::value_type);
+  const auto [entry, is_new] = add(channels, std::move(channel), source, bytes);
+  if (!is_new && (entry->topic != channel.topic || entry->schema_id != channel.schema_id ||
+                  entry->message_encoding != channel.message_encoding || entry->metadata != channel.metadata)) {
+    source.warn("declares channel ", channel.id, " twice, as ", quote(entry->topic), " and differently as ",
                 quote(channel.topic), "; the first counts");
   }
 }
+
+namespace {
+
+template <class T>
+const T* entry_of(const std::map<std::uint16_t, T>& map, std::uint16_t id) {
+  const auto locked = lock_shared_facts();
+  const auto found = map.find(id);
+  return found == map.end() ? nullptr : &found->second;
+}
+
+template <class T>
+std::vector<const T*> entries_of(const std::map<std::uint16_t, T>& map) {
+  const auto locked = lock_shared_facts();
+  std::vector<const T*> entries;
+  entries.reserve(map.size());
+  for (const auto& [id, entry] : map) entries.push_back(&entry);
+  return entries;
+}
+
+}  // namespace
+
+const Schema* Declarations::schema(std::uint16_t id) const { return entry_of(schemas, id); }
+const Channel* Declarations::channel(std::uint16_t id) const { return entry_of(channels, id); }
+std::vector<const Schema*> Declarations::all_schemas() const { return entries_of(schemas); }
+std::vector<const Channel*> Declarations::all_channels() const { return entries_of(channels); }
 
 std::string chunk_text(std::uint64_t offset, std::uint64_t start, std::uint64_t end) {
   return concat("its chunk at byte ", offset, ", with messages from ", start, " to ", end, ",");

@@ -5,18 +5,26 @@
 
 namespace robocache::mcap {
 
-// Schemas and channels, wherever they are declared.
+// Schemas and channels, wherever they are declared. Both maps are shared facts: they grow when a chunk is read that
+// declares what was not known. An entry, once it is there, never changes.
 struct Declarations {
   std::map<std::uint16_t, Schema> schemas;
   std::map<std::uint16_t, Channel> channels;
 
-  // Takes a Schema or Channel record in; the first of an id stays. Where it cannot, a warning says so.
+  // Takes a Schema or Channel record in; the first of an id stays. Where it cannot, a warning says so. Any thread may.
   void learn(Source& source, Op op, Span body);
+  // nullptr: there is none, so far. Any thread may ask.
+  const Schema* schema(std::uint16_t id) const;
+  const Channel* channel(std::uint16_t id) const;
+  std::vector<const Schema*> all_schemas() const;
+  std::vector<const Channel*> all_channels() const;
 
  private:
   void learn_schema(Source& source, Span body);
   void learn_channel(Source& source, Span body);
-  void count(const Source& source, std::uint64_t bytes);
+  // The entry of an id, and whether it is the one that was given. Counts `bytes` where it is.
+  template <class T>
+  std::pair<const T*, bool> add(std::map<std::uint16_t, T>& to, T&& made, const Source& source, std::uint64_t bytes);
   std::uint64_t bytes_ = 0;  // of all of them
 };
 

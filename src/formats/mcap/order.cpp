@@ -2,6 +2,8 @@
 
 #include <set>
 
+#include "core/interrupt.h"
+
 namespace robocache::mcap {
 
 namespace {
@@ -24,10 +26,10 @@ std::size_t edits_between(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-std::string near_topics(const std::map<std::uint16_t, Channel>& channels, std::string_view topic) {
+std::string near_topics(std::span<const Channel* const> channels, std::string_view topic) {
   constexpr std::size_t longest = 64, most = 3;
   std::set<std::string_view> topics;
-  for (const auto& [id, channel] : channels) topics.insert(channel.topic);
+  for (const Channel* const channel : channels) topics.insert(channel->topic);
   std::vector<std::pair<std::size_t, std::string_view>> near;
   for (const std::string_view other : topics) {
     const bool inside = !topic.empty() && other.find(topic) != std::string_view::npos;
@@ -46,10 +48,9 @@ std::string near_topics(const std::map<std::uint16_t, Channel>& channels, std::s
 Ordering::Ordering(Source& source, Contents& contents, const Selection& selection)
     : source_(source), contents_(contents), selection_(selection) {
   if (selection_.topics) {
+    const std::vector<const Channel*> channels = contents_.declared.all_channels();
     for (const std::string& topic : *selection_.topics) {
-      const auto& channels = contents_.declared.channels;
-      const bool found = std::ranges::any_of(channels, [&](const auto& entry) { return entry.second.topic == topic; });
-      if (found) continue;
+      if (std::ranges::find(channels, topic, &Channel::topic) != channels.end()) continue;
       const std::string near = near_topics(channels, topic);
       throw Error(ErrorKind::value, concat(source_.bytes.name, ": has no topic ", quote(topic), "; ",
                                            near.empty() ? "it has no topics at all" : concat("near are ", near)));
@@ -80,15 +81,15 @@ bool Ordering::is_wanted(std::uint16_t channel) {
   if (channel >= wanted_.size()) wanted_.resize(channel + std::size_t{1});
   Wanted& wanted = wanted_[channel];
   if (wanted == Wanted::unknown || wanted == Wanted::undeclared) {
-    const auto found = contents_.declared.channels.find(channel);
-    if (found == contents_.declared.channels.end()) {  // a later chunk may declare it
+    const Channel* const found = contents_.declared.channel(channel);
+    if (found == nullptr) {  // a later chunk may declare it
       if (std::exchange(wanted, Wanted::undeclared) == Wanted::unknown) {
         source_.warn("messages on channel ", channel, " are left out: nothing declares it");
       }
       return false;
     }
     const auto& topics = selection_.topics;
-    wanted = !topics || std::ranges::find(*topics, found->second.topic) != topics->end() ? Wanted::yes : Wanted::no;
+    wanted = !topics || std::ranges::find(*topics, found->topic) != topics->end() ? Wanted::yes : Wanted::no;
   }
   return wanted == Wanted::yes;
 }
@@ -96,7 +97,9 @@ bool Ordering::is_wanted(std::uint16_t channel) {
 bool Ordering::may_have_wanted(const ChunkIndex& chunk) {
   if (!selection_.topics || chunk.message_index_offsets.empty()) return true;
   return std::ranges::any_of(chunk.message_index_offsets, [&](const auto& entry) {
-    return !contents_.declared.channels.contains(entry.first) || is_wanted(entry.first);
+    const Wanted known = entry.first < wanted_.size() ? wanted_[entry.first] : Wanted::unknown;
+    if (known == Wanted::yes || known == Wanted::no) return known == Wanted::yes;
+    return contents_.declared.channel(entry.first) == nullptr || is_wanted(entry.first);
   });
 }
 
@@ -176,8 +179,14 @@ void Ordering::start(const Piece& piece) {
 
 // The next messages of the first run, which has none at hand.
 void Ordering::refill() {
-  const std::unique_ptr<Run> old = pop();
-  std::unique_ptr<Run> run = take_in(*old->piece, &*old->rest);
+  std::unique_ptr<Run> old = pop();
+  std::unique_ptr<Run> run;
+  try {
+    run = take_in(*old->piece, &*old->rest);
+  } catch (...) {  // a read that failed may be tried again
+    push(std::move(old));
+    throw;
+  }
   if (!run) return;
   make_room(share());
   shrink(*run, budget() - std::min(held_, budget() - share()), 1);
@@ -270,7 +279,9 @@ const Message* Ordering::next() {
   recycle(std::move(spent_));
   for (;;) {
     if (is_due()) {
-      start(pieces_[due_++]);
+      check_interrupt();  // before anything changes: whoever goes on after an interrupt misses no message
+      start(pieces_[due_]);
+      ++due_;  // here, so that a read that failed may be tried again
     } else if (heap_.empty()) {
       return nullptr;
     } else if (!heap_.front()->has_message()) {

@@ -7,8 +7,8 @@ namespace robocache::mcap {
 struct Reader::State {
   State(Bytes bytes, const ReadOptions& options) : source(std::move(bytes), options), contents(read_contents(source)) {}
 
-  // The body of the record that an index points to. Throws Error(file) where it is not there.
-  Span record(Op op, std::uint64_t offset, std::uint64_t length) {
+  // The body of the record that an index points to, in `buffer`. Throws Error(file) where it is not there.
+  Span record(Op op, std::uint64_t offset, std::uint64_t length, Buffer& buffer) const {
     if (length < head_size || !source.contains(offset, length)) not_there(op, offset);
     const std::span<std::byte> bytes = buffer.room_for(length);
     source.read(offset, bytes);
@@ -21,7 +21,7 @@ struct Reader::State {
 
   Source source;
   Contents contents;
-  Buffer buffer;
+  Buffer attached;  // what attachment() handed out last
 };
 
 Reader::Reader(Bytes bytes, const ReadOptions& options) : state_(std::make_unique<State>(std::move(bytes), options)) {}
@@ -33,21 +33,24 @@ const Header& Reader::header() const noexcept { return state_->contents.header; 
 bool Reader::is_indexed() const noexcept { return state_->contents.is_indexed; }
 const std::map<std::uint16_t, Schema>& Reader::schemas() const noexcept { return state_->contents.declared.schemas; }
 const std::map<std::uint16_t, Channel>& Reader::channels() const noexcept { return state_->contents.declared.channels; }
-const Schema* Reader::schema(const Channel& channel) const noexcept {
-  const auto found = schemas().find(channel.schema_id);
-  return found == schemas().end() ? nullptr : &found->second;
+const Schema* Reader::schema(const Channel& channel) const {
+  return state_->contents.declared.schema(channel.schema_id);
 }
+const Channel* Reader::channel(std::uint16_t id) const { return state_->contents.declared.channel(id); }
+std::vector<const Channel*> Reader::all_channels() const { return state_->contents.declared.all_channels(); }
+std::vector<const Schema*> Reader::all_schemas() const { return state_->contents.declared.all_schemas(); }
 const std::optional<Statistics>& Reader::statistics() const noexcept { return state_->contents.statistics; }
 const std::vector<ChunkIndex>& Reader::chunk_indexes() const noexcept { return state_->contents.chunks; }
 const std::vector<AttachmentIndex>& Reader::attachment_indexes() const noexcept { return state_->contents.attachments; }
 const std::vector<MetadataIndex>& Reader::metadata_indexes() const noexcept { return state_->contents.metadata; }
-const std::vector<std::string>& Reader::warnings() const noexcept { return state_->source.warnings; }
+std::vector<std::string> Reader::warnings() const { return state_->source.warnings(); }
 
 std::vector<MessageIndex> Reader::message_indexes(const ChunkIndex& chunk) {
   std::vector<MessageIndex> indexes;
   const std::uint64_t begin = chunk.chunk_start_offset + chunk.chunk_length;
   if (chunk.message_index_length == 0 || !state_->source.contains(begin, chunk.message_index_length)) return indexes;
-  const std::span<std::byte> bytes = state_->buffer.room_for(chunk.message_index_length);
+  Buffer buffer;
+  const std::span<std::byte> bytes = buffer.room_for(chunk.message_index_length);
   state_->source.read(begin, bytes);
   try {
     each_record(bytes, [&](Op op, Span body) {
@@ -61,7 +64,7 @@ std::vector<MessageIndex> Reader::message_indexes(const ChunkIndex& chunk) {
 }
 
 Attachment Reader::attachment(const AttachmentIndex& index) {
-  const Span body = state_->record(Op::attachment, index.offset, index.length);
+  const Span body = state_->record(Op::attachment, index.offset, index.length, state_->attached);
   try {
     auto attachment = parse<Attachment>(body);
     check_crc(state_->source, attachment, body);
@@ -72,7 +75,8 @@ Attachment Reader::attachment(const AttachmentIndex& index) {
 }
 
 Metadata Reader::metadata(const MetadataIndex& index) {
-  const Span body = state_->record(Op::metadata, index.offset, index.length);
+  Buffer buffer;
+  const Span body = state_->record(Op::metadata, index.offset, index.length, buffer);
   try {
     return parse<Metadata>(body);
   } catch (const Damage& damage) {

@@ -1,4 +1,5 @@
 // Every record in file order.
+#include "core/interrupt.h"
 #include "formats/mcap/chunks.h"
 #include "formats/mcap/contents.h"
 #include "formats/mcap/crc.h"
@@ -28,6 +29,7 @@ struct RecordReader::State {
                     source.size - cursor.position(), " bytes are lost");
         return nullptr;
       }
+      check_interrupt();
       if (head.op == Op::data_end) data_end_crc = crc;
       const Span bytes = take(head_size + head.length);
       try {
@@ -128,6 +130,6 @@ RecordReader::RecordReader(RecordReader&&) noexcept = default;
 RecordReader& RecordReader::operator=(RecordReader&&) noexcept = default;
 
 const Record* RecordReader::next() { return state_->next(); }
-const std::vector<std::string>& RecordReader::warnings() const noexcept { return state_->source.warnings; }
+std::vector<std::string> RecordReader::warnings() const { return state_->source.warnings(); }
 
 }  // namespace robocache::mcap

@@ -1,5 +1,7 @@
 #include "formats/mcap/scan.h"
 
+#include "core/interrupt.h"
+
 namespace robocache::mcap {
 
 namespace {
@@ -76,6 +78,7 @@ bool Scan::gap(std::uint64_t begin, std::uint64_t end) {
 }
 
 void Scan::record(Cursor& cursor, const Head& head) {
+  check_interrupt();
   if (head.op != Op::message_index) end_indexes();
   try {
     switch (head.op) {
@@ -171,10 +174,10 @@ void Scan::message_index(const Head& head, Span body) {
 void Scan::end_indexes() {
   if (!std::exchange(indexes_follow_, false)) return;
   ChannelMap& offsets = into_.chunks.back().message_index_offsets;
-  const auto is_indexed = [&](std::uint16_t channel) {
-    return std::ranges::find(offsets, channel, &ChannelMap::value_type::first) != offsets.end();
-  };
-  if (std::ranges::all_of(chunk_channels_, is_indexed)) return;
+  std::vector<std::uint16_t> indexed(offsets.size());
+  std::ranges::transform(offsets, indexed.begin(), &ChannelMap::value_type::first);
+  std::ranges::sort(indexed);
+  if (std::ranges::includes(indexed, chunk_channels_)) return;  // both are sorted, chunk_channels_ has each once
   offsets.clear();
   into_.chunks.back().message_index_length = 0;
 }

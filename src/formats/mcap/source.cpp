@@ -1,5 +1,7 @@
 #include "formats/mcap/source.h"
 
+#include "core/shared_facts.h"
+
 namespace robocache::mcap {
 
 namespace {
@@ -32,14 +34,20 @@ Source::Source(Bytes from, const ReadOptions& with)
 
 void Source::add_warning(std::string sentence) {
   constexpr std::size_t most = 100;
-  if (std::ranges::find(warnings, sentence) != warnings.end()) return;
-  if (warnings.size() < most) {
-    warnings.push_back(std::move(sentence));
+  const auto locked = lock_shared_facts();
+  if (std::ranges::find(warnings_, sentence) != warnings_.end()) return;
+  if (warnings_.size() < most) {
+    warnings_.push_back(std::move(sentence));
     return;
   }
   ++not_shown_;
-  warnings.resize(most);
-  warnings.push_back(concat(bytes.name, ": and ", not_shown_, " more warnings"));
+  warnings_.resize(most);
+  warnings_.push_back(concat(bytes.name, ": and ", not_shown_, " more warnings"));
+}
+
+std::vector<std::string> Source::warnings() const {
+  const auto locked = lock_shared_facts();
+  return warnings_;
 }
 
 Span Cursor::peek(std::uint64_t count) {

@@ -35,7 +35,6 @@ struct Source {
   ReadOptions options;
   std::uint64_t size = 0;
   std::uint64_t max_chunk = 0;
-  std::vector<std::string> warnings;
 
   // Throws Error(file) where this is no MCAP file.
   Source(Bytes from, const ReadOptions& with);
@@ -44,16 +43,18 @@ struct Source {
   [[noreturn]] void fail(const Parts&... parts) const {
     throw Error(ErrorKind::file, concat(bytes.name, ": ", parts...));
   }
-  // The same sentence again adds nothing.
+  // The same sentence again adds nothing. Any thread may warn.
   template <class... Parts>
   void warn(const Parts&... parts) {
     add_warning(concat(bytes.name, ": ", parts...));
   }
   void read(std::uint64_t offset, std::span<std::byte> to) const { bytes.read(static_cast<std::int64_t>(offset), to); }
+  std::vector<std::string> warnings() const;  // so far
   bool contains(std::uint64_t offset, std::uint64_t length) const { return offset <= size && length <= size - offset; }
 
  private:
   void add_warning(std::string sentence);
+  std::vector<std::string> warnings_;  // a shared fact, as is what follows
   std::uint64_t not_shown_ = 0;
 };
 

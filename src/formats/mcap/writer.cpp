@@ -1,7 +1,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <utility>
 
 #include "formats/mcap/chunks.h"
 #include "formats/mcap/crc.h"
@@ -12,9 +14,11 @@ namespace {
 
 class OutputFile {
  public:
-  explicit OutputFile(const std::filesystem::path& path)
-      : name_(path.string()), descriptor_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
-    if (descriptor_ < 0) fail();
+  OutputFile(const std::filesystem::path& path, int flags) : name_(path.string()) {
+    do {
+      descriptor_ = open(path.c_str(), flags | O_CLOEXEC, 0666);
+    } while (descriptor_ < 0 && errno == EINTR);
+    if (descriptor_ < 0) fail("cannot be written");
   }
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -24,24 +28,36 @@ class OutputFile {
     while (!bytes.empty()) {
       const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
       if (count < 0 && errno == EINTR) continue;
-      if (count < 0) fail();
+      if (count < 0) fail("cannot be written");
       bytes = bytes.subspan(static_cast<std::size_t>(count));
+    }
+  }
+  // Its bytes, or the names in it, are on the disk. Pipes and some file systems cannot be synced: nothing to do there.
+  void sync() const {
+    while (fsync(descriptor_) != 0) {
+      if (errno == EINTR) continue;
+      if (errno == EINVAL || errno == ENOTSUP || errno == EROFS) return;
+      fail("cannot be written to the disk");
     }
   }
 
  private:
-  [[noreturn]] void fail() const {
-    throw Error(ErrorKind::file, concat(name_, ": cannot be written: ", std::strerror(errno)));
+  [[noreturn]] void fail(std::string_view what) const {
+    throw Error(ErrorKind::file, concat(name_, ": ", what, ": ", std::strerror(errno)));
   }
   std::string name_;
-  int descriptor_;
+  int descriptor_ = -1;
 };
 
 }  // namespace
 
 struct Writer::State {
-  State(Sink to, std::string called, const WriteOptions& with)
-      : sink(std::move(to)), name(std::move(called)), options(with), packer(with.compression, with.level) {
+  State(Sink to, std::function<void()> sync, std::string called, const WriteOptions& with)
+      : sink(std::move(to)),
+        settle(std::move(sync)),
+        name(std::move(called)),
+        options(with),
+        packer(with.compression, with.level) {
     if (with.chunk_size < 1) {
       throw Error(ErrorKind::value, concat(name, ": chunk_size is ", with.chunk_size, "; expected 1 or more"));
     }
@@ -54,6 +70,9 @@ struct Writer::State {
 
   // The bytes since the last time go to the sink.
   void send() {
+    if (!is_mine()) {
+      throw Error(ErrorKind::file, concat(name, ": another process opened it, before a fork; open another file here"));
+    }
     if (options.crcs) crc = crc32(crc, bytes_of(out));
     const Span bytes = bytes_of(out);
     position += bytes.size();
@@ -62,6 +81,8 @@ struct Writer::State {
     failed = false;
     out.clear();
   }
+  // The process that opened the file writes it. A child has a copy of what is not sent yet, and shares the file's position.
+  bool is_mine() const { return getpid() == process; }
   void check_open() const {
     if (finished) throw Error(ErrorKind::value, concat(name, ": is finished; nothing more can be written"));
     if (failed) throw Error(ErrorKind::file, concat(name, ": could not be written before, and is not whole"));
@@ -232,8 +253,12 @@ struct Writer::State {
     }
     out += magic;
     send();
+    failed = true;
+    if (settle) settle();
+    failed = false;
     finished = true;
     sink = nullptr;  // closes the file
+    settle = nullptr;
   }
 
   const Statistics& take_statistics() {
@@ -242,7 +267,10 @@ struct Writer::State {
   }
 
   Sink sink;
+  std::function<void()> settle;  // puts the file on the disk; empty: the sink is the caller's
   std::string name;
+  const pid_t process = getpid();
+  std::atomic<bool> is_used = false;
   WriteOptions options;
   Packer packer;
   std::string out;             // not yet sent
@@ -264,20 +292,47 @@ struct Writer::State {
 };
 
 Writer::Writer(const std::filesystem::path& path, const WriteOptions& options) {
-  const auto file = std::make_shared<const OutputFile>(path);
-  state_ = std::make_unique<State>([file](Span bytes) { file->write(bytes); }, path.string(), options);
+  const auto file = std::make_shared<const OutputFile>(path, O_WRONLY | O_CREAT | O_TRUNC);
+  const auto settle = [file, path] {
+    file->sync();
+    const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+    OutputFile(folder, O_RDONLY | O_DIRECTORY).sync();
+  };
+  state_ = std::make_unique<State>([file](Span bytes) { file->write(bytes); }, settle, path.string(), options);
 }
 Writer::Writer(Sink sink, std::string name, const WriteOptions& options)
-    : state_(std::make_unique<State>(std::move(sink), std::move(name), options)) {}
+    : state_(std::make_unique<State>(std::move(sink), nullptr, std::move(name), options)) {}
 Writer::Writer(Writer&&) noexcept = default;
-Writer& Writer::operator=(Writer&&) noexcept = default;
+Writer& Writer::operator=(Writer&& other) noexcept {
+  Writer taken(std::move(other));
+  std::swap(state_, taken.state_);
+  return *this;  // `taken` finishes what this writer had open
+}
 Writer::~Writer() {
-  if (!state_ || state_->failed) return;
+  if (!state_ || state_->failed || !state_->is_mine()) return;
   try {
     state_->finish();
   } catch (...) {  // told to whoever calls finish()
   }
 }
+
+// One call at a time; a second thread is told, where it would destroy what the first one writes.
+class Writer::Use {
+ public:
+  explicit Use(State& state) : state_(state) {
+    if (state.is_used.exchange(true, std::memory_order_acquire)) {
+      throw Error(
+          ErrorKind::value,
+          concat(state.name, ": another thread is writing to it; use one thread at a time, or a lock of your own"));
+    }
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  ~Use() { state_.is_used.store(false, std::memory_order_release); }
+
+ private:
+  State& state_;
+};
 
 namespace {
 
@@ -297,49 +352,62 @@ std::uint16_t find_id(const std::string& name, const std::map<std::uint16_t, T>&
 }  // namespace
 
 std::uint16_t Writer::add_schema(std::string_view name, std::string_view encoding, std::string_view data) {
+  const Use use(*state_);
+  state_->check_open();
   const std::uint16_t id = find_id(state_->name, state_->schemas, [&](const Schema& schema) {
     return schema.name == name && schema.encoding == encoding && schema.data == data;
   });
-  write(Schema{id, std::string(name), std::string(encoding), std::string(data)});
+  state_->declare(Schema{id, std::string(name), std::string(encoding), std::string(data)});
   return id;
 }
 
 std::uint16_t Writer::add_channel(std::string_view topic, std::string_view message_encoding, std::uint16_t schema_id,
                                   const StringMap& metadata) {
+  const Use use(*state_);
+  state_->check_open();
   const std::uint16_t id = find_id(state_->name, state_->channels, [&](const Channel& channel) {
     return channel.topic == topic && channel.message_encoding == message_encoding && channel.schema_id == schema_id &&
            channel.metadata == metadata;
   });
-  write(Channel{id, schema_id, std::string(topic), std::string(message_encoding), metadata});
+  state_->declare(Channel{id, schema_id, std::string(topic), std::string(message_encoding), metadata});
   return id;
 }
 
 void Writer::write(const Schema& schema) {
+  const Use use(*state_);
   state_->check_open();
   state_->declare(schema);
 }
 void Writer::write(const Channel& channel) {
+  const Use use(*state_);
   state_->check_open();
   state_->declare(channel);
 }
 void Writer::write(const Message& message) {
+  const Use use(*state_);
   state_->check_open();
   state_->add(message);
 }
 void Writer::write(const Attachment& attachment) {
+  const Use use(*state_);
   state_->check_open();
   state_->add_attachment(attachment);
 }
 void Writer::write(const Metadata& metadata) {
+  const Use use(*state_);
   state_->check_open();
   state_->add_metadata(metadata);
 }
 void Writer::flush() {
+  const Use use(*state_);
   state_->check_open();
   state_->end_chunk();
   state_->send();
 }
-void Writer::finish() { state_->finish(); }
+void Writer::finish() {
+  const Use use(*state_);
+  state_->finish();
+}
 const Statistics& Writer::statistics() const noexcept { return state_->statistics; }
 
 }  // namespace robocache::mcap

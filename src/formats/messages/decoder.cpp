@@ -51,6 +51,14 @@ void Decoder::add(std::span<const std::byte> message, std::int64_t log_time, std
   }
 }
 
+void Decoder::survey(std::span<const std::byte> message, std::int64_t log_time, ClockSurvey& to) {
+  try {
+    state_->messages->survey(state_->topic, message, log_time, to);
+  } catch (const Error& error) {
+    state_->fail(error.what());
+  }
+}
+
 std::vector<StreamInfo> Decoder::streams() const { return state_->messages->streams(); }
 
 std::int64_t Decoder::bytes() const noexcept { return state_->messages->bytes(); }

@@ -102,6 +102,9 @@ class Messages {
   virtual std::int64_t bytes() const = 0;                         // that take() would hand out
   virtual std::int64_t footprint() const = 0;
   virtual void take(std::vector<StreamBatch>& to) = 0;
+  // Adds the stamps of a message to `to`, under the topic's name or those of its parts. Throws where it is broken.
+  virtual void survey(std::string_view topic, std::span<const std::byte> message, std::int64_t log_time,
+                      ClockSurvey& to) = 0;
 };
 
 // Throws Error(file) without the topic in its sentence.

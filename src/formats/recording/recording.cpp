@@ -28,10 +28,16 @@ struct McapRecording::State {
   std::string name;
   TimeSource time;
   std::int64_t most;  // bytes that decoders may take, all together: 4 times the file and 128 MiB
+  std::int64_t
+      most_compiled;  // bytes that schemas may be compiled to, one after the other: 4 times the file and 512 MiB
   mcap::Reader reader;
 
   State(Bytes bytes, TimeSource source)
-      : name(bytes.name), time(source), most(4 * bytes.size + (std::int64_t{128} << 20)), reader(std::move(bytes)) {}
+      : name(bytes.name),
+        time(source),
+        most(4 * bytes.size + (std::int64_t{128} << 20)),
+        most_compiled(4 * bytes.size + (std::int64_t{512} << 20)),
+        reader(std::move(bytes)) {}
 };
 
 struct McapBatches::State {
@@ -54,7 +60,7 @@ struct McapBatches::State {
   std::map<std::string, const Source*, std::less<>> owners{};  // of streams
   std::deque<StreamBatch> ready{};
   std::vector<Problem> problems{};
-  std::int64_t held = 0, footprints = 0;
+  std::int64_t held = 0, footprints = 0, compiled = 0;
   bool is_over = false;
 
   State(McapRecording::State& of, mcap::Messages selected) : recording(of), messages(std::move(selected)) {}
@@ -62,7 +68,7 @@ struct McapBatches::State {
   Source& source_of(std::uint16_t id) {
     if (id >= of_channel.size()) of_channel.resize(std::size_t{id} + 1, nullptr);
     Source*& known = of_channel[id];
-    if (known == nullptr) known = &find(recording.reader.channels().at(id));
+    if (known == nullptr) known = &find(*recording.reader.channel(id));
     return *known;
   }
 
@@ -91,8 +97,15 @@ struct McapBatches::State {
         throw Error(ErrorKind::file, concat(quote(channel.topic), ": has messages of more than one type; those of ",
                                             quote(schema->name), " are left out"));
       }
+      // A schema is compiled for each topic: many topics of one large schema are much work for a small file.
+      if (compiled > recording.most_compiled) {
+        throw Error(ErrorKind::file, concat(quote(channel.topic), ": is left out: the schemas of the topics before it ",
+                                            "take more than ", recording.most_compiled, " bytes"));
+      }
+      compiled += 8 * std::ssize(schema->data);  // a byte of text takes as long as 8 of what it becomes
       source.decoder.emplace(Schema{schema->name, schema->encoding, schema->data}, channel.message_encoding,
                              channel.topic, recording.time);
+      compiled += source.decoder->footprint();
     } catch (const Error& error) {
       problems.push_back({channel.topic, 0, concat(recording.name, ": ", error.what())});
     }
@@ -189,6 +202,128 @@ McapBatches McapRecording::batches(std::optional<std::vector<std::string>> topic
   return McapBatches(std::make_unique<McapBatches::State>(*state_, std::move(messages)));
 }
 
+namespace {
+
+// Log times [start, end) that are looked at.
+struct Stretch {
+  std::uint64_t start = 0, end = 0;
+};
+
+// Where to look at a glance: the beginning, the middle and the end of the file, and the first message of each topic.
+// None: the index does not tell.
+std::vector<Stretch> glance(mcap::Reader& reader) {
+  constexpr std::uint64_t shortest = 20'000'000, longest = 1'000'000'000;
+  const std::vector<mcap::ChunkIndex>& chunks = reader.chunk_indexes();
+  if (!reader.is_indexed() || chunks.empty()) return {};
+  std::uint64_t first = std::numeric_limits<std::uint64_t>::max(), last = 0;
+  std::map<std::uint16_t, const mcap::ChunkIndex*> earliest;
+  for (const mcap::ChunkIndex& chunk : chunks) {
+    if (chunk.message_index_offsets.empty()) {
+      if (chunk.message_start_time == 0 && chunk.message_end_time == 0) continue;  // no messages
+      return {};
+    }
+    first = std::min(first, chunk.message_start_time);
+    last = std::max(last, chunk.message_end_time);
+    for (const auto& [channel, offset] : chunk.message_index_offsets) {
+      const auto [entry, is_new] = earliest.try_emplace(channel, &chunk);
+      if (!is_new && chunk.message_start_time < entry->second->message_start_time) entry->second = &chunk;
+    }
+  }
+  if (earliest.empty()) return {};
+  const std::uint64_t length = std::clamp((last - first) / 128, shortest, longest);
+  const std::uint64_t middle = first + (last - first) / 2;
+  std::vector<Stretch> stretches{
+      {first, first + length}, {middle, middle + length}, {last - std::min(last, length), last + 1}};
+  std::map<const mcap::ChunkIndex*, std::vector<mcap::MessageIndex>> indexes;
+  for (const auto& [channel, chunk] : earliest) {
+    const auto [entry, is_new] = indexes.try_emplace(chunk);
+    if (is_new) entry->second = reader.message_indexes(*chunk);
+    for (const mcap::MessageIndex& index : entry->second) {
+      if (index.channel_id != channel || index.records.empty()) continue;
+      const std::uint64_t at = std::ranges::min_element(index.records)->first;
+      stretches.push_back({at, at + 1});
+    }
+  }
+  std::ranges::sort(stretches, {}, &Stretch::start);
+  std::vector<Stretch> merged;
+  for (const Stretch& stretch : stretches) {
+    if (!merged.empty() && stretch.start <= merged.back().end) {
+      merged.back().end = std::max(merged.back().end, stretch.end);
+    } else {
+      merged.push_back(stretch);
+    }
+  }
+  return merged;
+}
+
+}  // namespace
+
+void McapRecording::survey(ClockSurvey& to, bool at_a_glance) {
+  mcap::Reader& reader = state_->reader;
+  std::vector<Stretch> stretches;
+  if (at_a_glance) stretches = glance(reader);
+  if (stretches.empty()) stretches.push_back({0, std::numeric_limits<std::uint64_t>::max()});
+  McapBatches pass = batches({}, stretches.front().start, stretches.front().end);
+  McapBatches::State& state = *pass.state_;
+  for (std::size_t k = 0; k < stretches.size(); ++k) {
+    if (k > 0) state.messages = reader.messages({.start = stretches[k].start, .end = stretches[k].end});
+    while (const mcap::Message* message = state.messages.next()) {
+      McapBatches::State::Source& source = state.source_of(message->channel_id);
+      if (!source.decoder) continue;
+      try {
+        source.decoder->survey(message->data, time_of(message->log_time), to);
+      } catch (const Error&) {  // batches() tells of it
+      }
+      const std::int64_t footprint = source.decoder->footprint();
+      state.footprints += footprint - std::exchange(source.footprint, footprint);
+      if (state.footprints > state_->most) source.decoder.reset();
+    }
+  }
+}
+
+bool is_transient_local(std::string_view profiles) {
+  // "durability: 1" and "durability: transient_local" are; 2 and "volatile" are not.
+  constexpr std::string_view key = "durability:";
+  bool found = false;
+  for (std::size_t at = profiles.find(key); at != std::string_view::npos; at = profiles.find(key, at)) {
+    at += key.size();
+    std::string_view value = profiles.substr(std::min(profiles.find_first_not_of(" \t\"'", at), profiles.size()));
+    value = value.substr(0, value.find_first_of(" \t\r\n\"',}"));
+    if (value != "1" && value != "transient_local") return false;
+    found = true;
+  }
+  return found;
+}
+
+Discovery McapRecording::discover(const std::vector<std::string>& topics) {
+  constexpr int most_silent = 1024;
+  Discovery found;
+  McapBatches pass = batches(topics);
+  McapBatches::State& state = *pass.state_;
+  std::map<std::string_view, int> waiting;  // how many messages of a topic told nothing
+  for (const std::string& topic : topics) waiting[topic] = 0;
+  while (!waiting.empty()) {
+    const mcap::Message* const message = state.messages.next();
+    if (message == nullptr) break;
+    McapBatches::State::Source& source = state.source_of(message->channel_id);
+    const auto topic = waiting.find(source.topic);
+    if (topic == waiting.end() || !source.decoder) continue;
+    const std::int64_t broken = source.problem == 0 ? 0 : state.problems[source.problem - 1].messages;
+    state.add(*message);
+    state.take(source);
+    std::vector<std::string>& names = found.streams[source.topic];
+    for (const StreamBatch& batch : state.ready) names.push_back(batch.info->name);
+    state.ready.clear();
+    const bool is_broken = source.problem != 0 && state.problems[source.problem - 1].messages > broken;
+    if (names.empty() && (is_broken || source.encoding == "json" || ++topic->second < most_silent)) continue;
+    waiting.erase(topic);
+    source.decoder.reset();
+    state.footprints -= std::exchange(source.footprint, 0);
+  }
+  found.problems = std::move(state.problems);
+  return found;
+}
+
 Summary McapRecording::summary() const {
   const mcap::Reader& reader = state_->reader;
   Summary summary;
@@ -197,7 +332,16 @@ Summary McapRecording::summary() const {
   std::map<std::uint16_t, std::uint64_t> counts;
   if (statistics) counts.insert(statistics->channel_message_counts.begin(), statistics->channel_message_counts.end());
   std::map<std::string, Topic> topics;
-  for (const auto& [id, channel] : reader.channels()) {
+  std::map<std::string, bool> latched;
+  for (const mcap::Channel* const known : reader.all_channels()) {
+    const mcap::Channel& channel = *known;
+    bool is_latched = false;
+    for (const auto& [key, value] : channel.metadata) {
+      if (key == "offered_qos_profiles") is_latched = is_transient_local(value);
+      if (key == "latching") is_latched = value == "1" || value == "true";  // as converters from ROS 1 write it
+    }
+    bool& all = latched.try_emplace(channel.topic, true).first->second;
+    all = all && is_latched;
     const auto [entry, is_new] = topics.try_emplace(channel.topic);
     Topic& topic = entry->second;
     if (is_new) {
@@ -208,9 +352,12 @@ Summary McapRecording::summary() const {
         topic.schema_encoding = schema->encoding;
       }
     }
-    if (statistics) topic.messages = topic.messages.value_or(0) + time_of(counts[id]);
+    if (statistics) topic.messages = topic.messages.value_or(0) + time_of(counts[channel.id]);
   }
   for (auto& [name, topic] : topics) summary.topics.push_back(std::move(topic));
+  for (const auto& [name, is_latched] : latched) {
+    if (is_latched) summary.latched.push_back(name);
+  }
   if (statistics) {
     summary.messages = time_of(statistics->message_count);
     if (statistics->message_count > 0) {

@@ -14,6 +14,21 @@ namespace robocache::ros2 {
 
 inline constexpr std::size_t max_name = 1024;  // bytes of a joint's or a frame's
 
+struct Header {
+  std::int64_t stamp = 0;
+  std::string_view frame{};
+};
+inline std::int64_t read_time(Cursor& cursor) {
+  const char* const at = cursor.numbers(4, 2);
+  const auto seconds = clouds::load<std::int32_t>(at, cursor.swapped());
+  const auto nanoseconds = clouds::load<std::uint32_t>(at + 4, cursor.swapped());
+  return std::int64_t{seconds} * 1'000'000'000 + nanoseconds;
+}
+inline Header read_header(Cursor& cursor) {
+  const std::int64_t stamp = read_time(cursor);
+  return {stamp, cursor.string()};
+}
+
 // Reads the messages of one known type. add() may throw half way; discard() then takes back what it has done.
 class Known {
  public:
@@ -24,10 +39,16 @@ class Known {
   virtual std::int64_t footprint() const = 0;
   virtual std::vector<StreamInfo> streams() const { return {}; }  // what is known before the first message
   std::int64_t bytes() const { return added_; }
+  // By the header, which comes first.
+  virtual void survey(Cursor& cursor, std::string_view topic, std::int64_t log_time, ClockSurvey& to);
 
  protected:
   std::int64_t added_ = 0;  // bytes since the last take()
 };
+
+inline void Known::survey(Cursor& cursor, std::string_view topic, std::int64_t log_time, ClockSurvey& to) {
+  to.add(topic, log_time, read_header(cursor).stamp);
+}
 
 // nullptr: the definition is of none of them, by its name or its fields.
 std::unique_ptr<Known> make_known(const Definition& definition, std::string_view type, std::string_view topic);
@@ -59,16 +80,5 @@ struct Repeated {
     swapped = cursor.swapped();
   }
 };
-
-struct Header {
-  std::int64_t stamp = 0;
-  std::string_view frame{};
-};
-inline Header read_header(Cursor& cursor) {
-  const char* const at = cursor.numbers(4, 2);
-  const auto seconds = clouds::load<std::int32_t>(at, cursor.swapped());
-  const auto nanoseconds = clouds::load<std::uint32_t>(at + 4, cursor.swapped());
-  return {std::int64_t{seconds} * 1'000'000'000 + nanoseconds, cursor.string()};
-}
 
 }  // namespace robocache::ros2

@@ -129,7 +129,10 @@ class Compiler {
     const bool is_covariance = std::ranges::find(covariances, std::pair<std::string_view, std::string_view>(
                                                                   of.name, member.name)) != std::end(covariances);
     const std::string inner = path.empty() ? member.name : path + "." + member.name;
-    if (inner.size() > max_names) throw Error(ErrorKind::file, concat("the names of its fields are too long"));
+    if (inner.size() > max_path) {
+      throw Error(ErrorKind::file, concat("the field ", quote(std::string_view(inner).substr(0, 40)),
+                                          "... has a name of more than ", max_path, " bytes"));
+    }
     emit_type(member.type, inner, is_covariance || is_header(member.type) ? no_stream : stream);
   }
 

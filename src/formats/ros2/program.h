@@ -17,6 +17,7 @@ namespace robocache::ros2 {
 inline constexpr std::size_t max_channels = 1 << 16;
 inline constexpr std::size_t max_steps = 1 << 17;
 inline constexpr std::size_t max_names = std::size_t{16} << 20;  // bytes of all channels' names
+inline constexpr std::size_t max_path = 1024;  // bytes of "position.x": every field below it copies the path
 
 inline constexpr std::uint32_t no_stream = 0xffffffff;
 

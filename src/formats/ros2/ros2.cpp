@@ -1,6 +1,7 @@
 // Messages of ROS 2: known types by themselves, all others by their program.
 #include <zstd.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -25,7 +26,9 @@ class Unpacker {
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
     ~Use() {
-      if (unpacker_.room_.size() > most_kept) unpacker_.room_ = {};
+      if (unpacker_.room_size_ <= most_kept) return;
+      unpacker_.room_ = {};
+      unpacker_.room_size_ = 0;
     }
 
    private:
@@ -36,24 +39,29 @@ class Unpacker {
     if (message.size() < 4 || std::memcmp(message.data(), zstd_magic, 4) != 0) return message;
     const unsigned long long size = ZSTD_getFrameContentSize(message.data(), message.size());
     const auto most = static_cast<unsigned long long>(expansion) * message.size() + allowance;
-    if (size > most) {  // as are ZSTD_CONTENTSIZE_UNKNOWN and _ERROR
+    if (size > most || size / most_of_zstd > message.size()) {  // as are ZSTD_CONTENTSIZE_UNKNOWN and _ERROR
       throw Error(ErrorKind::file,
                   concat("a message of ", message.size(),
-                         " bytes that is compressed by zstd does not say its size, or unpacks to more than ", most));
+                         " bytes that is compressed by zstd does not say its size, or says more than it can hold"));
     }
-    if (room_.size() < size) room_.resize(size);
-    const std::size_t got = ZSTD_decompress(room_.data(), room_.size(), message.data(), message.size());
+    if (room_size_ < size) {
+      room_ = std::make_unique_for_overwrite<std::byte[]>(size);
+      room_size_ = size;
+    }
+    const std::size_t got = ZSTD_decompress(room_.get(), room_size_, message.data(), message.size());
     if (ZSTD_isError(got) != 0) {
       throw Error(ErrorKind::file, concat("a message that is compressed by zstd: ", ZSTD_getErrorName(got)));
     }
-    return {room_.data(), got};
+    return {room_.get(), got};
   }
 
-  std::int64_t footprint() const { return std::ssize(room_); }
+  std::int64_t footprint() const { return static_cast<std::int64_t>(room_size_); }
 
  private:
   static constexpr std::size_t most_kept = std::size_t{16} << 20;
-  std::vector<std::byte> room_{};
+  static constexpr unsigned long long most_of_zstd = 1 << 15;  // what a byte can become: a block of 4 is 128 KiB
+  std::unique_ptr<std::byte[]> room_{};
+  std::size_t room_size_ = 0;
 };
 
 class KnownMessages : public Messages {
@@ -74,6 +82,12 @@ class KnownMessages : public Messages {
   std::int64_t bytes() const override { return known_->bytes(); }
   std::int64_t footprint() const override { return known_->footprint() + unpacker_.footprint(); }
   void take(std::vector<StreamBatch>& to) override { known_->take(to); }
+  void survey(std::string_view topic, std::span<const std::byte> message, std::int64_t log_time,
+              ClockSurvey& to) override {
+    const Unpacker::Use use(unpacker_);
+    Cursor cursor(unpacker_.unpack(message));
+    known_->survey(cursor, topic, log_time, to);
+  }
 
  private:
   std::unique_ptr<Known> known_;
@@ -82,7 +96,7 @@ class KnownMessages : public Messages {
 
 class AnyMessages : public Messages {
  public:
-  explicit AnyMessages(Program program) : program_(std::move(program)) {
+  AnyMessages(Program program, bool is_clock) : program_(std::move(program)), is_clock_(is_clock) {
     for (StreamInfo& info : program_.streams) streams_.emplace_back(std::move(info));
     program_.streams.clear();
     footprint_ = static_cast<std::int64_t>(program_.steps.capacity() * sizeof(Step));
@@ -121,6 +135,22 @@ class AnyMessages : public Messages {
     for (Stream& stream : streams_) stream.take(to);
     added_ = 0;
   }
+  void survey(std::string_view topic, std::span<const std::byte> message, std::int64_t log_time,
+              ClockSurvey& to) override {
+    if (streams_.empty()) return;
+    if (!program_.has_stamp && !is_clock_) return to.add(topic, log_time, {});
+    const Unpacker::Use use(unpacker_);
+    const std::span<const std::byte> content = unpacker_.unpack(message);
+    if (is_clock_ || program_.steps.front().code == Code::stamp) {
+      Cursor cursor(content);
+      const std::int64_t time = read_time(cursor);
+      if (is_clock_) to.add_clock(log_time, time);
+      return to.add(topic, log_time, is_clock_ ? std::nullopt : std::optional(time));
+    }
+    const Program::Header header = run(content, program_.has_wstring ? character_ : 4, false);
+    for (Stream& stream : streams_) stream.discard();
+    to.add(topic, log_time, header.stamp);
+  }
 
  private:
   Program::Header run(std::span<const std::byte> message, std::size_t character, bool to_the_end) {
@@ -136,6 +166,7 @@ class AnyMessages : public Messages {
   }
 
   Program program_;
+  bool is_clock_;  // its messages are rosgraph_msgs/msg/Clock
   std::vector<Stream> streams_{};
   Unpacker unpacker_{};
   std::int64_t added_ = 0, footprint_ = 0;
@@ -163,7 +194,7 @@ std::unique_ptr<Messages> make_ros2(const Schema& schema, std::string_view topic
   if (time == TimeSource::stamp && !program.has_stamp && !program.streams.empty()) {
     throw Error(ErrorKind::file, concat("messages of ", type, " have no header.stamp; automatic takes their log time"));
   }
-  return std::make_unique<AnyMessages>(std::move(program));
+  return std::make_unique<AnyMessages>(std::move(program), type == "rosgraph_msgs/msg/Clock");
 }
 
 }  // namespace robocache::messages

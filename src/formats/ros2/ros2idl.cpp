@@ -155,7 +155,8 @@ class Parser {
   }
 
   void parse_structure() {
-    Structure structure{scoped(parse_name()), {}};
+    structure_ = parse_name();
+    Structure structure{scoped(structure_), {}};
     if (words_.peek() == ":") words_.fail(quote(structure.name), " has a base, which is not read");
     words_.expect("{");
     while (!words_.accept("}")) {
@@ -167,11 +168,12 @@ class Parser {
       words_.expect(";");
     }
     builder_.define(std::move(structure));
+    structure_ = {};
   }
 
   void parse_constant() {
     parse_type(0);
-    const std::string name(parse_name());  // they differ enough to go without their scopes
+    const std::string name = joined(scope(), parse_name());
     words_.expect("=");
     const std::string_view value = words_.next();
     std::uint32_t number = 0;
@@ -205,13 +207,31 @@ class Parser {
     const std::string_view word = words_.next();
     std::uint32_t size = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), size);
-    if (error != std::errc{} || end != word.data() + word.size()) {
-      size = 0;
-      const auto found = constants_.find(std::string(word.substr(word.rfind(':') + 1)));
-      if (found != constants_.end()) size = found->second;
-    }
+    if (error != std::errc{} || end != word.data() + word.size()) size = find_constant(word);
     if (size == 0) words_.fail("the size ", quote(word), "; expected 1 to 4294967295");
     return size;
+  }
+
+  // IDL's rule: the name is looked up in the module it stands in, then in each module around that. Constants of a .msg
+  // file are in a module of their own, "<Type>_Constants", which a size may leave out. 0: there is no such constant.
+  std::uint32_t find_constant(std::string_view word) const {
+    const bool is_absolute = word.starts_with("::");
+    std::string name;
+    for (std::size_t k = is_absolute ? 2 : 0; k < word.size(); ++k) {
+      if (word.substr(k).starts_with("::")) ++k;
+      name += word[k] == ':' ? '/' : word[k];
+    }
+    const std::string module = is_absolute ? "" : scope();
+    std::string_view around = module;
+    while (true) {
+      for (const std::string& inside : {std::string(around), joined(around, concat(structure_, "_Constants"))}) {
+        const auto found = constants_.find(joined(inside, name));
+        if (found != constants_.end()) return found->second;
+      }
+      if (around.empty()) return 0;
+      const std::size_t last = around.rfind('/');
+      around = around.substr(0, last == std::string_view::npos ? 0 : last);
+    }
   }
 
   std::int32_t parse_type(int depth) {
@@ -258,9 +278,12 @@ class Parser {
     return found == std::end(names) ? std::nullopt : std::optional(found->second);
   }
 
+  static std::string joined(std::string_view scope, std::string_view name) {
+    return scope.empty() ? std::string(name) : concat(scope, "/", name);
+  }
   std::string scope() const {
     std::string result;
-    for (const std::string_view part : scope_) (result += result.empty() ? "" : "/") += part;
+    for (const std::string_view part : scope_) result = joined(result, part);
     return result;
   }
   std::string scoped(std::string_view name) const { return short_name(concat(scope(), "/", name)); }
@@ -269,7 +292,8 @@ class Parser {
   Words words_;
   Builder builder_;
   std::vector<std::string_view> scope_;
-  std::map<std::string, std::uint32_t> constants_;
+  std::string_view structure_;                      // the name of the one that is being read
+  std::map<std::string, std::uint32_t> constants_;  // by "module/module/NAME"
 };
 
 }  // namespace

@@ -37,6 +37,20 @@ class Transforms : public Known {
     }
   }
 
+  void survey(Cursor& cursor, std::string_view topic, std::int64_t log_time, ClockSurvey& to) override {
+    cursor.collection();
+    const std::uint32_t count = cursor.count(0, smallest);
+    for (std::uint32_t k = 0; k < count; ++k) {
+      const Header header = read_header(cursor);
+      std::string_view child = cursor.string();
+      if (child.size() > max_name) cursor.fail("names a frame with ", child.size(), " bytes; at most ", max_name);
+      cursor.numbers(8, numbers);
+      if (child.starts_with('/')) child.remove_prefix(1);
+      name_.assign(topic).append("/").append(child);
+      to.add(name_, log_time, header.stamp);
+    }
+  }
+
   std::int64_t footprint() const override {
     const std::int64_t each = frames_.empty() ? 0 : frames_[0].stream.footprint() + std::int64_t{sizeof(Frame)};
     return std::ssize(frames_) * each + std::ssize(found_) * std::int64_t{sizeof(Transform)};
@@ -88,7 +102,7 @@ class Transforms : public Known {
     return last->stream;
   }
 
-  std::string type_, topic_;
+  std::string type_, topic_, name_{};
   std::deque<Frame> frames_{};  // in the order of first appearance; they stay where they are
   std::map<std::string_view, Frame*> index_{};
   std::vector<Frame*> last_{};

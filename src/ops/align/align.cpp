@@ -9,6 +9,7 @@
 #include "core/cuda.h"
 #include "core/float_environment.h"
 #include "core/speaker.h"
+#include "ops/align/arrivals.h"
 #include "ops/align/plan.h"
 #include "robocache_config.h"
 
@@ -402,7 +403,7 @@ class Planner {
     s.index = mark(k, "index", output.index, DType::i64, fused);
   }
 
-  void run(const Context& context) const {
+  void run(const Context& context) {
     check_backend(context);
     if (device_.kind == DeviceKind::cuda) {
       run_cuda(plan_, context, device_.index);
@@ -410,6 +411,8 @@ class Planner {
     }
     const FloatEnvironment exact;
     check_on_host();
+    ArrivalIndex arrivals;
+    plan_.arrivals = &arrivals;
     if (context.backend == Backend::reference) {
       run_reference(plan_);
     } else {
@@ -614,7 +617,10 @@ void align_backward(const Context& context, std::span<const Stream> streams, con
   } else {
     const FloatEnvironment exact;
     planner.check_on_host();
-    run_host_backward(planner.plan(), all, context.backend != Backend::reference);
+    ArrivalIndex arrivals;
+    Plan plan = planner.plan();
+    plan.arrivals = &arrivals;
+    run_host_backward(plan, all, context.backend != Backend::reference);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "ops/align/arrivals.h"
 #include "ops/align/gradient.h"
 
 namespace robocache::align_op {
@@ -16,7 +17,7 @@ void add_row(const Plan& plan, const StreamPlan& s, std::int64_t b, std::int64_t
              double* sums) {
   const Row row = row_of(s, b);
   const StampsAt at{&s.times, row.times_offset};
-  const StampsAt arrival_at{&s.arrivals, row.arrivals_offset};
+  const HostArrivals arrival_at(plan, s, row);
   const Samples<T> samples(s, row);
   const Range* const ranges = plan.ranges.data() + s.first_range;
   const std::int64_t width = end - begin;

@@ -5,8 +5,8 @@
 // Compiled once for each SIMD target. Nothing here may be shared with code for a narrower CPU: all of it is in an
 // unnamed namespace or in one named after the target.
 #include "core/parallel.h"
+#include "ops/align/arrivals.h"
 #include "ops/align/cpu_rows.h"
-#include "ops/align/range.h"
 
 namespace robocache::align_op {
 inline namespace ROBOCACHE_SIMD_TARGET {
@@ -75,7 +75,7 @@ struct Prefetch {
 
 // Locates the targets of a block. `position` is the guess, for this call and the next.
 template <class At>
-void locate_block(const StreamPlan& s, const TargetPlan& targets, const At& at, const StampsAt& arrival_at,
+void locate_block(const StreamPlan& s, const TargetPlan& targets, const At& at, const HostArrivals& arrival_at,
                   std::int64_t count, std::int64_t& position, const Prefetch& prefetch, Block& here) {
   for (std::int64_t k = 0; k < here.count; ++k) {
     const std::int64_t before = position;
@@ -128,7 +128,7 @@ struct Writer {
   const Range& range;
   const Samples<T>& samples;
   const StampsAt& at;
-  const StampsAt& arrival_at;
+  const HostArrivals& arrival_at;
   const Target& here;
   const Verdict& verdict;
   std::int64_t out;  // of the target, in elements from s.out
@@ -165,6 +165,7 @@ struct Writer {
 
   // False where there is no vector code for what is asked.
   bool write_runs() const {
+    if (range.method == Method::slerp) return false;
     if (verdict.source >= 0) return copy(verdict.source);
     if (!verdict.valid) return false;
     if (range.method == Method::max || range.method == Method::min) return write_winners();
@@ -289,7 +290,7 @@ struct RowRun {
   const StreamPlan& s;
   const Samples<T>& samples;
   const StampsAt& at;
-  const StampsAt& arrival_at;
+  const HostArrivals& arrival_at;
   std::int64_t count;  // samples of the row
 
   std::int64_t out(const Block& here, std::int64_t k) const {
@@ -341,7 +342,7 @@ void run_task(const Plan& plan, const StreamPlan& s, const Task& task) {
   for (std::int64_t b = task.row_begin; b < task.row_end; ++b) {
     const Row row = row_of(s, b);
     const StampsAt at{&s.times, row.times_offset};
-    const StampsAt arrival_at{&s.arrivals, row.arrivals_offset};
+    const HostArrivals arrival_at(plan, s, row);
     const Samples<T> samples(s, row);
     const RowRun<T> run{s, samples, at, arrival_at, row.count};
     const Prefetch prefetch{reinterpret_cast<const char*>(samples.data), s.sample_stride * std::int64_t{sizeof(T)},

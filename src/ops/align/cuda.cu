@@ -422,7 +422,7 @@ int aligned_bytes(const StreamPlan& s) {
 int vector_bytes(const StreamPlan& s, std::span<const Range> ranges) {
   if (s.range_count != 1 || (s.on_nan == OnNan::skip && is_float(s.dtype))) return 0;
   const Method method = ranges[static_cast<std::size_t>(s.first_range)].method;
-  if (is_bin(method) || (!s.causal && method > Method::nearest)) return 0;
+  if (is_bin(method) || method == Method::slerp || (!s.causal && method > Method::nearest)) return 0;
   return aligned_bytes(s);
 }
 

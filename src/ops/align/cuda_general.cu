@@ -78,10 +78,16 @@ class RangeWriter {
         for (int c = 0; c < 4; ++c) {
           if (spot.kind >= Kind::copy) from[c] = static_cast<double>(widen(get(spot, d + c, spot.a).channels[0]));
           if (spot.kind == Kind::compute) to[c] = static_cast<double>(widen(get(spot, d + c, spot.b).channels[0]));
+          q[c] = from[c];
         }
-        if (spot.kind == Kind::compute) slerp(from, to, spot.w, q);
+        bool computed = spot.kind == Kind::compute;
+        if (computed) {
+          slerp(from, to, spot.w, q);
+        } else if (spot.kind == Kind::copy) {
+          computed = normalise(q);
+        }
         for (int c = 0; c < 4; ++c) {
-          if (spot.kind == Kind::compute) {
+          if (computed) {
             put(spot, d + c, {q[c]});
           } else {
             put_other(spot, d + c, spot.kind == Kind::copy ? get(spot, d + c, spot.a) : Pack<T, V>{});

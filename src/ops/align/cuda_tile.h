@@ -508,18 +508,17 @@ __device__ Choice<C> choose(const StreamPlan& s, Method method, const Location& 
   Choice<C> choice;
   choice.valid = is_valid(found.place);
   choice.age = age_of(found);
-  const bool real = found.place != Place::empty && found.place != Place::unarrived;
   const auto w = static_cast<C>(weight(found));
   if (choice.valid) {
     choice.sample = copied_sample(method, found, w);
-  } else if (real && s.edge == Edge::clamp) {
-    choice.sample = nearest_sample(found);
+  } else if (!has_no_sample(found.place) && s.edge == Edge::clamp) {
+    choice.sample = clamped_sample(method, found);
   }
   choice.index = choice.valid && method != Method::nearest ? found.i : choice.sample;
   if (choice.sample >= 0) return choice;
   choice.sample = found.i;
   choice.step = found.j - found.i;
-  choice.w = choice.valid ? w : C(fills_nan(s, found.place) ? fill_nan : fill_zero);
+  choice.w = choice.valid ? w : C(fills_nan(s) ? fill_nan : fill_zero);
   return choice;
 }
 

@@ -22,7 +22,8 @@ ROBOCACHE_HD double output_gradient(const StreamPlan& s, std::int64_t offset) {
 }
 
 // Of slerp, with respect to one component of either end; 0 where slerp has no value. The ends are normalised to u and v,
-// the result is A u + B v, and A and B depend on u and v through their dot product.
+// the result is A u + B v, and A and B depend on u and v through their dot product. At w = 0 the result is u, or a copy
+// where `from` cannot be normalised.
 struct SlerpGradient {
   double from = 0, to = 0;
 };
@@ -33,8 +34,11 @@ ROBOCACHE_HD_CALLED SlerpGradient slerp_gradient(const double (&from)[4], const 
   const double u_norm = root(dot4(u, u));
   const double v_norm = root(dot4(v, v));
   SlerpGradient gradient;
-  if (!normalise(u) || (w != 0.0 && !normalise(v))) return gradient;
-  double du[4] = {g[0], g[1], g[2], g[3]};  // with respect to u and v; at w = 0 the result is u
+  if (!normalise(u) || (w != 0.0 && !normalise(v))) {
+    if (w == 0.0) gradient.from = g[component];
+    return gradient;
+  }
+  double du[4] = {g[0], g[1], g[2], g[3]};  // with respect to u and v
   double dv[4] = {0, 0, 0, 0};
   double sign = 1;
   if (w != 0.0) {
@@ -90,6 +94,7 @@ template <class T>
 ROBOCACHE_HD Weights weights_of(const Spot<T>& spot, Method method) {
   Weights weights;
   if (spot.kind == Spot<T>::Kind::copy) {
+    weights.known = method != Method::slerp;
     weights.samples[1] = spot.a;
     weights.factors[1] = 1.0;
   } else if (spot.kind == Spot<T>::Kind::compute) {
@@ -137,17 +142,18 @@ ROBOCACHE_HD_CALLED void spread(const StreamPlan& s, const Range& range, const S
   const double g = output_gradient<T>(s, spot.out + channel_offset(s.out_channels, d));
   if (range.method == Method::slerp) {
     const std::int64_t group = d - (d - range.begin) % 4;
+    const bool copies = spot.kind == Spot<T>::Kind::copy;
     double from[4];
     double to[4];
     double upstream[4];
+    get_group(samples, spot.a, group, from);
+    get_group(samples, copies ? spot.a : spot.b, group, to);
     for (int c = 0; c < 4; ++c) {
-      from[c] = static_cast<double>(widen(samples(spot.a, group + c)));
-      to[c] = static_cast<double>(widen(samples(spot.b, group + c)));
       upstream[c] = output_gradient<T>(s, spot.out + channel_offset(s.out_channels, group + c));
     }
     const SlerpGradient gradient = slerp_gradient(from, to, spot.w, upstream, static_cast<int>(d - group));
     add(spot.a, gradient.from);
-    if (spot.b != spot.a) add(spot.b, gradient.to);
+    if (!copies) add(spot.b, gradient.to);
   } else if (range.method == Method::mean) {
     const auto counted = [&](std::int64_t k) {
       return all_count(s) || counts(s, samples, range, at, arrival_at, k, spot.tau);

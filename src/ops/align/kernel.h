@@ -186,6 +186,18 @@ struct NoArrivals {
   ROBOCACHE_HD std::int64_t operator()(std::int64_t) const { return 0; }
 };
 
+// The last of the samples up to i that had arrived by tau, or -1. Arrivals may come in any order. The host's arrivals
+// (arrivals.h) skip blocks of samples that had not arrived; a GPU walks.
+template <class ArrivalAt>
+ROBOCACHE_HD std::int64_t last_arrived(const ArrivalAt& arrival_at, std::int64_t i, std::int64_t tau) {
+  if constexpr (requires { arrival_at.last_arrived(i, tau); }) {
+    return arrival_at.last_arrived(i, tau);
+  } else {
+    while (i >= 0 && arrival_at(i) > tau) --i;
+    return i;
+  }
+}
+
 // `upper` is how many stamps are <= search_key.
 template <class At, class ArrivalAt>
 ROBOCACHE_HD Location locate(const StreamPlan& s, const At& at, const ArrivalAt& arrival_at, std::int64_t count,
@@ -195,9 +207,7 @@ ROBOCACHE_HD Location locate(const StreamPlan& s, const At& at, const ArrivalAt&
   const std::int64_t x = shifted_target(s, tau);
   std::int64_t i = upper - 1;
   if (s.causal) {
-    if (!std::is_same_v<ArrivalAt, NoArrivals> && s.arrivals.data != nullptr) {
-      while (i >= 0 && arrival_at(i) > tau) --i;
-    }
+    if (!std::is_same_v<ArrivalAt, NoArrivals> && s.arrivals.data != nullptr) i = last_arrived(arrival_at, i, tau);
     if (i < 0) {
       found.place = Place::unarrived;
       return found;
@@ -228,12 +238,21 @@ ROBOCACHE_HD Location locate(const StreamPlan& s, const At& at, const ArrivalAt&
   return found;
 }
 
-// The sample whose value an invalid target is clamped to, and `nearest` picks: the earlier on a tie.
+// The sample that `nearest` picks: the earlier on a tie.
 ROBOCACHE_HD std::int64_t nearest_sample(const Location& found) {
   if (found.place == Place::before) return 0;
   if (found.place != Place::gap && found.place != Place::between) return found.i;
   return found.since <= minus(found.span, found.since) ? found.i : found.j;
 }
+
+// The sample that an invalid value is clamped to: the nearest one, but hold never answers from a later sample unless
+// there is no earlier one.
+ROBOCACHE_HD std::int64_t clamped_sample(Method method, const Location& found) {
+  return method == Method::hold && found.place != Place::before ? found.i : nearest_sample(found);
+}
+
+// Whether no sample exists for the target: the stream is empty, or nothing has arrived.
+ROBOCACHE_HD bool has_no_sample(Place place) { return place == Place::empty || place == Place::unarrived; }
 
 ROBOCACHE_HD double weight(const Location& found) {
   return found.place == Place::between ? static_cast<double>(found.since) / static_cast<double>(found.span) : 0.0;
@@ -250,9 +269,7 @@ struct Bin {
 
 // ---- the marks ---------------------------------------------------------------------------------------------------
 
-ROBOCACHE_HD std::int64_t age_of(const Location& found) {
-  return found.place == Place::empty || found.place == Place::unarrived ? no_age : found.since;
-}
+ROBOCACHE_HD std::int64_t age_of(const Location& found) { return has_no_sample(found.place) ? no_age : found.since; }
 
 // ---- methods, element by element -----------------------------------------------------------------------------------
 
@@ -280,24 +297,43 @@ ROBOCACHE_HD C angle(C a, C b, C w, C turn) {
 struct Cubic {
   double before = 0, across = 0, after = 0;
 };
-ROBOCACHE_HD Cubic cubic_steps(double w, double h_before, double h, double h_after) {
+// Whether an interval is under 1/16 of its neighbour. The tangent between the two is then the slope of the longer one: the
+// slope over a tiny interval is mostly noise, and the parabola through all three points overshoots.
+ROBOCACHE_HD bool is_tiny(std::int64_t interval, std::int64_t neighbour) { return interval <= (neighbour - 1) / 16; }
+// The tangent at one end of an interval, times the interval: `outer` times the step over the interval beyond that end, and
+// `own` times the step over the interval itself.
+struct Tangent {
+  double outer = 0, own = 1;
+};
+ROBOCACHE_HD Tangent parabola_tangent(double outer, double inner) {
+  return {inner * inner / (outer * (outer + inner)), outer / (outer + inner)};
+}
+ROBOCACHE_HD_CALLED Tangent limited_tangent(std::int64_t outer, std::int64_t inner) {
+  if (outer == 0) return {};
+  const auto h_outer = static_cast<double>(outer);
+  const auto h_inner = static_cast<double>(inner);
+  if (is_tiny(inner, outer)) return {h_inner / h_outer, 0};
+  return parabola_tangent(h_outer, h_inner);
+}
+// h_before and h_after are 0 where there is no such interval, it is beyond a gap, or it is tiny.
+ROBOCACHE_HD Cubic cubic_steps(double w, std::int64_t h_before, std::int64_t h, std::int64_t h_after) {
   const double u = 1.0 - w;
   const double into_left = w * u * u;      // weight of h m_i
   const double into_right = -(w * w * u);  // weight of h m_j
+  Tangent left;
+  Tangent right;
+  // In one piece where nothing is special, so that a compiler divides for both sides at once.
+  if (h_before != 0 && h_after != 0 && !is_tiny(h, h_before) && !is_tiny(h, h_after)) {
+    left = parabola_tangent(static_cast<double>(h_before), static_cast<double>(h));
+    right = parabola_tangent(static_cast<double>(h_after), static_cast<double>(h));
+  } else {
+    left = limited_tangent(h_before, h);
+    right = limited_tangent(h_after, h);
+  }
   Cubic steps;
-  steps.across = w * w * (3.0 - 2.0 * w);
-  if (h_before > 0) {
-    steps.before = into_left * (h * h / (h_before * (h_before + h)));
-    steps.across = fused(into_left, h_before / (h_before + h), steps.across);
-  } else {
-    steps.across = steps.across + into_left;
-  }
-  if (h_after > 0) {
-    steps.after = into_right * (h * h / (h_after * (h_after + h)));
-    steps.across = fused(into_right, h_after / (h_after + h), steps.across);
-  } else {
-    steps.across = steps.across + into_right;
-  }
+  steps.before = into_left * left.outer;
+  steps.after = into_right * right.outer;
+  steps.across = fused(into_right, right.own, fused(into_left, left.own, w * w * (3.0 - 2.0 * w)));
   return steps;
 }
 template <class C>
@@ -306,7 +342,7 @@ ROBOCACHE_HD C cubic(C p, C a, C b, C q, C before, C across, C after) {
   value = fused(across, b - a, value);
   return canonical(before != C(0) ? fused(before, a - p, value) : value);
 }
-// The four samples of a cubic and its steps. p = i, q = j where there is no such neighbour.
+// The four samples of a cubic and its steps. p = i, q = j where there is no such neighbour, or its weight is 0.
 struct CubicTaps {
   std::int64_t p, q;
   Cubic steps;
@@ -315,25 +351,25 @@ template <class At>
 ROBOCACHE_HD_CALLED CubicTaps cubic_taps(const StreamPlan& s, const At& at, std::int64_t count, const Location& found) {
   CubicTaps taps{found.i, found.j, {}};
   if (found.place != Place::between) return taps;
-  double h_before = 0;
-  double h_after = 0;
+  std::int64_t h_before = 0;
+  std::int64_t h_after = 0;
   const std::int64_t group = found.i > 0 ? first_equal(at, found.i) : 0;
   if (group > 0) {
     const std::int64_t h = minus(at(found.i), at(group - 1));
-    if (h <= s.max_gap) {
+    if (h <= s.max_gap && !is_tiny(h, found.span)) {
       taps.p = group - 1;
-      h_before = static_cast<double>(h);
+      h_before = h;
     }
   }
   if (found.j + 1 < count) {
     const std::int64_t next = last_equal(at, found.j + 1, count);
     const std::int64_t h = minus(at(next), at(found.j));
-    if (h <= s.max_gap) {
+    if (h <= s.max_gap && !is_tiny(h, found.span)) {
       taps.q = next;
-      h_after = static_cast<double>(h);
+      h_after = h;
     }
   }
-  taps.steps = cubic_steps(weight(found), h_before, static_cast<double>(found.span), h_after);
+  taps.steps = cubic_steps(weight(found), h_before, found.span, h_after);
   return taps;
 }
 
@@ -347,35 +383,31 @@ ROBOCACHE_HD bool normalise(double (&q)[4]) {
   for (double& x : q) x = x / norm;
   return true;
 }
-// Along the great arc from one to the other. False, and NaN, where a norm is 0 or not finite.
-ROBOCACHE_HD_CALLED bool slerp(const double (&from)[4], const double (&to)[4], double w, double (&out)[4]) {
+// Along the great arc from one to the other, 0 < w. NaN where a norm is 0 or not finite. Where only one sample has a
+// weight, that sample is normalised, or copied where its norm is 0 or not finite.
+ROBOCACHE_HD_CALLED void slerp(const double (&from)[4], const double (&to)[4], double w, double (&out)[4]) {
   double a[4] = {from[0], from[1], from[2], from[3]};
   double b[4] = {to[0], to[1], to[2], to[3]};
   bool real = normalise(a);
-  if (w == 0.0) {  // only a has weight
-    for (int k = 0; k < 4; ++k) out[k] = a[k];
+  real = normalise(b) && real;
+  double dot = dot4(a, b);
+  if (dot < 0) {
+    dot = -dot;
+    for (double& x : b) x = -x;
+  }
+  if (dot > 1.0 - 1e-9) {
+    for (int k = 0; k < 4; ++k) out[k] = fused(w, b[k], fused(-w, a[k], a[k]));
+    real = normalise(out) && real;
   } else {
-    real = normalise(b) && real;
-    double dot = dot4(a, b);
-    if (dot < 0) {
-      dot = -dot;
-      for (double& x : b) x = -x;
-    }
-    if (dot > 1.0 - 1e-9) {
-      for (int k = 0; k < 4; ++k) out[k] = fused(w, b[k], fused(-w, a[k], a[k]));
-      real = normalise(out) && real;
-    } else {
-      const double theta = arc_cosine(dot);
-      const double whole = sine(theta);
-      const double from_a = sine(theta * (1.0 - w)) / whole;
-      const double from_b = sine(theta * w) / whole;
-      for (int k = 0; k < 4; ++k) out[k] = fused(from_b, b[k], from_a * a[k]);
-    }
+    const double theta = arc_cosine(dot);
+    const double whole = sine(theta);
+    const double from_a = sine(theta * (1.0 - w)) / whole;
+    const double from_b = sine(theta * w) / whole;
+    for (int k = 0; k < 4; ++k) out[k] = fused(from_b, b[k], from_a * a[k]);
   }
   if (!real) {
     for (double& x : out) x = quiet_nan<double>();
   }
-  return real;
 }
 
 }  // namespace ROBOCACHE_SIMD_TARGET

@@ -76,12 +76,15 @@ struct TargetPlan {
   bool batched = false;              // the target list itself is [B, T]
 };
 
+class ArrivalIndex;  // arrivals.h
+
 struct Plan {
   Operation operation = Operation::align;
   bool check = true;
   TargetPlan targets;
   std::span<const StreamPlan> streams;
   std::span<const Range> ranges;
+  ArrivalIndex* arrivals = nullptr;  // on the host
 };
 
 // The backends. Each computes the whole plan. reference and cpu have checked the data before (align.cpp does that);

@@ -60,6 +60,12 @@ ROBOCACHE_HD Target target_at(const StreamPlan& s, const TargetPlan& targets, co
   return target_at(s, targets, at, arrival_at, count, b, t, tau, upper_bound(at, 0, count, search_key(s, tau)));
 }
 
+// Channels d .. d + 3 of a sample.
+template <class T>
+ROBOCACHE_HD void get_group(const Samples<T>& samples, std::int64_t k, std::int64_t d, double (&q)[4]) {
+  for (int c = 0; c < 4; ++c) q[c] = static_cast<double>(widen(samples(k, d + c)));
+}
+
 template <class T>
 ROBOCACHE_HD_CALLED bool sample_is_finite(const Samples<T>& samples, const Range& range, std::int64_t k) {
   if constexpr (is_float_type<T>) {
@@ -69,7 +75,7 @@ ROBOCACHE_HD_CALLED bool sample_is_finite(const Samples<T>& samples, const Range
     if (range.method == Method::slerp) {
       for (std::int64_t d = range.begin; d < range.end; d += 4) {
         double q[4];
-        for (int c = 0; c < 4; ++c) q[c] = static_cast<double>(widen(samples(k, d + c)));
+        get_group(samples, k, d, q);
         if (!normalise(q)) return false;
       }
     }
@@ -96,12 +102,12 @@ struct Verdict {
   CubicTaps cubic{-1, -1, {}};
 };
 
-// The sample that a valid, interpolating range copies bit for bit; -1 where it computes.
+// The sample that a valid, interpolating range copies bit for bit (slerp: normalises); -1 where it mixes several.
 template <class C>
 ROBOCACHE_HD std::int64_t copied_sample(Method method, const Location& found, C w) {
   if (method == Method::nearest) return nearest_sample(found);
   if (found.place == Place::held || method == Method::hold) return found.i;
-  if (method == Method::slerp) return -1;
+  if (method == Method::slerp) return found.place == Place::between ? -1 : found.i;  // its weight is not rounded to C
   if (w == C(0)) return found.i;
   return w == C(1) && (method == Method::linear || method == Method::cubic) ? found.j : -1;
 }
@@ -125,12 +131,13 @@ ROBOCACHE_HD_CALLED Verdict judge(const StreamPlan& s, const Samples<T>& samples
     }
     if (verdict.valid) return verdict;
     std::int64_t before = target.bin.begin - 1;
-    while (before >= 0 && !has_arrived(s, at, arrival_at, before, target.tau)) --before;
+    if (s.causal && s.arrivals.data != nullptr) {  // else all samples before the bin had arrived
+      before = last_arrived(arrival_at, before, target.tau);
+    }
     if (before < 0 && !s.causal && count > 0) before = 0;
     verdict.source = before;
   } else {
-    if (found.place == Place::empty || found.place == Place::unarrived) return verdict;
-    const std::int64_t nearest = nearest_sample(found);
+    if (has_no_sample(found.place)) return verdict;
     const auto w = static_cast<C>(weight(found));
     verdict.valid = is_valid(found.place);
     if (range.method == Method::cubic) verdict.cubic = cubic_taps(s, at, count, found);
@@ -147,11 +154,11 @@ ROBOCACHE_HD_CALLED Verdict judge(const StreamPlan& s, const Samples<T>& samples
       }
     }
     if (verdict.valid) {
-      verdict.index = range.method == Method::nearest ? nearest : found.i;
+      verdict.index = range.method == Method::nearest ? copied : found.i;
       verdict.source = copied;
       return verdict;
     }
-    verdict.source = nearest;
+    verdict.source = clamped_sample(range.method, found);
   }
   // Not valid: the edge decides. An empty stream, or nothing arrived, left above with no source.
   if (s.edge != Edge::clamp) verdict.source = -1;
@@ -159,11 +166,8 @@ ROBOCACHE_HD_CALLED Verdict judge(const StreamPlan& s, const Samples<T>& samples
   return verdict;
 }
 
-// Whether a value without a source is NaN rather than 0. An empty stream, or one of which nothing has arrived, is NaN
-// whatever the edge.
-ROBOCACHE_HD bool fills_nan(const StreamPlan& s, Place place) {
-  return is_float(s.dtype) && (s.edge != Edge::zero || place == Place::empty || place == Place::unarrived);
-}
+// Whether a value without a source is NaN. Under clamp it is 0, since a NaN that is masked out is still NaN in a loss.
+ROBOCACHE_HD bool fills_nan(const StreamPlan& s) { return s.edge == Edge::nan; }
 
 // All that a range makes of a target, in short: what is left to do is the same for every channel.
 template <class T>
@@ -204,11 +208,11 @@ ROBOCACHE_HD void set_spot(Spot<T>& spot, const StreamPlan& s, const Range& rang
   spot.b = static_cast<std::int32_t>(j);
   spot.p = static_cast<std::int32_t>(verdict.cubic.p);
   spot.q = static_cast<std::int32_t>(verdict.cubic.q);
-  spot.w = weight(target.found);
+  spot.w = copies ? 0.0 : weight(target.found);
   spot.before = static_cast<C>(verdict.cubic.steps.before);
   spot.across = static_cast<C>(verdict.cubic.steps.across);
   spot.after = static_cast<C>(verdict.cubic.steps.after);
-  const Kind filled = fills_nan(s, target.found.place) ? Kind::nan : Kind::zero;
+  const Kind filled = fills_nan(s) ? Kind::nan : Kind::zero;
   spot.kind = copies ? Kind::copy : (verdict.valid ? Kind::compute : filled);
 }
 
@@ -265,18 +269,21 @@ ROBOCACHE_HD_CALLED std::int64_t picked(const StreamPlan& s, const Samples<T>& s
   return best;
 }
 
-// Channels d .. d + 3 of a slerp range.
+// Channels d .. d + 3 of a slerp range: of the sample `source`, or between two where that is -1. False where they are to be
+// copied, because the norm of `source` is 0 or not finite.
 template <class T>
-ROBOCACHE_HD_CALLED void slerp_group(const Samples<T>& samples, const Location& found, std::int64_t d,
-                                     double (&out)[4]) {
+ROBOCACHE_HD_CALLED bool slerp_group(const Samples<T>& samples, const Location& found, std::int64_t source,
+                                     std::int64_t d, double (&out)[4]) {
+  if (source >= 0) {
+    get_group(samples, source, d, out);
+    return normalise(out);
+  }
   double a[4];
   double b[4];
-  const bool between = found.place == Place::between;
-  for (int c = 0; c < 4; ++c) {
-    a[c] = static_cast<double>(widen(samples(found.i, d + c)));
-    b[c] = between ? static_cast<double>(widen(samples(found.j, d + c))) : a[c];
-  }
+  get_group(samples, found.i, d, a);
+  get_group(samples, found.j, d, b);
   slerp(a, b, weight(found), out);
+  return true;
 }
 
 // Copies one element as it is, or rounds it once into another dtype.
@@ -296,16 +303,24 @@ ROBOCACHE_HD void write_channel(const StreamPlan& s, const Samples<T>& samples, 
                                 std::int64_t d, std::int64_t out) {
   using C = compute_t<T>;
   const std::int64_t offset = out + channel_offset(s.out_channels, d);
+  if constexpr (is_float_type<T>) {
+    double q[4];
+    if (range.method == Method::slerp && (verdict.valid || verdict.source >= 0) &&
+        slerp_group(samples, target.found, verdict.source, d, q)) {
+      for (int c = 0; c < 4; ++c) {
+        store_as(s.out_dtype, s.out, out + channel_offset(s.out_channels, d + c), q[c]);
+      }
+      return;
+    }
+  }
   if (!verdict.valid || verdict.source >= 0) {
     const int channels = range.method == Method::slerp ? 4 : 1;
     for (int c = 0; c < channels; ++c) {
       const std::int64_t here = c == 0 ? offset : out + channel_offset(s.out_channels, d + c);
       if (verdict.source >= 0) {
         store_copy(s, here, samples(verdict.source, d + c));
-      } else if (fills_nan(s, target.found.place)) {
-        store_as(s.out_dtype, s.out, here, quiet_nan<C>());
       } else if constexpr (is_float_type<T>) {
-        store_as(s.out_dtype, s.out, here, C(0));
+        store_as(s.out_dtype, s.out, here, fills_nan(s) ? quiet_nan<C>() : C(0));
       } else {
         store_as(s.out_dtype, s.out, here, T(0));
       }
@@ -317,13 +332,7 @@ ROBOCACHE_HD void write_channel(const StreamPlan& s, const Samples<T>& samples, 
     return;
   }
   if constexpr (is_float_type<T>) {
-    if (range.method == Method::slerp) {
-      double q[4];
-      slerp_group(samples, target.found, d, q);
-      for (int c = 0; c < 4; ++c) {
-        store_as(s.out_dtype, s.out, out + channel_offset(s.out_channels, d + c), q[c]);
-      }
-    } else if (range.method == Method::mean) {
+    if (range.method == Method::mean) {
       store_as(s.out_dtype, s.out, offset, mean_of(s, samples, range, at, arrival_at, target, d));
     } else {
       store_as(s.out_dtype, s.out, offset, interpolate(samples, range.method, target.found, verdict.cubic, d));

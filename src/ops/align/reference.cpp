@@ -1,5 +1,5 @@
 // The truth: every target, range and channel one after the other.
-#include "ops/align/range.h"
+#include "ops/align/arrivals.h"
 
 namespace robocache::align_op {
 namespace {
@@ -11,7 +11,7 @@ void run_stream(const Plan& plan, const StreamPlan& s) {
   for (std::int64_t b = 0; b < targets.rows; ++b) {
     const Row row = row_of(s, b);
     const StampsAt at{&s.times, row.times_offset};
-    const StampsAt arrival_at{&s.arrivals, row.arrivals_offset};
+    const HostArrivals arrival_at(plan, s, row);
     const Samples<T> samples(s, row);
     for (std::int64_t t = 0; t < targets.count; ++t) {
       const Target here = target_at(s, targets, at, arrival_at, row.count, b, t);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/argument_names.h"
 #include "core/float_environment.h"
 #include "core/speaker.h"
 #include "ops/attention/check.h"
@@ -52,7 +53,7 @@ class Planner {
   }
 
   void set_outputs(const TensorView& out, const TensorView& lse) {
-    plan_.out = vectors("out", out, "queries", call_.queries);
+    plan_.out = vectors("out", out, names_.queries, call_.queries);
     if (!lse) return;
     plan_.lse = logarithms("lse", lse);
     plan_.lse_batch = packed_ ? 0 : plan_.heads * plan_.queries;
@@ -75,12 +76,13 @@ class Planner {
     const std::int64_t padded[] = {plan_.batch, plan_.heads, plan_.queries};
     const std::int64_t packed[] = {plan_.heads, plan_.queries};
     const auto shape = packed_ ? std::span<const std::int64_t>(packed) : std::span<const std::int64_t>(padded);
-    check_output(speaker_, what, view, DType::f32, shape, device(), "queries");
+    check_output(speaker_, what, view, DType::f32, shape, device(), names_.queries);
     return static_cast<float*>(view.data);
   }
 
   std::string segment_name(std::size_t k, const char* part) const {
-    return call_.segments.size() == 1 ? part : concat("segments[", k, "].", part);
+    if (call_.segments.size() == 1) return part;
+    return names_.lists ? concat(part, "[", k, "]") : concat("segments[", k, "].", part);
   }
 
  private:
@@ -91,9 +93,9 @@ class Planner {
 
   // What every array of vectors must be.
   void check_vectors(const std::string& what, const TensorView& view) const {
-    check_device(speaker_, what.c_str(), view, device(), "queries");
+    check_device(speaker_, what.c_str(), view, device(), names_.queries);
     if (view.dtype != plan_.dtype) {
-      fail(ErrorKind::type, what, " is ", name_of(view.dtype), " and queries are ", name_of(plan_.dtype),
+      fail(ErrorKind::type, what, " is ", name_of(view.dtype), " and ", names_.queries, " is ", name_of(plan_.dtype),
            "; all must be of one dtype");
     }
     const auto last = static_cast<std::size_t>(view.rank - 1);
@@ -103,8 +105,8 @@ class Planner {
            packed_ ? " with offsets" : "");
     }
     if (view.shape[last] != plan_.head_dim) {
-      fail(ErrorKind::value, what, " has shape ", shape_text(view), " and queries have ", shape_text(call_.queries),
-           "; the head dim, which is last, must be the same");
+      fail(ErrorKind::value, what, " has shape ", shape_text(view), " and ", names_.queries, " has ",
+           shape_text(call_.queries), "; the head dim, which is last, must be the same");
     }
     if (view.size() > 0 && view.strides[last] != 1) {
       fail(ErrorKind::value, what, " has a stride of ", view.strides[last],
@@ -114,29 +116,29 @@ class Planner {
 
   void set_queries() {
     const TensorView& q = call_.queries;
-    if (!q) fail(ErrorKind::value, "queries are missing");
+    if (!q) fail(ErrorKind::value, names_.queries, " is missing");
     if (q.dtype != DType::bf16 && q.dtype != DType::f16 && q.dtype != DType::f32) {
-      fail(ErrorKind::type, "queries are ", name_of(q.dtype), "; they must be bfloat16, float16 or float32");
+      fail(ErrorKind::type, names_.queries, " is ", name_of(q.dtype), "; it must be bfloat16, float16 or float32");
     }
     packed_ = static_cast<bool>(call_.query_offsets);
     if (packed_ != static_cast<bool>(call_.key_offsets)) {
-      fail(ErrorKind::value, packed_ ? "query_offsets without key_offsets" : "key_offsets without query_offsets",
-           "; packed sequences need both");
+      fail(ErrorKind::value, packed_ ? names_.query_offsets : names_.key_offsets, " without ",
+           packed_ ? names_.key_offsets : names_.query_offsets, "; packed sequences need both");
     }
     plan_.dtype = q.dtype;
     plan_.head_dim = q.rank > 0 ? q.shape[static_cast<std::size_t>(q.rank - 1)] : 0;
-    check_vectors("queries", q);
+    check_vectors(names_.queries, q);
     if (plan_.head_dim < least_head_dim || plan_.head_dim > most_head_dim || plan_.head_dim % head_dim_step != 0) {
       fail(ErrorKind::value, "the head dim is ", plan_.head_dim, "; it must be ", least_head_dim, " to ", most_head_dim,
            " in steps of ", head_dim_step);
     }
-    plan_.query_offsets = integers("query_offsets", call_.query_offsets);
-    plan_.key_offsets = integers("key_offsets", call_.key_offsets);
+    plan_.query_offsets = integers(names_.query_offsets, call_.query_offsets);
+    plan_.key_offsets = integers(names_.key_offsets, call_.key_offsets);
     if (packed_) {
       plan_.batch = call_.query_offsets.shape[0] - 1;
       if (plan_.batch < 0 || call_.key_offsets.shape[0] != plan_.batch + 1) {
-        fail(ErrorKind::value, "query_offsets has ", call_.query_offsets.shape[0], " elements and key_offsets ",
-             call_.key_offsets.shape[0], "; each must have one more than there are sequences");
+        fail(ErrorKind::value, names_.query_offsets, " has ", call_.query_offsets.shape[0], " elements and ",
+             names_.key_offsets, " ", call_.key_offsets.shape[0], "; each must have one more than there are sequences");
       }
     } else {
       plan_.batch = q.shape[0];
@@ -147,7 +149,7 @@ class Planner {
   }
 
   Integers integers(const char* what, const TensorView& view) const {
-    check_device(speaker_, what, view, device(), "queries");
+    check_device(speaker_, what, view, device(), names_.queries);
     return integers_of(speaker_, what, view);
   }
 
@@ -155,8 +157,8 @@ class Planner {
     if (!view) fail(ErrorKind::value, what, " is missing");
     check_vectors(what, view);
     if (!packed_ && view.shape[0] != plan_.batch) {
-      fail(ErrorKind::value, what, " has shape ", shape_text(view), " and queries have ", shape_text(call_.queries),
-           "; the batch, which is first, must be the same");
+      fail(ErrorKind::value, what, " has shape ", shape_text(view), " and ", names_.queries, " has ",
+           shape_text(call_.queries), "; the batch, which is first, must be the same");
     }
     if (view.shape[1] != kv_heads) {
       fail(ErrorKind::value, what, " has ", view.shape[1], " heads and the keys before it ", kv_heads,
@@ -182,14 +184,14 @@ class Planner {
     const TensorView& first = call_.segments[0].keys;
     if (first && first.rank > 1) plan_.kv_heads = first.shape[1];
     for (std::size_t k = 0; k < count; ++k) {
-      plan_.segments[k] = segment(call_.segments[k], segment_name(k, "keys"), segment_name(k, "values"));
+      plan_.segments[k] = segment(call_.segments[k], segment_name(k, names_.keys), segment_name(k, names_.values));
       plan_.keys += plan_.segments[k].count;
     }
     plan_.segment_count = static_cast<int>(count);
     if (plan_.kv_heads == 0 ? plan_.heads != 0 : plan_.heads % plan_.kv_heads != 0) {
       const bool heads_fit = !packed_ && first.shape[2] > 0 && call_.queries.shape[2] % first.shape[2] == 0;
-      fail(ErrorKind::value, "queries have ", plan_.heads, " heads and keys ", plan_.kv_heads,
-           "; the heads of queries must be a multiple of those of keys",
+      fail(ErrorKind::value, names_.queries, " has ", plan_.heads, " heads and ", names_.keys, " ", plan_.kv_heads,
+           "; the heads of ", names_.queries, " must be a multiple of those of ", names_.keys,
            heads_fit ? R"(; where heads come after places, layout="bqhd" says so in Python)" : "");
     }
   }
@@ -212,7 +214,7 @@ class Planner {
     if (!call_.lengths) fail(ErrorKind::value, "append needs lengths: how many keys the cache has already");
     if (plan_.operation == Operation::attention_backward) fail(ErrorKind::value, "a call with append has no gradient");
     plan_.append = true;
-    plan_.segments[1] = segment(call_.append, "append.keys", "append.values");
+    plan_.segments[1] = segment(call_.append, names_.append_keys, names_.append_values);
     plan_.segment_count = 2;
     if (plan_.segments[1].count > plan_.keys) {
       fail(ErrorKind::value, "append has ", plan_.segments[1].count, " keys for a cache with room for ", plan_.keys);
@@ -221,7 +223,7 @@ class Planner {
 
   // [places] or [batch, places]; packed [all places].
   PerPlace per_place(const char* what, const TensorView& view, std::int64_t places) const {
-    check_device(speaker_, what, view, device(), "queries");
+    check_device(speaker_, what, view, device(), names_.queries);
     const bool each = !packed_ && view.rank == 2;
     if ((view.rank != 1 && !each) || view.shape[each ? 1 : 0] != places || (each && view.shape[0] != plan_.batch)) {
       const bool of_all = places != plan_.keys && view.shape[each ? 1 : 0] == plan_.keys;
@@ -253,12 +255,12 @@ class Planner {
     plan_.right = side("window_right", mask.window_right);
     if (mask.causal) plan_.right = 0;
     if (static_cast<bool>(mask.query_ranks) != static_cast<bool>(mask.key_ranks)) {
-      fail(ErrorKind::value, mask.query_ranks ? "query_ranks without key_ranks" : "key_ranks without query_ranks",
-           "; a mask needs both");
+      fail(ErrorKind::value, mask.query_ranks ? names_.query_ranks : names_.key_ranks, " without ",
+           mask.query_ranks ? names_.key_ranks : names_.query_ranks, "; a mask needs both");
     }
     if (mask.query_ranks) {
-      plan_.query_ranks = ranks("query_ranks", mask.query_ranks, plan_.queries);
-      plan_.key_ranks = ranks("key_ranks", mask.key_ranks, plan_.keys);
+      plan_.query_ranks = ranks(names_.query_ranks, mask.query_ranks, plan_.queries);
+      plan_.key_ranks = ranks(names_.key_ranks, mask.key_ranks, plan_.keys);
     }
     if (mask.key_valid) {
       check_flags("key_valid", mask.key_valid);
@@ -269,7 +271,7 @@ class Planner {
 
   void set_dense(const TensorView& view) {
     if (packed_) fail(ErrorKind::value, "a dense mask is for padded sequences; these are packed");
-    check_device(speaker_, "dense", view, device(), "queries");
+    check_device(speaker_, "dense", view, device(), names_.queries);
     check_flags("dense", view);
     const auto fits = [&](std::size_t k, std::int64_t size) { return view.shape[k] == 1 || view.shape[k] == size; };
     const std::size_t query = view.rank == 4 ? 2 : 0;
@@ -304,6 +306,7 @@ class Planner {
 
   Speaker speaker_;
   const Attention& call_;
+  const AttentionNames& names_ = attention_names();
   bool packed_ = false;
   Plan plan_;
 };
@@ -350,9 +353,10 @@ void attention_backward(const Context& context, const Attention& call, const Ten
   planner.set_outputs(out, lse);
   BackwardPlan plan;
   plan.forward = planner.plan();
-  plan.d_out = planner.vectors("d_out", d_out, "queries", call.queries);
+  plan.d_out = planner.vectors("d_out", d_out, attention_names().queries, call.queries);
   if (d_lse) plan.d_lse = planner.logarithms("d_lse", d_lse);
-  if (gradients.queries) plan.d_q = planner.vectors("gradients.queries", gradients.queries, "queries", call.queries);
+  if (gradients.queries)
+    plan.d_q = planner.vectors("gradients.queries", gradients.queries, attention_names().queries, call.queries);
   if (!gradients.segments.empty() && gradients.segments.size() != call.segments.size()) {
     planner.fail(ErrorKind::value, "gradients have ", gradients.segments.size(), " segments and the call ",
                  call.segments.size());
@@ -363,8 +367,8 @@ void attention_backward(const Context& context, const Attention& call, const Ten
       const std::string name = planner.segment_name(k, part);
       return view ? planner.vectors("gradients." + name, view, name, model) : Vectors{};
     };
-    plan.d_keys[k] = vectors("keys", keys, call.segments[k].keys);
-    plan.d_values[k] = vectors("values", values, call.segments[k].values);
+    plan.d_keys[k] = vectors(attention_names().keys, keys, call.segments[k].keys);
+    plan.d_values[k] = vectors(attention_names().values, values, call.segments[k].values);
   }
   if (planner.device().kind == DeviceKind::cuda) return run_cuda_backward(plan, context, planner.device().index);
   const FloatEnvironment exact;

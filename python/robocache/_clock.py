@@ -1,0 +1,378 @@
+"""One clock for a recording: `time="auto"` of formats whose messages have both stamps and log times.
+
+The engine decides (robocache/clock.h) by a survey of the stamps. A glance at three short stretches and at the first
+message of each topic comes first: where all of that runs with log time, nothing is carried over and nothing else is
+read. Else the headers of all messages are surveyed once, and every access path carries its batches over by the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robocache import _core
+from robocache._bytes import ForkLock
+from robocache._recording import (
+    Array,
+    Batch,
+    Content,
+    Part,
+    ReadAgain,
+    Source,
+    StreamInfo,
+    clipped,
+    counted,
+    figures,
+    topic_of,
+)
+from robocache._stamps import FileStamp
+
+NEAR = 60e9  # nanoseconds: stamps that are closer to log time may be on its clock
+MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # a stream for each child has stamps of its own
+FEW = 8  # samples: a latched topic that has fewer is static,
+SLOW = 1.0  # hertz: and one that has more, where they come no faster
+AT_ONCE = 1e9  # nanoseconds: a single sample that arrives so soon after the start
+LONG = 10e9  # of a recording that is so long is static, too
+
+
+class Decision(NamedTuple):
+    """What is known of a recording's clock."""
+
+    clock: _core.RecordingClock
+    carries: bool  # False: times and arrivals are as the source has them
+    static: frozenset[str]  # topics
+
+
+class ClockedSource(Source):
+    """A source whose times and arrivals are on the recording's clock; a reset of a simulation begins an episode."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.format, self.path, self.time = source.format, source.path, source.time
+        self.files, self.notes, self.given, self.lacking = source.files, source.notes, source.given, source.lacking
+        self.as_stamped: frozenset[str] = frozenset()  # streams whose stamps a recipe keeps as they are,
+        self.not_static: frozenset[str] = frozenset()  # and those that it says are no constants
+        self._decision: Decision | None = None
+        self._lock = ForkLock()
+        self._static_infos: dict[str, tuple[StreamInfo, StreamInfo]] = {}
+
+    def decide(self) -> Decision:
+        """Reads what it must, once."""
+        with self._lock:
+            if self._decision is None:
+                self._decision = decide(self.source)
+                if self._decision.carries:
+                    self.notes += [note for note in words(self.describe_clock()) if note not in self.notes]
+            return self._decision
+
+    def settle(self, decision: Decision) -> None:
+        """What a pass has found."""
+        with self._lock:
+            self._decision = self._decision or decision
+
+    def describe_clock(self) -> dict[str, Any] | None:
+        decision = self._decision or self.decide()
+        found: dict[str, Any] = decision.clock.describe()
+        if not decision.carries:  # by a glance only, which has seen few of the messages
+            found |= {"kind": "with log time" if found["agreeing"] else "log time", "resets": 0}
+            found["streams"] = {}
+        return found | {"static": sorted(decision.static)}
+
+    def presumed(self) -> Source | None:
+        known = self._decision is not None or self.as_stamped or self.not_static
+        return None if known or not self.source.stretches() else PresumedSource(self)
+
+    def constants(self) -> frozenset[str]:
+        return self.decide().static
+
+    def extents(self) -> Sequence[Part]:
+        return self.source.parts() if self._decision is None else self.parts()
+
+    def parts(self) -> Sequence[Part]:
+        clock, carries, _ = self.decide()
+        if not carries:
+            return self.source.parts()
+        whole = self.source.parts()[0]
+        if whole.start is None or whole.end is None:
+            bounds: list[tuple[int | None, int | None]] = [(None, None)] * len(clock.episodes)
+        else:
+            bounds = []
+            for number in range(len(clock.episodes)):
+                low, high = clock.log_range(number, None, None)
+                ends = [whole.start if low is None else low, whole.end if high is None else high - 1]
+                start, end = clock.at(number, np.asarray(ends, np.int64)).tolist()
+                bounds.append((start, max(start, end)))
+        names = [whole.name] if len(bounds) == 1 else [f"{whole.name}-{k}" for k in range(len(bounds))]
+        return [Part(name, whole.task, *bound) for name, bound in zip(names, bounds, strict=True)]
+
+    def contents(self, episode: int) -> Mapping[str, Content]:
+        contents = self.source.contents(0)
+        if len(self.decide().clock.episodes) == 1:
+            return contents
+        return {name: content._replace(samples=None) for name, content in contents.items()}
+
+    def batches(
+        self,
+        streams: Collection[str] | None = None,
+        episode: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> Iterator[Batch]:
+        clock, carries, static = self.decide()
+        if not carries:
+            found = self.source.batches(streams, episode, start, end)
+            yield from map(self._tagged, found) if static else found
+            return
+        for number in range(len(clock.episodes)) if episode is None else [episode]:
+            low, high = clock.log_range(number, start, end)
+            if number > 0 and static:
+                yield from self._kept(clock, number, streams)
+            carried = (self._carried(clock, number, batch) for batch in self.source.batches(streams, 0, low, high))
+            yield from clipped(carried, start, end)
+
+    def _kept(self, clock: _core.RecordingClock, number: int, streams: Collection[str] | None) -> Iterator[Batch]:
+        """The last sample of each constant before a reset: it holds on, and is seldom sent again."""
+        cut, _ = clock.log_range(number, None, None)
+        names = list(self.source.contents(0)) if streams is None else list(streams)
+        wanted = [name for name in names if self._is_static(name)]
+        at = int(clock.at(number, np.asarray([cut], np.int64))[0])
+        before = self.source.batches(wanted, 0, None, cut) if wanted else ()
+        yield from map(self._tagged, last_samples(before, number, at))
+
+    def _carried(self, clock: _core.RecordingClock, number: int, batch: Batch) -> Batch:
+        told = batch.info.metadata.get("time", "")
+        times, arrivals = clock.carry(
+            number,
+            batch.stream,
+            told,
+            np.ascontiguousarray(batch.times, np.int64),
+            np.ascontiguousarray(batch.arrivals, np.int64),
+        )
+        if batch.stream in self.as_stamped:
+            times = batch.times
+        return self._tagged(batch._replace(episode=number, times=times, arrivals=arrivals))
+
+    def _is_static(self, stream: str) -> bool:
+        return topic_of(stream, self.decide().static) is not None and stream not in self.not_static
+
+    def _tagged(self, batch: Batch) -> Batch:
+        if not self._is_static(batch.stream):
+            return batch
+        before, tagged = self._static_infos.get(batch.stream, (None, batch.info))
+        if before is not batch.info:
+            tagged = as_static(batch.info)
+            self._static_infos[batch.stream] = batch.info, tagged
+        return batch._replace(info=tagged, times=batch.times if batch.stream in self.as_stamped else batch.arrivals)
+
+    def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
+        return self.source.samples(info, values)
+
+    def stamped(self) -> tuple[FileStamp, ...]:
+        return self.source.stamped()
+
+    def content(self) -> str:
+        return self.source.content()
+
+    def listed(self, episode: int) -> Mapping[str, Content]:
+        return self.source.listed(0)
+
+    def quick(self) -> Mapping[str, tuple[str, NDArray[np.int64]]] | None:
+        clock, carries, _ = self.decide()
+        found = self.source.quick() if len(clock.episodes) == 1 else None
+        if found is None or not carries:
+            return found
+        return {name: (kind, clock.at(0, np.ascontiguousarray(at))) for name, (kind, at) in found.items()}
+
+    def promised(self) -> Mapping[str, StreamInfo]:
+        found = self.source.promised()
+        return {name: as_static(info) if self._is_static(name) else info for name, info in found.items()}
+
+
+class PresumedSource(Source):
+    """A recording in one pass, as if its clock ran with log time. What a glance would look at is watched on the way."""
+
+    def __init__(self, clocked: ClockedSource) -> None:
+        source = clocked.source
+        self.clocked, self.source = clocked, source
+        self.format, self.path, self.time = source.format, source.path, source.time
+        self.files, self.notes, self.given, self.lacking = source.files, source.notes, source.given, source.lacking
+
+    def parts(self) -> Sequence[Part]:
+        return self.source.parts()
+
+    def contents(self, episode: int) -> Mapping[str, Content]:
+        return self.source.contents(0)
+
+    def listed(self, episode: int) -> Mapping[str, Content]:
+        return self.source.listed(0)
+
+    def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
+        return self.source.samples(info, values)
+
+    def stamped(self) -> tuple[FileStamp, ...]:
+        return self.source.stamped()
+
+    def content(self) -> str:
+        return self.source.content()
+
+    def batches(
+        self,
+        streams: Collection[str] | None = None,
+        episode: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> Iterator[Batch]:
+        glance = _core.ClockSurvey()
+        stretches = self.source.stretches() or []
+        listed = self.source.listed(0)
+        first: dict[str, int] = {}
+        watched: dict[str, str] = {}  # the stream of a topic that is surveyed: its others have the same stamps
+        static = static_topics(self.source, {})
+        singles = {topic for topic, content in listed.items() if content.samples == 1} - static
+        for batch in self.source.batches():
+            topic = topic_of(batch.stream, listed) or batch.stream
+            name = batch.stream if batch.info.type in MANY else topic
+            is_first = batch.stream not in first and len(batch.arrivals) > 0
+            if is_first:
+                first[batch.stream] = int(batch.arrivals[0])
+                if topic in singles:
+                    static = static_topics(self.source, first)
+            if watched.setdefault(name, batch.stream) == batch.stream:
+                watch(glance, name, batch, stretches, is_first, topic in static)
+            yield batch if topic not in static else as_constant(batch)
+        names = sorted(static)
+        if not glance.runs_with_log_time(names):
+            raise ReadAgain
+        self.clocked.settle(Decision(_core.find_clock(glance, names), False, static))
+
+
+def watch(
+    glance: Any, name: str, batch: Batch, stretches: Sequence[tuple[int, int]], is_first: bool, is_static: bool
+) -> None:
+    """Surveys the samples that a glance would look at: those in the stretches, and the first of each stream."""
+    at = batch.arrivals
+    if not len(at):
+        return
+    seen = np.zeros(len(at), bool)
+    seen[0] = is_first
+    for start, end in stretches:
+        if at[0] < end and start <= at[-1]:
+            seen |= (at >= start) & (at < end)
+    if not seen.any():
+        return
+    logs, stamps = at[seen], batch.times[seen]
+    told = batch.info.metadata.get("time", "")
+    if told != "stamp":
+        stamps = np.where((stamps == logs) | (told == "log"), 0, stamps)
+    if not is_static and np.abs(logs - stamps)[stamps != 0].max(initial=0) >= NEAR:
+        raise ReadAgain
+    glance.add(name, np.ascontiguousarray(logs), np.ascontiguousarray(stamps))
+
+
+def as_constant(batch: Batch) -> Batch:
+    return batch._replace(info=as_static(batch.info), times=batch.arrivals)
+
+
+def last_samples(batches: Iterable[Batch], episode: int, at: int) -> Iterator[Batch]:
+    """The last sample of each stream, as a batch of this episode, at this time."""
+    last = {batch.stream: batch for batch in batches if len(batch.times)}
+    stamp = np.asarray([at], np.int64)
+    for batch in last.values():
+        rows = batch.values[-1:] if batch.lengths is None else batch.values[len(batch.values) - batch.lengths[-1] :]
+        lengths = None if batch.lengths is None else batch.lengths[-1:]
+        yield Batch(episode, batch.stream, rows, stamp, stamp, lengths, batch.info)
+
+
+def as_static(info: StreamInfo) -> StreamInfo:
+    """A constant. Its times are its arrivals: its stamps may be of long before the recording."""
+    return info._replace(metadata=info.metadata | {"static": "true", "time": "log"})
+
+
+def decide(source: Source) -> Decision:
+    glance = _core.ClockSurvey()
+    source.survey(glance, True)
+    static = static_topics(source, glance.first_log_times())
+    names = sorted(static)
+    if glance.runs_with_log_time(names):
+        return Decision(_core.find_clock(glance, names), False, static)
+    survey = _core.ClockSurvey(glance.log_unit())
+    source.survey(survey, False)
+    clock = _core.find_clock(survey, names)
+    return Decision(clock, clock.carries, static)
+
+
+def static_topics(source: Source, first: Mapping[str, int]) -> frozenset[str]:
+    """Constants: tf_static, latched topics that seldom come, and a single sample at the start of a long recording."""
+    latched = source.latched()
+    whole = source.parts()[0]
+    length = None if whole.start is None or whole.end is None else whole.end - whole.start
+    found = set()
+    for topic, content in source.listed(0).items():
+        count = content.samples
+        if topic.rpartition("/")[2] == "tf_static":
+            found.add(topic)
+        elif topic in latched:
+            if count is None or count < FEW or length is None or count <= SLOW * length * 1e-9:
+                found.add(topic)
+        elif count == 1 and length is not None and whole.start is not None and length >= LONG:
+            at = min((log for name, log in first.items() if topic_of(name, (topic,)) is not None), default=None)
+            if at is not None and at - whole.start <= AT_ONCE:
+                found.add(topic)
+    return frozenset(found)
+
+
+# ---- In words
+
+
+def words(clock: Mapping[str, Any] | None) -> list[str]:
+    """What a person should know of a recording's clock."""
+    if clock is None:
+        return []
+    said = [named(clock)]
+    if clock["log_unit_ns"] != 1:
+        unit = {1_000: "microseconds", 1_000_000: "milliseconds", 1_000_000_000: "seconds"}[clock["log_unit_ns"]]
+        said.append(f"its log times are in {unit}, not in nanoseconds, as its stamps show; they are read as such")
+    own = {name: stream for name, stream in clock["streams"].items() if stream["source"] == "own"}
+    for name, stream in list(own.items())[:8]:
+        drift = f"drift {stream['drift_ppm']:+.0f} ppm"
+        said.append(
+            f"{name} is stamped by a clock of its own, {seconds(-stream['offset_s'])} from log time, {drift}; its "
+            'stamps were carried over (a recipe undoes that: clock = "as stamped")'
+        )
+    if len(own) > 8:
+        said.append(f"{len(own) - 8} more streams have clocks of their own, and were carried over")
+    if clock["resets"]:
+        again = "once" if clock["resets"] == 1 else f"{clock['resets']} times"
+        said.append(f"its clock was reset {again}: a new episode begins at each reset")
+    return said
+
+
+def clock_name(clock: Mapping[str, Any]) -> str:
+    if clock["kind"] == "log time":
+        return "log time"
+    if clock["kind"] == "with log time":
+        return "wall time"
+    return "wall time of another clock" if clock["is_wall"] else "simulated time"
+
+
+def named(clock: Mapping[str, Any]) -> str:
+    on = counted(clock["agreeing"], "stamped stream")
+    if clock["kind"] == "log time":
+        return "its clock is log time: no stream is stamped"
+    if clock["kind"] == "with log time":
+        return f"its clock is wall time: the stamps of {on} run with log time, and nothing was carried over"
+    rate = f"real-time factor {figures(clock['rate'])}"
+    if clock["fastest"] - clock["slowest"] > 0.02 * max(clock["rate"], 1e-9):
+        rate += f" ({figures(clock['slowest'])} to {figures(clock['fastest'])})"
+    unstamped = sum(stream["source"] == "log" for stream in clock["streams"].values())
+    what = f"the log times of {counted(unstamped, 'stream')} without stamps and all arrivals"
+    by = "/clock" if clock["by"] == "/clock" else "the stamps of the fastest messages"
+    start = f"{seconds(clock['offset_s'])} from log time at the start"
+    return f"its clock is {clock_name(clock)} ({on}; {rate}; {start}); {what} were carried over by {by}"
+
+
+def seconds(offset: float) -> str:
+    return f"{offset:+,.3f} s" if abs(offset) < 1e5 else f"{offset:+,.0f} s"

@@ -1,0 +1,91 @@
+"""Images as messages of ROS 2: what an export writes into MCAP, so that our reader and every viewer show them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+import numpy as np
+
+from robocache._pictures import RAW
+from robocache._recording import Array
+
+RULE = "=" * 80
+HEADER = f"""{RULE}
+MSG: std_msgs/Header
+builtin_interfaces/Time stamp
+string frame_id
+{RULE}
+MSG: builtin_interfaces/Time
+int32 sec
+uint32 nanosec
+"""
+IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
+SCHEMAS = {
+    IMAGE: "std_msgs/Header header\nuint32 height\nuint32 width\nstring encoding\nuint8 is_bigendian\nuint32 step\n"
+    f"uint8[] data\n{HEADER}",
+    COMPRESSED: f"std_msgs/Header header\nstring format\nuint8[] data\n{HEADER}",
+}
+
+
+def kind_of(metadata: Mapping[str, str]) -> str | None:
+    """The message that holds a stream's samples; None where its metadata do not tell the size of raw images."""
+    if metadata.get("kind") == "video":
+        return IMAGE
+    if metadata.get("encoding") not in RAW:
+        return COMPRESSED
+    sizes = (metadata.get(key, "") for key in ("height", "width", "step"))
+    return IMAGE if all(size.isdecimal() for size in sizes) else None
+
+
+def frame(at: int, image: Array) -> bytes:
+    """A decoded frame, uint8 [H, W, 3], RGB."""
+    height, width = image.shape[:2]
+    return raw(at, height, width, "rgb8", 0, width * 3, np.ascontiguousarray(image).tobytes())
+
+
+def stored(at: int, sample: Array, metadata: Mapping[str, str]) -> bytes:
+    """A sample as a camera's message had it: its bytes."""
+    if kind_of(metadata) == IMAGE:
+        height, width, step = (int(metadata[key]) for key in ("height", "width", "step"))
+        big = int(metadata.get("is_bigendian") == "1")
+        return raw(at, height, width, metadata["encoding"], big, step, sample.tobytes())
+    data = sample.tobytes()
+    return written(at, (text(metadata.get("format") or format_of(data)), sequence(data)))
+
+
+def format_of(data: bytes) -> str:
+    return "png" if data.startswith(b"\x89PNG") else "jpeg"
+
+
+def raw(at: int, height: int, width: int, encoding: str, is_bigendian: int, step: int, data: bytes) -> bytes:
+    number, byte = (4, "<I"), (1, "<B")
+    fields = [(*number, height), (*number, width), text(encoding), (*byte, is_bigendian), (*number, step)]
+    return written(at, (*fields, sequence(data)))
+
+
+# ---- CDR: each field is (alignment, format of struct, value), or the size of its bytes and they themselves
+
+Field = tuple[int, str, int | bytes]
+
+
+def text(value: str) -> Field:
+    return sequence(value.encode() + b"\0")
+
+
+def sequence(data: bytes) -> Field:
+    return (4, "<I", data)
+
+
+def written(at: int, fields: tuple[Field, ...]) -> bytes:
+    """A message: the header with its stamp and no frame, then the fields."""
+    seconds, nanoseconds = divmod(at, 1_000_000_000)
+    parts = [b"\0\1\0\0", struct.pack("<iI", seconds, nanoseconds), struct.pack("<I", 1), b"\0"]
+    size = 13  # behind the four bytes that say how it is encoded
+    for alignment, form, value in fields:
+        pad = -size % alignment
+        head = struct.pack(form, len(value) if isinstance(value, bytes) else value)
+        body = value if isinstance(value, bytes) else b""
+        parts += [b"\0" * pad, head, body]
+        size += pad + len(head) + len(body)
+    return b"".join(parts)

@@ -1,0 +1,12 @@
+// Long loops call check_interrupt() so that Ctrl-C ends them.
+//
+// It costs about 5 ns: call it once for each block, record or chunk, so at least every 100 ms of work. It may throw
+// anything. Python's hook takes the GIL, so never call it while you hold a mutex that another thread may wait for with
+// the GIL held.
+#pragma once
+
+namespace robocache {
+
+void check_interrupt();
+
+}  // namespace robocache

@@ -1,0 +1,21 @@
+#include "core/shared_facts.h"
+
+#include <pthread.h>
+
+namespace robocache {
+
+namespace {
+
+std::mutex mutex;
+
+// The thread that calls fork() takes the mutex before, and lets go of it on both sides.
+const bool survives_fork = pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); }) == 0;
+
+}  // namespace
+
+std::unique_lock<std::mutex> lock_shared_facts() {
+  static_cast<void>(survives_fork);
+  return std::unique_lock(mutex);
+}
+
+}  // namespace robocache

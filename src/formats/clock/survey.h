@@ -1,0 +1,73 @@
+// What a ClockSurvey keeps: for each stream and quarter of a second of log time the upper hull of its (log time, stamp) pairs. A hull
+// has the pair with the largest stamp - r * log time for every r, so the slope need not be known while messages pass.
+#pragma once
+
+#include <robocache/clock.h>
+
+#include <functional>
+#include <vector>
+
+namespace robocache {
+
+namespace clock {
+
+inline constexpr std::int64_t second = 1'000'000'000;
+inline constexpr std::int64_t near = 60 * second;  // closer stamps are on one clock
+inline constexpr std::int64_t step_back = second;  // a larger step back begins a lap
+inline constexpr double rate_tolerance = 1e-3;     // 1,000 ppm
+inline constexpr double least_apart = 1e8;         // nanoseconds over a recording, below which a rate means nothing
+
+// What was under way while a simulation was reset comes so soon after it, with stamps from so long before it.
+inline constexpr std::int64_t stray_within = 5 * second;
+inline constexpr std::int64_t stray_reach = 10 * second;
+
+struct Pair {
+  std::int64_t log = 0, stamp = 0;
+};
+
+struct Bin {
+  std::int64_t number = 0;     // log time / width
+  std::int64_t first_log = 0;  // of its first message
+  std::uint32_t lap = 0;
+  std::uint32_t count = 0;
+  double delays = 0;  // the sum of (log - stamp)
+  std::vector<Pair> hull{};
+
+  double delay() const { return delays / count; }
+  // The pair with the largest stamp - rate * log.
+  Pair best(double rate) const;
+  void add(Pair pair);
+};
+
+struct Seen {
+  std::int64_t messages = 0, stamped = 0;
+  std::int64_t first_log = 0, last_stamp = 0;
+  std::int64_t stamp_before = 0;  // the last one before the lap
+  std::int64_t least_delay = 0, greatest_delay = 0;
+  std::vector<std::int64_t> laps{};  // log time of the first message of each
+  std::vector<Bin> bins{};
+
+  bool is_stamped() const { return stamped > 0 && 2 * stamped >= messages; }
+  // Returns whether a bin was begun.
+  bool add(Pair pair, std::int64_t width);
+};
+
+// Whether it is one of these, or a part of one: "/tf_static/base" of "/tf_static".
+bool is_among(std::string_view name, std::span<const std::string> topics);
+
+}  // namespace clock
+
+struct ClockSurvey::State {
+  std::int64_t unit = 1;
+  std::int64_t width = clock::second / 4;
+  std::size_t bins = 0;
+  std::map<std::string, clock::Seen, std::less<>> streams{};
+  clock::Seen simulation{};          // of /clock
+  std::vector<clock::Pair> ticks{};  // its messages, at least `spacing` apart
+  std::int64_t spacing = 10'000'000;
+
+  void widen();
+  void thin();
+};
+
+}  // namespace robocache

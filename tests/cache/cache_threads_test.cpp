@@ -1,0 +1,105 @@
+// Threads that share a Cache, for ThreadSanitizer.
+#include <gtest/gtest.h>
+#include <robocache/cache.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#if defined(__SANITIZE_THREAD__)
+#define ROBOCACHE_TEST_THREAD_SANITIZER
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define ROBOCACHE_TEST_THREAD_SANITIZER
+#endif
+#endif
+
+namespace robocache {
+namespace {
+
+constexpr std::int64_t episodes = 24;
+
+std::filesystem::path make_cache() {
+  const auto path = std::filesystem::temp_directory_path() / ("robocache-threads-" + std::to_string(getpid()));
+  std::filesystem::remove_all(path);
+  CacheWriter writer(path);
+  const StreamInfo info{.name = "joints", .dtype = DType::i64, .shape = {}};
+  for (std::int64_t k = 0; k < episodes; ++k) {
+    const std::vector<std::int64_t> numbers{k, k + 1, k + 2};
+    writer.begin_episode({.name = std::to_string(k)});
+    writer.append(info, TensorView::contiguous(numbers.data(), DType::i64, {3}), numbers, numbers, {});
+    writer.end_episode();
+    if (k % 3 == 2) writer.commit();
+  }
+  writer.close();
+  return path;
+}
+
+bool is_right(const Cache& cache, std::int64_t k) {
+  const CachedStream stream = cache.read(k, 0);
+  const auto* const values = static_cast<const std::int64_t*>(stream.values.data);
+  return stream.values.shape[0] == 3 && values[0] == k && values[2] == k + 2;
+}
+
+class CacheThreads : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Maps, CacheThreads, testing::Bool());
+
+TEST_P(CacheThreads, ReadOneCache) {
+  const auto path = make_cache();
+  std::atomic<int> wrong = 0;
+  for (int turn = 0; turn < 5; ++turn) {
+    const Cache cache(path, {.map = GetParam()});
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 6; ++t) {
+      threads.emplace_back([&, t] {
+        for (std::int64_t k = 0; k < episodes; ++k) wrong += is_right(cache, (k * (2 * t + 1)) % episodes) ? 0 : 1;
+        const Cache other(path, {.map = GetParam()});  // what is kept open is shared by all caches of a process
+        wrong += is_right(other, t) ? 0 : 1;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_EQ(wrong, 0);
+  std::filesystem::remove_all(path);
+}
+
+#if !defined(ROBOCACHE_TEST_THREAD_SANITIZER)  // whose own locks can hang in a child of a process that has threads
+
+// A child never finds the mutex locked by a thread that it does not have.
+TEST(CacheFork, AChildReadsWhileThreadsDid) {
+  const auto path = make_cache();
+  const Cache cache(path);
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      while (!stop) {
+        const Cache other(path);
+        for (std::int64_t k = 0; k < episodes; ++k) static_cast<void>(other.read(k, 0));
+      }
+    });
+  }
+  for (int turn = 0; turn < 20; ++turn) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      bool is_fine = true;
+      for (std::int64_t k = 0; k < episodes; ++k) is_fine = is_fine && is_right(cache, k);
+      std::_Exit(is_fine ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  std::filesystem::remove_all(path);
+}
+
+#endif
+
+}  // namespace
+}  // namespace robocache

@@ -1,0 +1,150 @@
+// A hook that throws ends every long call, and what the call works on can be used afterwards.
+#include <gtest/gtest.h>
+#include <robocache/bytes.h>
+#include <robocache/cache.h>
+#include <robocache/interrupt.h>
+#include <robocache/mcap.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "core/interrupt.h"
+
+namespace robocache {
+namespace {
+
+struct Stopped {};
+std::atomic<int> asked = 0;
+
+class Interrupt : public testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = std::filesystem::temp_directory_path() / ("robocache-interrupt-" + std::to_string(getpid()));
+    std::filesystem::remove_all(path_);
+    std::filesystem::create_directory(path_);
+    asked = 0;
+  }
+  void TearDown() override {
+    set_interrupt_hook(nullptr);
+    std::filesystem::remove_all(path_);
+  }
+  // The hook is asked at most every 100 ms: wait until the next check in this thread asks it.
+  static void arm() {
+    set_interrupt_hook(nullptr);
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    set_interrupt_hook([] {
+      ++asked;
+      throw Stopped{};
+    });
+  }
+  void write(CacheWriter& writer, const std::string& name) const {
+    StreamInfo info{.name = "joints", .dtype = DType::f64, .shape = {2}};
+    const std::vector<double> values{1, 2, 3, 4};
+    const std::vector<std::int64_t> times{20, 10};  // sorted by end_episode
+    writer.begin_episode({.name = name});
+    writer.append(info, TensorView::contiguous(values.data(), DType::f64, std::vector<std::int64_t>{2, 2}), times,
+                  times, {});
+    writer.end_episode();
+  }
+
+  std::filesystem::path path_;
+};
+
+TEST_F(Interrupt, WithoutAHookNothingIsAsked) {
+  check_interrupt();
+  EXPECT_EQ(asked, 0);
+}
+
+TEST_F(Interrupt, AHookIsAskedAgainAndAgain) {
+  arm();
+  EXPECT_THROW(check_interrupt(), Stopped);
+  EXPECT_NO_THROW(check_interrupt());  // so soon, nobody is asked
+  while (asked < 3) {
+    try {
+      check_interrupt();
+    } catch (const Stopped&) {
+    }
+  }
+}
+
+TEST_F(Interrupt, ACommitThatIsStoppedCanBeRepeated) {
+  CacheWriter writer(path_ / "cache");
+  write(writer, "one");
+  arm();
+  EXPECT_THROW(writer.commit(), Stopped);
+  set_interrupt_hook(nullptr);
+  EXPECT_EQ(Cache(path_ / "cache").episodes().size(), 0u);
+  writer.close();
+  EXPECT_EQ(Cache(path_ / "cache").episodes().size(), 1u);
+}
+
+TEST_F(Interrupt, AnEpisodeWhoseSortingIsStoppedIsLeftOut) {
+  CacheWriter writer(path_ / "cache");
+  write(writer, "one");
+  StreamInfo info{.name = "joints", .dtype = DType::f64, .shape = {2}};
+  const std::vector<double> values{1, 2, 3, 4};
+  const std::vector<std::int64_t> times{20, 10};
+  writer.begin_episode({.name = "two"});
+  writer.append(info, TensorView::contiguous(values.data(), DType::f64, std::vector<std::int64_t>{2, 2}), times, times,
+                {});
+  arm();
+  EXPECT_THROW(writer.end_episode(), Stopped);
+  set_interrupt_hook(nullptr);
+  writer.discard_episode();
+  writer.close();
+  const Cache cache(path_ / "cache");
+  ASSERT_EQ(cache.episodes().size(), 1u);
+  EXPECT_EQ(cache.episodes()[0].name, "one");
+  EXPECT_TRUE(verify_cache(path_ / "cache", false).problems.empty());
+}
+
+TEST_F(Interrupt, VerifyAndRepairThatAreStoppedChangeNothing) {
+  {
+    CacheWriter writer(path_ / "cache");
+    write(writer, "one");
+    writer.close();
+  }
+  for (const bool repair : {false, true}) {
+    arm();
+    EXPECT_THROW(verify_cache(path_ / "cache", repair), Stopped);
+    set_interrupt_hook(nullptr);
+    EXPECT_EQ(Cache(path_ / "cache").episodes().size(), 1u);
+  }
+  CacheWriter writer(path_ / "cache");  // the lock was let go
+  EXPECT_EQ(writer.committed_episodes(), 1);
+}
+
+TEST_F(Interrupt, HashingASourceIsStopped) {
+  const std::filesystem::path file = path_ / "a.bin";
+  std::ofstream(file) << "content";
+  const std::vector<std::filesystem::path> files{file};
+  CacheWriter writer(path_ / "cache");
+  writer.begin_source("a", files, "");
+  arm();
+  EXPECT_THROW(writer.end_source(), Stopped);
+  set_interrupt_hook(nullptr);
+  EXPECT_FALSE(writer.knows("a", files, ""));
+}
+
+TEST_F(Interrupt, OpeningAFileWithoutAnIndexIsStopped) {
+  const std::filesystem::path file = path_ / "a.mcap";
+  {
+    mcap::Writer writer(file);
+    const auto channel = writer.add_channel("/a", "json", 0);
+    writer.write({.channel_id = channel, .log_time = 1});
+    writer.finish();
+  }
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) - 9);  // without its end there is no index
+  arm();
+  EXPECT_THROW(static_cast<void>(mcap::Reader(open_bytes(file))), Stopped);
+  set_interrupt_hook(nullptr);
+  EXPECT_FALSE(mcap::Reader(open_bytes(file)).is_indexed());
+}
+
+}  // namespace
+}  // namespace robocache

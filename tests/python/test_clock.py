@@ -1,0 +1,607 @@
+"""One clock for a recording: bags whose true times are known, built and aligned, beside the truth."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from clock_files import (
+    SECOND,
+    TYPES,
+    WALL,
+    Message,
+    encoded,
+    once,
+    paced,
+    sampled,
+    signal,
+    write_db3,
+    write_mcap,
+)
+from typer.testing import CliRunner
+
+import robocache as rc
+from robocache import mcap
+from robocache._commands import application
+from robocache._recipe import load_recipe
+
+LENGTH = 30.0  # seconds of the recording's clock
+RATES = [0.1, 0.5, 1.0, 3.0, None]
+
+
+def simulation(rate: float | None, has_clock: bool, length: float = LENGTH) -> list[Message]:
+    """Two stamped streams, one without stamps, and a transform that never changes."""
+    wall = paced(rate)
+    messages = sampled("/imu", 100, length, wall) + sampled("/odom", 50, length, wall, seed=1)
+    messages += sampled("/cmd", 20, length, wall, kind="plain")
+    messages += [once("/tf_static", "tree", 0.0, 0.0, 5.0)]
+    return messages + (sampled("/clock", 100, length, wall, kind="clock") if has_clock else [])
+
+
+def built(tmp_path, path, **options) -> rc.Cache:
+    target = tmp_path / "cache"
+    with rc.CacheWriter(target) as writer:
+        writer.add(rc.open(path, **options))
+    return rc.Cache(target)
+
+
+def errors(aligned, name: str) -> np.ndarray:
+    """Of aligned values beside the signal at the true times, where they are valid."""
+    times, found = aligned.times[0] * 1e-9, aligned[name]
+    assert found.valid[0].mean() > 0.99
+    return np.abs(found.values[0, :, 0] - signal(times))[found.valid[0]]
+
+
+@pytest.mark.parametrize("has_clock", [True, False])
+@pytest.mark.parametrize("rate", RATES)
+def test_a_simulation_at_any_real_time_factor(tmp_path, rate, has_clock):
+    path = write_mcap(tmp_path / "sim.mcap", simulation(rate, has_clock))
+    cache = built(tmp_path, path)
+    (episode,) = cache.episodes
+    assert abs(episode.duration - LENGTH) < 0.1  # of simulated seconds
+    aligned = cache.align(rate=50)
+    assert abs(aligned.lengths[0] - LENGTH * 50) < 10
+    late = 0.002 * (rate or 1.5)  # how far simulated time goes on while a message is under way
+    assert errors(aligned, "/imu").max() < 1e-3  # linear between samples of 100 Hz
+    assert errors(aligned, "/cmd").max() < 2 * late + 0.005  # its times are log times, carried over
+    assert aligned["/tf_static/b"].valid.all()
+    assert (aligned["/tf_static/b"].values[..., 0] == 5.0).all()
+    assert (aligned["/tf_static/b"].age == 0).all()
+    clock = rc.open(path).clock
+    assert clock["kind"] == "carried"
+    assert clock["by"] == ("/clock" if has_clock else "stamps")
+    if rate is not None:
+        assert abs(clock["rate"] / rate - 1) < 1e-3
+    else:
+        assert clock["slowest"] < 0.6
+        assert clock["fastest"] > 1.3
+
+
+@pytest.mark.parametrize("has_clock", [True, False])
+@pytest.mark.parametrize("rate", [0.1, 3.0, None])
+def test_arrivals_are_on_the_recordings_clock(tmp_path, rate, has_clock):
+    """FINDINGS 32: causal had nothing valid, since arrivals were wall time."""
+    path = write_mcap(tmp_path / "sim.mcap", simulation(rate, has_clock))
+    aligned = built(tmp_path, path).align(rate=50, causal=True)
+    times = aligned.times[0] * 1e-9
+    late = 0.002 * (rate or 1.5) + (0.01 if rate is None else 0.004)
+    for name, period in (("/imu", 0.01), ("/odom", 0.02), ("/cmd", 0.05)):
+        found = aligned[name]
+        assert found.valid[0, 10:].all()
+        held = np.abs(found.values[0, 10:, 0] - signal(times[10:]))
+        assert held.max() < period + 2 * late  # the last sample that had arrived is no older
+    imu = rc.open(path).streams["/imu"]
+    delay = (imu.arrivals - imu.times) * 1e-9
+    assert np.abs(delay).max() < 2 * late
+
+
+@pytest.mark.parametrize("has_clock", [True, False])
+def test_every_format_and_access_path_gives_the_same(tmp_path, has_clock):
+    messages = simulation(0.5, has_clock)
+    path = write_mcap(tmp_path / "sim.mcap", messages)
+    whole = dict(rc.open(path).streams.items())
+    for name, stream in whole.items():
+        alone = rc.open(path).streams[name]
+        assert np.array_equal(alone.times, stream.times)
+        assert np.array_equal(alone.arrivals, stream.arrivals)
+    cached = built(tmp_path, path).episodes[0].streams
+    table = rc.open(write_db3(tmp_path / "sim.db3", messages)).streams
+    bag = rc.open(split_bag(tmp_path / "bag", messages)).streams
+    with path.open("rb") as file:
+        opened = dict(rc.open(file).streams.items())
+    for other in (cached, table, bag, opened):
+        assert set(other) == set(whole)
+        for name, stream in whole.items():
+            assert np.array_equal(other[name].times, stream.times), name
+            assert np.array_equal(other[name].arrivals, stream.arrivals), name
+            assert np.array_equal(other[name].values, stream.values), name
+
+
+def split_bag(folder, messages):
+    """A rosbag2 directory of two files."""
+    folder.mkdir()
+    messages = sorted(messages, key=lambda message: message.log)
+    half = len(messages) // 2
+    write_mcap(folder / "a_0.mcap", messages[:half])
+    write_mcap(folder / "a_1.mcap", messages[half:])
+    (folder / "metadata.yaml").write_text(
+        "rosbag2_bagfile_information:\n  version: 5\n  storage_identifier: mcap\n"
+        "  relative_file_paths: [a_0.mcap, a_1.mcap]\n  compression_format: ''\n  compression_mode: ''\n"
+    )
+    return folder
+
+
+def test_json_messages_too(tmp_path):
+    wall = paced(0.5)
+    messages = sampled("/a", 50, LENGTH, wall) + sampled("/b", 20, LENGTH, wall, kind="plain")
+    with mcap.Writer(tmp_path / "j.mcap") as writer:
+        schema = writer.add_schema("demo", "jsonschema", b"{}")
+        channels = {topic: writer.add_channel(topic, "json", schema) for topic in ("/a", "/b")}
+        for message in sorted(messages, key=lambda found: found.log):
+            body: dict[str, object] = {"value": message.value}
+            if message.topic == "/a":
+                body["header"] = {"stamp": {"sec": message.stamp // SECOND, "nanosec": message.stamp % SECOND}}
+            writer.write(channels[message.topic], json.dumps(body).encode(), log_time=message.log)
+    recording = rc.open(tmp_path / "j.mcap")
+    assert recording.clock["kind"] == "carried"
+    found = recording.streams["/b"]
+    assert np.abs(found.values[:, 0] - signal(found.times * 1e-9)).max() < 0.005
+
+
+def test_a_wall_clock_is_left_alone(tmp_path):
+    """Stamps near log time: nothing is carried over, and no more than a glance is read."""
+    true = lambda t: t + WALL * 1e-9  # noqa: E731
+    wall = paced(1.0)
+    messages = sampled("/imu", 100, LENGTH, wall, stamp=true) + sampled("/cmd", 20, LENGTH, wall, kind="plain")
+    path = write_mcap(tmp_path / "wall.mcap", messages)
+    recording = rc.open(path)
+    assert recording.clock["kind"] == "with log time"
+    imu, cmd = recording.streams["/imu"], recording.streams["/cmd"]
+    logs = {topic: [m.log for m in messages if m.topic == topic] for topic in ("/imu", "/cmd")}
+    assert imu.arrivals.tolist() == sorted(logs["/imu"])
+    assert sorted(imu.times.tolist()) == sorted(m.stamp for m in messages if m.topic == "/imu")
+    assert cmd.times.tolist() == cmd.arrivals.tolist() == sorted(logs["/cmd"])
+    assert not recording.notes
+
+
+def test_wall_and_simulated_time_in_one_bag(tmp_path):
+    """The clock of most streams wins; a device on wall time is carried over to it."""
+    wall = paced(0.5)
+    epoch = WALL * 1e-9
+    messages = simulation(0.5, False)
+    messages += sampled("/joy", 30, LENGTH, wall, stamp=lambda true: epoch + wall(true))
+    path = write_mcap(tmp_path / "mixed.mcap", messages)
+    clock = rc.open(path).clock
+    assert clock["kind"] == "carried"
+    assert clock["agreeing"] == 2
+    assert clock["streams"]["/joy"]["source"] == "own"
+    assert abs(clock["streams"]["/joy"]["drift_ppm"]) < 100
+    aligned = built(tmp_path, path).align(rate=50)
+    assert errors(aligned, "/joy").max() < 0.005
+    assert any("/joy is stamped by a clock of its own" in note for note in rc.open(path).streams._source.notes) or any(
+        "/joy is stamped by a clock of its own" in sentence for sentence in rc.sync_report(rc.open(path)).sentences()
+    )
+
+
+def camera_on_uptime(tmp_path):
+    wall = paced(1.0)
+    true = lambda t: t + WALL * 1e-9  # noqa: E731
+    messages = sampled("/imu", 100, 100, wall, stamp=true) + sampled("/odom", 50, 100, wall, stamp=true)
+    messages += sampled("/camera", 30, 100, wall, stamp=lambda t: 3600.0 + t * (1 + 400e-6))
+    return write_mcap(tmp_path / "camera.mcap", messages)
+
+
+def test_a_camera_on_uptime_with_drift(tmp_path):
+    path = camera_on_uptime(tmp_path)
+    recording = rc.open(path)
+    clock = recording.clock
+    assert clock["kind"] == "with log time"
+    assert clock["streams"]["/camera"]["source"] == "own"
+    assert abs(clock["streams"]["/camera"]["drift_ppm"] + 400) < 15  # its clock is fast: log time runs slower
+    camera = recording.streams["/camera"]
+    seconds = (camera.times - WALL) * 1e-9
+    assert np.abs(camera.values[:, 0] - signal(seconds)).max() < 0.004
+    assert np.array_equal(camera.arrivals, rc.open(path, "log").streams["/camera"].times)
+    imu = rc.open(path).streams["/imu"]  # those on the recording's clock are left alone
+    assert np.array_equal(imu.times, rc.open(path, "stamp").streams["/imu"].times)
+    aligned = built(tmp_path, path).align(rate=50, targets=None)
+    times = aligned.times[0] * 1e-9 - WALL * 1e-9
+    assert np.abs(aligned["/camera"].values[0, :, 0] - signal(times)).max() < 0.005
+
+
+def test_a_recipe_and_time_stamp_leave_it_as_stamped(tmp_path):
+    path = camera_on_uptime(tmp_path)
+    raw = rc.open(path, "stamp").streams["/camera"].times
+    assert raw[0] < 3700 * SECOND
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('[streams."/camera"]\nclock = "as stamped"\n[streams."/imu"]\n')
+    cooked = load_recipe(recipe)
+    assert np.array_equal(cooked.apply(cooked.open(path)).streams["/camera"].times, raw)
+    recipe.write_text('[streams."/camera"]\nclock = "its own"\n')
+    with pytest.raises(ValueError, match='clock is "its own"; expected "as stamped"'):
+        load_recipe(recipe)
+    recipe.write_text('[streams.a]\ntopic = "/camera"\nclock = "as stamped"\n[streams.b]\ntopic = "/camera"\n')
+    with pytest.raises(ValueError, match="/camera is taken twice"):
+        load_recipe(recipe).open(path)
+
+
+@pytest.mark.parametrize("hours", [-8, 2])
+def test_a_device_in_another_time_zone(tmp_path, hours):
+    wall = paced(1.0)
+    true = lambda t: t + WALL * 1e-9  # noqa: E731
+    messages = sampled("/imu", 100, LENGTH, wall, stamp=true) + sampled("/odom", 50, LENGTH, wall, stamp=true)
+    messages += sampled("/gps", 10, LENGTH, wall, stamp=lambda t: true(t) + 3600.0 * hours)
+    recording = rc.open(write_mcap(tmp_path / "zone.mcap", messages))
+    assert abs(recording.clock["streams"]["/gps"]["offset_s"] + 3600 * hours) < 0.01
+    gps = recording.streams["/gps"]
+    assert np.abs(gps.values[:, 0] - signal((gps.times - WALL) * 1e-9)).max() < 0.004
+
+
+def test_all_stamps_in_another_time_zone_are_the_clock(tmp_path):
+    """Stamps 2 hours off, in every stream: they are the recording's clock, and arrivals are carried over to it."""
+    wall, shift = paced(1.0), 7200.0
+    true = lambda t: t + WALL * 1e-9 + shift  # noqa: E731
+    messages = sampled("/imu", 100, LENGTH, wall, stamp=true) + sampled("/odom", 50, LENGTH, wall, stamp=true)
+    recording = rc.open(write_mcap(tmp_path / "zone.mcap", messages))
+    assert recording.clock["kind"] == "carried"
+    assert recording.clock["is_wall"]
+    imu = recording.streams["/imu"]
+    assert imu.times.tolist() == sorted(m.stamp for m in messages if m.topic == "/imu")
+    assert np.abs(imu.arrivals - imu.times).max() < 0.005 * SECOND
+
+
+@pytest.mark.parametrize("rate", [0.5, 1.0])
+def test_zero_stamps_get_log_time_on_the_clock(tmp_path, rate):
+    """Every fourth stamp is zero, as drivers do before they are synchronised; one driver never stamps."""
+    messages = simulation(rate, False)
+    holes = [
+        m._replace(stamp=0) if m.topic == "/odom" and k % 4 == 0 else m
+        for k, m in enumerate(sorted(messages, key=lambda m: m.log))
+    ]
+    holes += [m._replace(stamp=0, topic="/never") for m in sampled("/n", 25, LENGTH, paced(rate))]
+    aligned = built(tmp_path, write_mcap(tmp_path / "zero.mcap", holes)).align(rate=50)
+    assert errors(aligned, "/odom").max() < 0.005
+    assert errors(aligned, "/never").max() < 0.005
+
+
+# ---- Resets
+
+
+@pytest.mark.parametrize("has_clock", [True, False])
+@pytest.mark.parametrize("write", [write_mcap, write_db3])
+def test_a_reset_begins_an_episode(tmp_path, has_clock, write):
+    """The simulator goes back to 0 after 20 s of log time, and runs at another rate from there on."""
+    first, second = paced(1.0), lambda true: 20.5 + true / 0.5
+    messages = []
+    for wall, length, seed in ((first, 20.0, 0), (second, 15.0, 5)):
+        messages += sampled("/imu", 100, length, wall, seed=seed) + sampled("/odom", 50, length, wall, seed=seed)
+        messages += sampled("/slow", 2, length, wall, seed=seed) + sampled("/cmd", 20, length, wall, kind="plain")
+        messages += sampled("/clock", 100, length, wall, kind="clock") if has_clock else []
+    # One that was under way while the simulator was reset arrives after it.
+    messages += [Message("/odom", "stamped", WALL + int(20.52 * SECOND), int(19.9 * SECOND), float(signal(19.9)))]
+    messages += [once("/tf_static", "tree", 0.0, 0.0, 5.0)]
+    path = write(tmp_path / ("r.mcap" if write is write_mcap else "r.db3"), messages)
+    recording = rc.open(path)
+    assert len(recording.episodes) == 2
+    assert recording.clock["resets"] == 1
+    assert any("its clock was reset once" in note for note in recording.notes)
+    cache = built(tmp_path, path)
+    assert [round(episode.duration) for episode in cache.episodes] == [20, 15]
+    for number, length in ((0, 20), (1, 15)):
+        aligned = cache.align(episodes=number, rate=50)
+        assert abs(aligned.lengths[0] - 50 * length) < 30
+        for name in ("/imu", "/odom", "/cmd"):
+            assert errors(aligned, name)[10:].max() < 0.02, name
+        assert aligned["/tf_static/b"].valid.all()
+        assert (aligned["/tf_static/b"].values[..., 0] == 5.0).all()
+    samples = sum(sum(episode.samples.values()) for episode in cache.episodes)
+    kept = 1  # the constant is in the second episode, too
+    assert samples == len(messages) + kept
+
+
+def test_small_steps_back_are_sorted_and_counted(tmp_path):
+    messages = simulation(0.5, False)
+    stamps = [k for k, m in enumerate(messages) if m.topic == "/imu"][100:200:10]
+    for k in stamps:  # each one is delayed past the next: 15 ms later in the file
+        messages[k] = messages[k]._replace(log=messages[k].log + 30_000_000)
+    recording = rc.open(write_mcap(tmp_path / "a.mcap", messages))
+    assert len(recording.episodes) == 1
+    imu = recording.streams["/imu"]
+    assert imu.backward == len(stamps)
+    assert (np.diff(imu.times) >= 0).all()
+
+
+# ---- Log times in other units
+
+
+@pytest.mark.parametrize(("unit", "name"), [(1_000, "microseconds"), (1_000_000, "milliseconds")])
+def test_log_times_in_another_unit(tmp_path, unit, name):
+    """FINDINGS 39: they were said only to disagree with the stamps."""
+    true = lambda t: t + WALL * 1e-9  # noqa: E731
+    wall = paced(1.0)
+    messages = sampled("/imu", 100, LENGTH, wall, stamp=true) + sampled("/cmd", 20, LENGTH, wall, kind="plain")
+    path = write_mcap(tmp_path / "ms.mcap", messages, unit=unit)
+    recording = rc.open(path)
+    cmd = recording.streams["/cmd"]
+    assert np.abs(cmd.values[:, 0] - signal((cmd.times - WALL) * 1e-9)).max() < 0.005
+    assert any(f"log times are in {name}" in note for note in recording.notes)
+    report = rc.sync_report(rc.open(path))
+    assert report.level != "bad"
+    assert abs(recording.episodes[0].duration - LENGTH) < 0.1
+
+
+# ---- Constants
+
+
+@pytest.mark.parametrize("write", [write_mcap, write_db3])
+def test_latched_topics_are_constants(tmp_path, write):
+    """A latched message is older than the recording; it is valid from the start on, and bounds nothing."""
+    wall = paced(1.0)
+    true = lambda t: t + WALL * 1e-9  # noqa: E731
+    messages = sampled("/imu", 100, LENGTH, wall, stamp=true)
+    messages += [once("/map", "stamped", 5.0, WALL * 1e-9 - 9000, 7.0), once("/map", "stamped", 20.0, WALL * 1e-9, 8.0)]
+    messages += [once("/model", "plain", 0.1, 0, 3.0)]  # one sample at the start
+    messages += [once("/goal", "plain", 15.0, 0, 4.0)]  # one in the middle is an event, not a constant
+    path = write(tmp_path / ("l.mcap" if write is write_mcap else "l.db3"), messages, ["/map"])
+    recording = rc.open(path)
+    assert recording.clock["static"] == ["/map", "/model"]
+    assert recording.clock["kind"] == "with log time"
+    cache = built(tmp_path, path)
+    assert cache.episodes[0].duration < LENGTH + 1
+    for causal in (False, True):
+        aligned = cache.align(rate=10, causal=causal)
+        assert abs(aligned.lengths[0] - 10 * LENGTH) <= 2
+        seconds = (aligned.times[0] - WALL) * 1e-9
+        assert aligned["/map"].valid.all()
+        assert np.array_equal(aligned["/map"].values[0, :, 0], np.where(seconds < 20.0, 7.0, 8.0))
+        assert (aligned["/map"].age[0, seconds < 20.0] == 0).all()
+        late = seconds > 20.01
+        assert np.allclose(aligned["/map"].age[0, late] * 1e-9, seconds[late] - 20.0, atol=1e-6)
+        assert (aligned["/model"].values == 3.0).all()
+        assert aligned["/model"].valid.all()
+        assert not aligned["/goal"].valid[0, seconds < 14.9].any()
+    for edge in ("nan", "zero"):
+        assert (cache.align(rate=10, edge=edge)["/map"].values[0, -1] == 8.0).all()
+    found = dict(cache.episodes[0].streams.items())
+    assert len(rc.Timeline.over({name: found[name] for name in ("/imu", "/map")}, rate=10)) == len(seconds)
+
+
+def test_a_latched_topic_that_runs_is_an_ordinary_stream(tmp_path):
+    true = lambda t: t + WALL * 1e-9  # noqa: E731
+    messages = sampled("/imu", 100, LENGTH, paced(1.0), stamp=true)
+    recording = rc.open(write_mcap(tmp_path / "l.mcap", messages, ["/imu"]))
+    assert recording.clock["static"] == []
+    assert recording.streams["/imu"].method is None
+
+
+def test_a_recipe_says_what_is_static(tmp_path):
+    true = lambda t: t + WALL * 1e-9  # noqa: E731
+    messages = sampled("/imu", 100, LENGTH, paced(1.0), stamp=true)
+    messages += [once("/map", "stamped", 5.0, WALL * 1e-9 + 5, 7.0), once("/goal", "plain", 15.0, 0, 4.0)]
+    path = write_mcap(tmp_path / "l.mcap", messages, ["/map"])
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('[streams."/imu"]\n[streams."/map"]\nstatic = false\n[streams."/goal"]\nstatic = true\n')
+    from robocache._build import build
+
+    assert build([str(path)], tmp_path / "c", recipe=recipe)["sources"][0]["state"] == "added"
+    aligned = rc.Cache(tmp_path / "c").align(rate=10)
+    seconds = (aligned.times[0] - WALL) * 1e-9
+    assert not aligned["/map"].valid[0, seconds < 4.9].any()
+    assert aligned["/goal"].valid.all()
+    recipe.write_text('[streams."/imu"]\nstatic = 1\n')
+    with pytest.raises(ValueError, match="static is 1; expected true or false"):
+        load_recipe(recipe)
+
+
+def test_offered_qos_profiles():
+    from robocache._core import is_transient_local
+
+    assert is_transient_local("- history: 1\n  durability: 1\n")
+    assert is_transient_local("- durability: transient_local\n- durability: 'transient_local'\n")
+    assert not is_transient_local("- durability: 1\n- durability: 2\n")
+    assert not is_transient_local("- durability: volatile")
+    assert not is_transient_local("")
+
+
+# ---- The default timeline
+
+
+def test_align_and_export_have_one_timeline(tmp_path):
+    """FINDINGS 33: 5,070 and 4,835 rows of one episode."""
+    wall = paced(1.0)
+    true = lambda t: t + WALL * 1e-9  # noqa: E731
+    messages = sampled("/imu", 100, LENGTH, wall, stamp=true) + sampled("/odom", 50, 20, wall, stamp=true, start=4.0)
+    path = write_mcap(tmp_path / "a.mcap", [*messages, once("/mode", "plain", 29.0, 0, 1.0)])
+    cache = built(tmp_path, path)
+    aligned = cache.align(rate=50)
+    for format in ("safetensors", "lerobot"):
+        if format == "lerobot":
+            pytest.importorskip("pyarrow")
+        out = rc.export(cache, tmp_path / format, rate=50, format=format)
+        assert out["frames"] == aligned.lengths[0]
+    odom = cache.episodes[0].streams["/odom"]
+    assert aligned.times[0, 0] == odom.times[0]  # the latest start, by the rule
+    assert odom.times[-1] - aligned.times[0, -1] < SECOND / 50
+    chosen = cache.align(rate=50, streams=["/imu"])  # of the streams that are asked for
+    assert abs(chosen.lengths[0] - 50 * LENGTH) <= 2
+
+
+def test_a_timeline_that_no_machine_holds_is_refused(tmp_path):
+    """FINDINGS 20: 8.41 TiB were asked for."""
+    with rc.CacheWriter(tmp_path / "c") as writer:
+        far = np.array([0, 1_780_000_000 * SECOND])
+        near = np.arange(20) * SECOND
+        writer.add({"/far": rc.Stream(np.ones((2, 3)), far), "/near": rc.Stream(np.zeros((2, 3)), near[:2])}, name="e")
+        writer.add({"/far": rc.Stream(np.ones((20, 3)), near), "/near": rc.Stream(np.zeros((20, 3)), near)}, name="ok")
+    cache = rc.Cache(tmp_path / "c")
+    with pytest.raises(
+        ValueError, match=r'episode "e" spans 1780000000 s, which at 50 Hz is 89,000,000,001 steps'
+    ) as e:
+        cache.align(rate=50)
+    assert '"/near" from 0.000 to 1.000 s and "/far" from 0.000 to 1780000000.000 s' in str(e.value) or (
+        '"/far" from 0.000 to 1780000000.000 s' in str(e.value)
+    )
+    with pytest.raises(ValueError, match=r"GiB of results, of which this machine has"):
+        cache.align(rate=1)
+    assert cache.align(episodes="ok", rate=1).lengths[0] == 20
+
+
+# ---- The report
+
+
+def test_info_names_the_clock_once(tmp_path):
+    """FINDINGS 32: a drift of 12100000000 ms, and a line of "one sample only" for each transform."""
+    path = write_mcap(tmp_path / "sim.mcap", simulation(0.5, True))
+    for options in ([], ["--full"]):
+        shown = CliRunner().invoke(application, ["info", str(path), *options])
+        assert shown.exit_code == 0
+        text = " ".join(shown.output.split())
+        assert text.count("real-time factor 0.5") == 1
+        assert "Clock: simulated time (2 stamped streams; real-time factor 0.5" in text
+        assert "carried over by /clock" in text
+        assert "one sample only" not in text
+        assert "its clock drifts" not in text
+    report = rc.sync_report(rc.open(path))
+    assert report.level == "good"
+    assert report.streams["/tf_static/b"].static
+    assert report.as_dict()["clock"]["by"] == "/clock"
+    assert "static" in report.as_dict()["clock"]
+
+
+def test_info_on_a_folder_of_bags(tmp_path):
+    folder = tmp_path / "bags"
+    folder.mkdir()
+    write_mcap(folder / "a.mcap", simulation(0.5, True))
+    write_mcap(folder / "b.mcap", simulation(1.0, False))
+    shown = CliRunner().invoke(application, ["info", str(folder)])
+    assert shown.exit_code == 0
+    assert "2 recordings" in shown.output
+    assert shown.output.count("simulated time") == 2
+    found = json.loads(CliRunner().invoke(application, ["info", str(folder), "--json"]).output)
+    assert [each["sync"]["level"] for each in found["recordings"]] == ["good", "good"]
+    (folder / "c.mcap").write_bytes(b"no recording")
+    shown = CliRunner().invoke(application, ["info", str(folder)])
+    assert shown.exit_code == 1
+    assert shown.output.count("simulated time") == 2
+
+
+def test_a_cache_has_a_sync_report(tmp_path):
+    path = write_mcap(tmp_path / "sim.mcap", simulation(0.5, True))
+    cache = built(tmp_path, path)
+    report = rc.sync_report(cache)
+    assert report.format == "cache"
+    assert report.streams["/tf_static/b"].static
+    assert report.streams["/imu"].samples == 3000
+    assert rc.sync_report(cache.path).as_dict() == report.as_dict()
+    with pytest.raises(TypeError, match="expected a recording, a cache or the path of one, not int"):
+        rc.sync_report(3)
+
+
+def test_the_headers_that_do_not_come_first(tmp_path):
+    """A stamp behind a string is found, too, and messages that break off are left out."""
+    name, text = "demo/msg/Late", "string word\n" + TYPES["stamped"][1]
+    path = tmp_path / "late.mcap"
+    messages = sampled("/a", 50, LENGTH, paced(0.5))
+    with mcap.Writer(path) as writer:
+        channel = writer.add_channel("/a", "cdr", writer.add_schema(name, "ros2msg", text.encode()))
+        for message in messages:
+            body = encoded(message)
+            word = b"\4\0\0\0abc\0"
+            writer.write(channel, body[:4] + word + body[4:], log_time=message.log)
+        writer.write(channel, b"\0\1\0\0\4\0", log_time=messages[-1].log)
+    recording = rc.open(path)
+    assert recording.clock["kind"] == "carried"
+    assert np.array_equal(recording.streams["/a"].times, [m.stamp for m in messages])
+
+
+# ---- Builds presume log time
+
+
+def test_a_build_reads_a_usual_recording_once(tmp_path, monkeypatch):
+    """What the build finds in passing is what a glance finds."""
+    from robocache._clock import ClockedSource
+
+    true = lambda t: t + WALL * 1e-9  # noqa: E731
+    messages = [*sampled("/imu", 100, LENGTH, paced(1.0), stamp=true), once("/map", "stamped", 5.0, 4.0, 7.0)]
+    messages += [once("/model", "plain", 0.1, 0, 3.0), once("/tf_static", "tree", 0.0, 3.0, 5.0)]
+    path = write_mcap(tmp_path / "a.mcap", messages, ["/map"])
+    glanced = rc.open(path)
+    expected, streams = glanced.clock, dict(glanced.streams.items())
+    monkeypatch.setattr(ClockedSource, "decide", lambda self: pytest.fail("a build takes no look ahead"))
+    recording = rc.open(path)
+    with rc.CacheWriter(tmp_path / "c") as writer:
+        writer.add(recording)
+    monkeypatch.undo()
+    assert recording.clock == expected
+    assert expected["static"] == ["/map", "/model", "/tf_static"]
+    built_streams = rc.Cache(tmp_path / "c").episodes[0].streams
+    assert set(built_streams) == set(streams)
+    for name, stream in streams.items():
+        assert np.array_equal(built_streams[name].times, stream.times), name
+        assert np.array_equal(built_streams[name].arrivals, stream.arrivals), name
+        assert built_streams[name].info.metadata == stream.info.metadata, name
+
+
+@pytest.mark.parametrize("kind", ["simulation", "drift", "camera"])
+def test_a_build_reads_again_where_it_presumed_wrong(tmp_path, kind):
+    """The counts are of what is in the cache, though some of it was read twice."""
+    from robocache._build import build
+
+    if kind == "simulation":
+        messages = simulation(0.5, False)
+    elif kind == "drift":  # within 60 s of log time, at another rate: only the end of the pass tells
+        start = WALL * 1e-9
+        messages = sampled("/imu", 100, LENGTH, paced(0.8), stamp=lambda t: t + start)
+        messages += sampled("/cmd", 20, LENGTH, paced(0.8), kind="plain")
+    else:
+        camera_on_uptime(tmp_path)
+        messages = None
+    path = tmp_path / "camera.mcap" if messages is None else write_mcap(tmp_path / "a.mcap", messages)
+    row = build([str(path)], tmp_path / "c")["sources"][0]
+    cache = rc.Cache(tmp_path / "c")
+    assert row["state"] == "added"
+    assert row["episodes"] == len(cache.episodes) == 1
+    assert row["samples"] == sum(cache.episodes[0].samples.values())
+    assert row["notes"]
+    for name, stream in rc.open(path).streams.items():
+        assert np.array_equal(cache.episodes[0].streams[name].times, stream.times), name
+    assert rc.verify_cache(tmp_path / "c").ok
+    assert build([str(path)], tmp_path / "c")["sources"][0]["state"] == "unchanged"
+    if kind == "drift":
+        found = cache.episodes[0].streams["/cmd"]
+        assert np.abs(found.values[:, 0] - signal((found.times - WALL) * 1e-9)).max() < 0.005
+
+
+# ---- Episodes by an id
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([1, 2, 3], 3),
+        ([0, 1, 2], 3),
+        ([1, 1, 2, 2], 2),
+        ([0, 1, 0, 1, 0], 2),  # a flag
+        ([0, 1, 0, 2, 0], 2),  # ids, with pauses
+        ([0, 1], 1),  # a flag that stays up
+        ([1, 2, 0], 2),  # two, and then none
+        ([5], 1),
+    ],
+)
+def test_a_change_of_the_id_begins_an_episode(tmp_path, ids, expected):
+    """FINDINGS 50: ids 1, 2, 3 made one episode, and 0, 1, 2 dropped the first."""
+    from robocache._recipe import split
+
+    true = lambda t: t + WALL * 1e-9  # noqa: E731
+    messages = sampled("/imu", 100, 10.0 * len(ids), paced(1.0), stamp=true)
+    messages += [once("/episode", "plain", 10.0 * k + 0.001, 0, value) for k, value in enumerate(ids)]
+    messages += [once("/tf_static", "tree", 0.0005, 3.0, 5.0)]
+    recording = split(rc.open(write_mcap(tmp_path / "a.mcap", messages)), "topic", topic="/episode")
+    assert len(recording.episodes) == expected
+    starts = [k for k, value in enumerate(ids) if k == 0 or ids[k - 1] != value]
+    if expected == len(starts):
+        found = [(episode.start - WALL) // SECOND for episode in recording.episodes]
+        assert found == [10 * k for k in starts]
+    for episode in recording.episodes:  # a constant is in every one
+        assert episode.streams["/tf_static/b"].values[0, 0] == 5.0
