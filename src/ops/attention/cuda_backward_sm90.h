@@ -254,45 +254,13 @@ __device__ void multiply_tiles(float (&c)[sm90_rows / 8][4], const Operand& a, c
   if constexpr (d + 1 < D / 16) multiply_tiles<T, D, d + 1>(c, a, b);
 }
 
-// c += a b, where a has 16 columns and b 48 or 80: in one product, where multiply_fragments() would need two.
-template <class T, int count>
-__device__ void multiply_odd(float (&c)[count][4], const std::uint32_t (&a)[4], std::uint64_t b) {
-#define ROBOCACHE_PRODUCT(type, columns, registers, a0, a1, a2, a3, b0, ...)                                        \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" registers "}, {" a0 "," a1 \
-               "," a2 "," a3 "}, " b0 ", 1, 1, 1, 1;"                                                               \
-               : __VA_ARGS__                                                                                        \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-#define ROBOCACHE_PRODUCTS(type)                                                                                  \
-  if constexpr (count == 6) {                                                                                     \
-    ROBOCACHE_PRODUCT(type, "48", ROBOCACHE_REGISTERS_16 ",%16,%17,%18,%19,%20,%21,%22,%23", "%24", "%25", "%26", \
-                      "%27", "%28", ROBOCACHE_F16(c, 0), ROBOCACHE_F8(c, 4));                                     \
-  } else {                                                                                                        \
-    ROBOCACHE_PRODUCT(type, "80", ROBOCACHE_REGISTERS_32 ",%32,%33,%34,%35,%36,%37,%38,%39", "%40", "%41", "%42", \
-                      "%43", "%44", ROBOCACHE_F32(c, 0), ROBOCACHE_F8(c, 8));                                     \
-  }
-  static_assert(count == 6 || count == 10);
-  if constexpr (std::is_same_v<T, bf16>) {
-    ROBOCACHE_PRODUCTS("bf16")
-  } else {
-    ROBOCACHE_PRODUCTS("f16")
-  }
-#undef ROBOCACHE_PRODUCTS
-#undef ROBOCACHE_PRODUCT
-}
-
 // Begins c += left times the rows of a streamed tile, after begin_products().
 template <class T, int D>
 __device__ void add_product(float (&c)[D / 8][4], const std::uint32_t (&left)[sm90_rows / 16][4],
                             const StageTile<D, sm90_rows>& tile) {
   const Operand right(tile.base, tile.block_bytes);
 #pragma unroll
-  for (int n = 0; n < sm90_rows / 16; ++n) {
-    if constexpr (D == 48 || D == 80) {
-      multiply_odd<T>(c, left[n], right.at(n * 16 * 128));
-    } else {
-      add_columns<T, D, sm90_rows>(c, left[n], right, n * 16);
-    }
-  }
+  for (int n = 0; n < sm90_rows / 16; ++n) add_columns<T, D, sm90_rows>(c, left[n], right, n * 16);
 }
 
 // After a wait: a wgmma reads its fragments while it runs, which ptxas does not know, and could use their registers before.
@@ -658,9 +626,6 @@ void run_sm90_backward(const BackwardPlan& plan, const BackwardMaps& maps, const
     }
   };
   switch (padded_head_dim(forward.head_dim)) {
-    case 32:
-      run(std::integral_constant<int, 32>{});
-      break;
     case 48:
       run(std::integral_constant<int, 48>{});
       break;
@@ -669,9 +634,6 @@ void run_sm90_backward(const BackwardPlan& plan, const BackwardMaps& maps, const
       break;
     case 80:
       run_groups(std::integral_constant<int, 80>{}, std::integral_constant<int, 2>{});
-      break;
-    case 96:
-      run_groups(std::integral_constant<int, 96>{}, std::integral_constant<int, 2>{});
       break;
     default:
       run_groups(std::integral_constant<int, 128>{}, std::integral_constant<int, 2>{});
