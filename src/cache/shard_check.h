@@ -24,15 +24,16 @@ std::string without_name(const std::string& sentence, const Path& path);
 
 class ShardCheck {
  public:
-  ShardCheck(Path cache, const Manifest& manifest);  // which outlives it
+  // `manifest` outlives it. `is_sealed`: a checksum vouches for it, as of version 2 on.
+  ShardCheck(Path cache, const Manifest& manifest, bool is_sealed);
 
   // Throws Error(file), the file's name first, where the shard is missing or damaged: its size, header, checksums, offsets,
   // counts, or the order of its times. Throws SystemError where it cannot be read, which says nothing about the shard.
   void check(const Shard& shard);
   std::int64_t tensors() const noexcept { return tensors_; }  // of the shards that were fine
 
-  // Manifests of version 1 have no checksum. What such a manifest says that no shard says, as a sentence; empty where
-  // there is nothing. Asked when all shards were checked.
+  // What a manifest that is not sealed says that no shard says, as a sentence; empty where there is nothing. Asked when
+  // all shards were checked.
   std::string disagreement() const;
 
  private:
@@ -41,6 +42,7 @@ class ShardCheck {
 
   Path cache_;
   const Manifest& manifest_;
+  bool is_sealed_;
   std::map<std::int64_t, std::map<std::int64_t, const CachedEpisode*>> groups_;  // episodes by group and row
   std::map<std::int64_t, bool> has_method_;  // by stream: a shard of version 1 has the manifest's method
   std::string disagreement_;

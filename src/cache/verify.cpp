@@ -101,6 +101,7 @@ class Verifier {
       manifest_ = std::move(loaded.manifest);
       identity_ = manifest_.identity;
       has_live_journal_ = type_of(path_ / journal_name(identity_)) != 0;
+      is_sealed_ = has_live_journal_ || !identity_of_manifest(read_head()).empty();
       tidy(manifest_);
       if (repair_ || !Lock::is_held(path_)) take_up_commits(loaded.journal.torn_bytes);
       return;
@@ -123,14 +124,19 @@ class Verifier {
     rebuild(file, without_name(words.substr(0, advice), path_ / file));
   }
 
+  std::string read_head() const {  // of manifest.json
+    const File file(manifest_path(path_), O_RDONLY);
+    std::string head(std::min(identity_head, static_cast<std::size_t>(file.size())), '\0');
+    file.read(0, std::as_writable_bytes(std::span(head)));
+    return head;
+  }
+
   // A folder with a manifest.json of someone else's is not ours to repair.
   bool is_ours() const {
     const std::vector<Path> files = find_leftovers(path_, {});
     if (std::ranges::any_of(files, is_shard)) return true;
     if (type_of(manifest_path(path_)) != S_IFREG) return false;
-    const File file(manifest_path(path_), O_RDONLY);
-    std::string head(std::min<std::size_t>(256, static_cast<std::size_t>(file.size())), '\0');
-    file.read(0, std::as_writable_bytes(std::span(head)));
+    const std::string head = read_head();
     return head.find("robocache") != std::string::npos;
   }
 
@@ -216,7 +222,7 @@ class Verifier {
 
   bool check_shards_once() {
     report_.shards = report_.tensors = report_.bytes = 0;
-    ShardCheck checks(path_, manifest_);
+    ShardCheck checks(path_, manifest_, is_sealed_ || must_write_);
     for (const Shard& shard : manifest_.shards) {
       check_interrupt();
       const Path file = Path("shards") / shard.file;
@@ -240,7 +246,7 @@ class Verifier {
     }
     report_.tensors = checks.tensors();
     disagreement_ = checks.disagreement();
-    return disagreement_.empty() || must_write_;  // a manifest that was made from the shards agrees with them
+    return disagreement_.empty();
   }
 
   static bool is_in(const CachedEpisode& episode, const Shard& shard) {
@@ -333,6 +339,7 @@ class Verifier {
   Manifest manifest_;
   std::string identity_;           // of manifest.json; empty where it cannot be read
   bool has_live_journal_ = false;  // with commits since manifest.json
+  bool is_sealed_ = false;         // it has a checksum, or a journal that continues it
   bool must_write_ = false;        // a new manifest
   std::string disagreement_;
   std::map<std::pair<std::int64_t, std::int64_t>, Path> damaged_;  // by group and stream

@@ -543,7 +543,7 @@ def test_a_journal_that_ends_anywhere_leaves_whole_commits(tmp_path):
             assert [entry.name for entry in cache.episodes] == [f"e{k}" for k in range(whole)]
             problems = [p for p in rc.verify_cache(path).problems if p.file == journal.name]
             assert len(problems) == (len(content) > ([0, *ends])[whole])
-            assert all("nothing is lost, the commit had not finished" in p.sentence for p in problems)
+            assert all("the last commit was interrupted, or they were damaged since" in p.sentence for p in problems)
     # The next writer goes on, and what it writes is whole.
     journal.write_bytes(text[:-1])
     with rc.CacheWriter(path) as again:
