@@ -16,19 +16,18 @@ from numpy.typing import NDArray
 from robocache import _core
 from robocache._bytes import ForkLock
 from robocache._recording import (
-    Array,
     Batch,
     Content,
     Part,
     ReadAgain,
     Source,
+    SourceOver,
     StreamInfo,
     clipped,
     counted,
     figures,
     topic_of,
 )
-from robocache._stamps import FileStamp
 
 NEAR = 60e9  # nanoseconds: stamps that are closer to log time may be on its clock
 MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # a stream for each child has stamps of its own
@@ -46,13 +45,11 @@ class Decision(NamedTuple):
     static: frozenset[str]  # topics
 
 
-class ClockedSource(Source):
+class ClockedSource(SourceOver):
     """A source whose times and arrivals are on the recording's clock; a reset of a simulation begins an episode."""
 
     def __init__(self, source: Source) -> None:
-        self.source = source
-        self.format, self.path, self.time = source.format, source.path, source.time
-        self.files, self.notes, self.given, self.lacking = source.files, source.notes, source.given, source.lacking
+        super().__init__(source)
         self.as_stamped: frozenset[str] = frozenset()  # streams whose stamps a recipe keeps as they are,
         self.not_static: frozenset[str] = frozenset()  # and those that it says are no constants
         self._decision: Decision | None = None
@@ -167,15 +164,6 @@ class ClockedSource(Source):
             self._static_infos[batch.stream] = batch.info, tagged
         return batch._replace(info=tagged, times=batch.times if batch.stream in self.as_stamped else batch.arrivals)
 
-    def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
-        return self.source.samples(info, values)
-
-    def stamped(self) -> tuple[FileStamp, ...]:
-        return self.source.stamped()
-
-    def content(self) -> str:
-        return self.source.content()
-
     def listed(self, episode: int) -> Mapping[str, Content]:
         return self.source.listed(0)
 
@@ -191,32 +179,15 @@ class ClockedSource(Source):
         return {name: as_static(info) if self._is_static(name) else info for name, info in found.items()}
 
 
-class PresumedSource(Source):
+class PresumedSource(SourceOver):
     """A recording in one pass, as if its clock ran with log time. What a glance would look at is watched on the way."""
 
     def __init__(self, clocked: ClockedSource) -> None:
-        source = clocked.source
-        self.clocked, self.source = clocked, source
-        self.format, self.path, self.time = source.format, source.path, source.time
-        self.files, self.notes, self.given, self.lacking = source.files, source.notes, source.given, source.lacking
-
-    def parts(self) -> Sequence[Part]:
-        return self.source.parts()
-
-    def contents(self, episode: int) -> Mapping[str, Content]:
-        return self.source.contents(0)
+        super().__init__(clocked.source)
+        self.clocked = clocked
 
     def listed(self, episode: int) -> Mapping[str, Content]:
         return self.source.listed(0)
-
-    def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
-        return self.source.samples(info, values)
-
-    def stamped(self) -> tuple[FileStamp, ...]:
-        return self.source.stamped()
-
-    def content(self) -> str:
-        return self.source.content()
 
     def batches(
         self,

@@ -29,6 +29,7 @@ from robocache._recording import (
     Part,
     Recording,
     Source,
+    SourceOver,
     StreamInfo,
     clipped,
     counted,
@@ -38,7 +39,6 @@ from robocache._recording import (
     open,
     topic_of,
 )
-from robocache._stamps import FileStamp
 from robocache._sync import SyncReport
 
 SECTIONS: dict[str, dict[str, tuple[type, ...]]] = {
@@ -247,13 +247,12 @@ def members_of(where: str, key: str, table: Mapping[str, Any]) -> list[Wanted]:
 # ---- Applied to a recording
 
 
-class CookedSource(Source):
+class CookedSource(SourceOver):
     """A recording as a recipe wants it."""
 
     def __init__(self, recipe: Recipe, source: Source) -> None:
-        self.recipe, self.source = recipe, source
-        self.format, self.path, self.time = source.format, source.path, source.time
-        self.files, self.notes, self.given, self.lacking = source.files, source.notes, source.given, source.lacking
+        super().__init__(source)
+        self.recipe = recipe
         self._later: dict[str, tuple[str, ...]] = {}
         if recipe.streams and source.parts():
             there = {name for k in range(min(len(source.parts()), 16)) for name in source.contents(k)}
@@ -311,22 +310,10 @@ class CookedSource(Source):
         note = f'stream "{wanted.name}": channels that come later are not in the recipe, and are left out: {names}'
         self.notes += [] if note in self.notes else [note]
 
-    def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
-        return self.source.samples(info, values)
-
-    def stamped(self) -> tuple[FileStamp, ...]:
-        return self.source.stamped()
-
-    def content(self) -> str:
-        return self.source.content()
-
     def constants(self) -> frozenset[str]:
         static = self.source.constants()
         chosen = {w.name for w in self.recipe.streams if w.static or topic_of(w.topic, static) is not None}
         return frozenset(chosen) if self.recipe.streams else static
-
-    def describe_clock(self) -> dict[str, Any] | None:
-        return self.source.describe_clock()
 
     def quick(self) -> Mapping[str, Any] | None:
         found = self.source.quick()
@@ -449,13 +436,12 @@ def method_of(where: str, method: str | Mapping[str, str], channels: Sequence[st
 # ---- Episodes out of a long recording
 
 
-class SplitSource(Source):
+class SplitSource(SourceOver):
     """One recording as several episodes: ranges of its arrivals, each read by its range."""
 
     def __init__(self, source: Source, cuts: Sequence[tuple[int, int]]) -> None:
-        self.source, self.cuts = source, list(cuts)
-        self.format, self.path, self.time = source.format, source.path, source.time
-        self.files, self.notes, self.given, self.lacking = source.files, source.notes, source.given, source.lacking
+        super().__init__(source)
+        self.cuts = list(cuts)
 
     def parts(self) -> Sequence[Part]:
         whole = self.source.parts()[0]
@@ -483,21 +469,6 @@ class SplitSource(Source):
                     yield from last_samples(self.source.batches(wanted, 0, None, first), number, first)
             for batch in clipped(self.source.batches(streams, 0, first, last), start, end):
                 yield batch._replace(episode=number)
-
-    def constants(self) -> frozenset[str]:
-        return self.source.constants()
-
-    def describe_clock(self) -> dict[str, Any] | None:
-        return self.source.describe_clock()
-
-    def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
-        return self.source.samples(info, values)
-
-    def stamped(self) -> tuple[FileStamp, ...]:
-        return self.source.stamped()
-
-    def content(self) -> str:
-        return self.source.content()
 
 
 def split(recording: Recording, by: str, gap: float = 5.0, topic: str | None = None) -> Recording:

@@ -188,6 +188,36 @@ class Source(ABC):
         return None
 
 
+class SourceOver(Source):
+    """A source that stands on another one, and answers as that does wherever it has nothing to add."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.format, self.path, self.time = source.format, source.path, source.time
+        self.files, self.notes, self.given, self.lacking = source.files, source.notes, source.given, source.lacking
+
+    def parts(self) -> Sequence[Part]:
+        return self.source.parts()
+
+    def contents(self, episode: int) -> Mapping[str, Content]:
+        return self.source.contents(episode)
+
+    def stamped(self) -> tuple[FileStamp, ...]:
+        return self.source.stamped()
+
+    def content(self) -> str:
+        return self.source.content()
+
+    def samples(self, info: StreamInfo, values: Array) -> Sequence[Any] | None:
+        return self.source.samples(info, values)
+
+    def constants(self) -> frozenset[str]:
+        return self.source.constants()
+
+    def describe_clock(self) -> dict[str, Any] | None:
+        return self.source.describe_clock()
+
+
 def _reopen(kind: type[Source], given: tuple[Any, ...], named: dict[str, Any]) -> Source:
     return kind(*given, **named)
 

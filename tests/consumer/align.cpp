@@ -74,9 +74,9 @@ int main() {
     expect(pose_age[k] == (k % 2 == 0 ? 0 : 20 * millisecond),
            "the age counts from the sample at or before the target");
   }
-  expect(grips == std::array<std::uint8_t, 5>{0, 0, 1, 0, 0}, "held, and in a gap the nearest sample");
+  expect(grips == std::array<std::uint8_t, 5>{0, 0, 1, 1, 0}, "held, also in a gap");
   expect(grip_valid == std::array<bool, 5>{true, true, false, false, true}, "a gap over max_gap is not valid");
-  expect(grip_index == std::array<std::int64_t, 5>{0, 0, 1, 2, 2}, "the index is the sample behind the value");
+  expect(grip_index == std::array<std::int64_t, 5>{0, 0, 1, 1, 2}, "the index is the sample behind the value");
 
   // Bad input gets a sentence, and the library works on.
   const std::array<std::int64_t, 3> backwards = {start, start - 1, start};

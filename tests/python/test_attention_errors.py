@@ -219,7 +219,7 @@ def test_mixed_devices(cuda):
     import torch
 
     q = torch.zeros(2, 4, 3, 32)
-    says(ValueError, ["attention: keys", "CPU", "cuda"], rc.attention, q.cuda(), q, q)
+    says(ValueError, ["attention: k", "CPU", "cuda"], rc.attention, q.cuda(), q, q)
 
 
 def test_what_the_gpu_finds_in_the_data_is_told_later(cuda):
