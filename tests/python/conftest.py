@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+
+# A shell ignores Ctrl-C in what it starts in the background, and processes inherit that; tests send it to theirs.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # JAX takes three quarters of a GPU's memory when it starts. Tests run in several processes, next to torch and CuPy.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
