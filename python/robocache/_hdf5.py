@@ -211,7 +211,9 @@ class Hdf5Source(Source):
                 raise ValueError(f'{where}: /{values} has no times beside it; give "times" or a rate')
             known = {"times": times, "arrivals": arrivals, "rate": rate}
             known |= {key: entry[key] for key in ("channels", "method", "unit") if key in entry}
-            places[str(name)] = self._place(str(name), values, found, **known)
+            place = places[str(name)] = self._place(str(name), values, found, **known)
+            for which in filter(None, (times, arrivals)):
+                self._check_length(place, which, found[which][1])
         return places
 
     def _robomimic(self, found: Mapping[str, Any]) -> list[tuple[str, str | None, dict[str, Place]]]:
@@ -273,8 +275,7 @@ class Hdf5Source(Source):
         """All times of a stream: small beside its values."""
         where = f'{self.path}: stream "{place.info.name}": '
         stored = self.file[which]
-        if stored.shape[0] != place.samples or int(np.prod(stored.shape)) != place.samples:
-            raise FileError(f"{where}/{place.values} has {place.samples} samples, but /{which} is {list(stored.shape)}")
+        self._check_length(place, which, stored.shape)
         raw = np.asarray(self._read(stored, 0, place.samples)).reshape(-1)
         if raw.dtype.kind in "iu":
             return self._from_integers(f"{where}/{which}", raw, place.unit)
@@ -282,6 +283,11 @@ class Hdf5Source(Source):
             return nanoseconds(where, raw if raw.dtype == np.float32 else raw.astype(np.float64))
         except ValueError as error:
             raise FileError(str(error)) from None
+
+    def _check_length(self, place: Place, which: str, shape: tuple[int, ...]) -> None:
+        if shape[0] != place.samples or int(np.prod(shape)) != place.samples:
+            where = f'{self.path}: stream "{place.info.name}"'
+            raise FileError(f"{where}: /{place.values} has {place.samples} samples, but /{which} is {list(shape)}")
 
     def _from_integers(self, where: str, raw: Array, unit: str | None) -> NDArray[np.int64]:
         if unit is None:

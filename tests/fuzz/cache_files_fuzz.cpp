@@ -1,5 +1,6 @@
-// Any bytes in the place of one file of a small cache. The first byte of the input says which: the manifest, the journal, or a
-// shard. The cache is then read, verified and repaired. It opens or is refused with a sentence; after a repair it opens, a
+// Any damage to one file of a small cache. The first byte of the input says which: the manifest, the journal, or a shard. Where
+// the second byte is even, the rest takes the place of the file; where it is odd, the rest are changes to it, of 3 bytes each:
+// an offset, and what a byte there is combined with by exclusive or; what is left over cuts the file. The cache is then read, verified and repaired. It opens or is refused with a sentence; after a repair it opens, a
 // second repair finds nothing to do, and no file is gone: what is not in the cache any more is in its quarantine.
 #include <robocache/cache.h>
 #include <robocache/error.h>
@@ -42,7 +43,7 @@ void write_cache(const fs::path& path) {
     writer.end_episode();
     writer.commit();
   }
-  writer.close();
+  writer.abandon();  // so that the journal stays
 }
 
 struct Fixture {
@@ -84,6 +85,17 @@ void read_all(const fs::path& path, bool map) {
   }
 }
 
+std::string damage(std::string content, std::string_view input) {
+  if (input.empty() || input[0] % 2 == 0) return std::string(input.substr(std::min<std::size_t>(1, input.size())));
+  const auto number = [](char c) { return static_cast<std::size_t>(static_cast<unsigned char>(c)); };
+  for (input.remove_prefix(1); input.size() >= 3 && !content.empty(); input.remove_prefix(3)) {
+    char& byte = content[(number(input[0]) << 8 | number(input[1])) % content.size()];
+    byte = static_cast<char>(byte ^ input[2]);
+  }
+  if (!input.empty() && !content.empty()) content.resize(number(input[0]) * content.size() / 256);
+  return content;
+}
+
 // The content of every file below a folder, wherever it lies.
 std::multiset<std::string> contents(const fs::path& path) {
   std::multiset<std::string> found;
@@ -101,8 +113,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fs::remove_all(fixture.damaged);
   fs::copy(fixture.original, fixture.damaged, fs::copy_options::recursive);
   const fs::path file = fixture.damaged / fixture.files[data[0] % fixture.files.size()];
-  std::ofstream(file, std::ios::binary)
-      .write(reinterpret_cast<const char*>(data) + 1, static_cast<std::streamsize>(size) - 1);
+  const std::string damaged = damage(content_of(file), {reinterpret_cast<const char*>(data) + 1, size - 1});
+  std::ofstream(file, std::ios::binary) << damaged;
   const std::multiset<std::string> before = contents(fixture.damaged / "shards");
   for (const bool map : {true, false}) {
     try {

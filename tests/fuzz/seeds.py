@@ -159,6 +159,12 @@ document = {"format": "robocache", "version": 1, "next_group": 1, "streams": str
 write("cache", "manifest", json.dumps({**document, "shards": shards, "episodes": episodes}).encode())
 write("cache", "empty", json.dumps({**document, "streams": [], "shards": [], "episodes": []}).encode())
 
+# A whole cache, which the target makes itself: a changed byte of each file, a cut, another content
+for file in range(6):
+    write("cache_files", f"changed {file}", bytes([file, 1, 0, 40 * file, 1]))
+    write("cache_files", f"cut {file}", bytes([file, 1, 200]))
+    write("cache_files-large", f"replaced {file}", bytes([file, 0]) + b"{}")
+
 # Large ones: many times the small ones, up to 1 MiB
 write(
     "pcd-large",

@@ -272,7 +272,7 @@ def test_a_failed_add_leaves_nothing(tmp_path):
     assert names(path) == ["before", "after"]
     assert set(cache.streams) == {"q", "free", "new"}
     assert (cache.streams["q"].channels, cache.streams["q"].method) == (("a",), "hold")
-    assert (cache.streams["free"].channels, cache.streams["free"].method) == ((), None)
+    assert (cache.streams["free"].channels, cache.streams["free"].method) == (None, None)
     assert cache.streams["new"].dtype == np.float64
     np.testing.assert_array_equal(cache.episodes[0].streams["q"].values, [[1], [2]])
     np.testing.assert_array_equal(cache.episodes[1].streams["q"].values, [[5]])

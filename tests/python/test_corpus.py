@@ -92,6 +92,11 @@ def test_malformed_caches_get_a_sentence(tmp_path, path):
         with pytest.raises(rc.FileError, match="was written by a newer RoboCache"):
             rc.verify_cache(tmp_path)
         return
+    if is_manifest and b"robocache" not in content[:256]:  # somebody else's manifest.json, and no shard: no cache
+        with pytest.raises(rc.FileError, match=r"manifest\.json: "):
+            rc.verify_cache(tmp_path, repair=True)
+        assert (tmp_path / "manifest.json").read_bytes() == content
+        return
     report = rc.verify_cache(tmp_path)
     assert not report.ok
     assert report.episodes == 0

@@ -104,7 +104,7 @@ def test_threads_share_one_pass(file, kind):
 
 def test_threads_share_the_engines_iterators(file):
     """Below Python's generators, which refuse a second thread by themselves."""
-    pieces = rc.open(file)._source.engine.pieces()
+    pieces = rc.open(file)._source.source.engine.pieces()
     found = together(lambda k: sum(len(piece[2]) for piece in pieces))
     assert sum(found) == TOPICS * COUNT
     reader = mcap.Reader(file)
@@ -264,7 +264,7 @@ def test_an_iterator_that_another_thread_was_in_says_so_in_a_child(file):
             return super().read(count)
 
     source = Waiting(file.read_bytes())
-    pieces = rc.open(source)._source.engine.pieces()
+    pieces = rc.open(source)._source.source.engine.pieces()
     source.waits = True
     thread = threading.Thread(target=lambda: list(pieces))
     thread.start()
