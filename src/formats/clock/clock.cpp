@@ -455,7 +455,7 @@ RecordingClock find_clock(const ClockSurvey& given, std::span<const std::string>
     clock.offset = -std::llrint(usual);
   }
   for (const auto& [name, seen] : survey.streams) {
-    const bool is_member = std::ranges::any_of(members, [&](const Candidate* member) { return member->seen == &seen; });
+    const bool is_member = std::ranges::find(members, &seen, &Candidate::seen) != members.end();
     StreamClock& stream = clock.streams[name];
     stream.messages = seen.messages;
     stream.stamped = seen.stamped;
