@@ -101,9 +101,9 @@ def maximum(values: Tensor, times: Tensor, targets: Tensor) -> Tensor:
 
 
 def arrived(values: Tensor, times: Tensor, arrivals: Tensor, targets: Tensor) -> Tensor:
-    """The newest sample that had arrived, NaN before the first; where none overtakes another and all arrive late."""
+    """The newest sample that had arrived, 0 before the first; where none overtakes another and all arrive late."""
     index = torch.searchsorted(arrivals, targets, right=True) - 1
-    return pick(values, index.clamp_min(0)).masked_fill((index < 0).unsqueeze(-1), math.nan)
+    return pick(values, index.clamp_min(0)).masked_fill((index < 0).unsqueeze(-1), 0.0)
 
 
 def packed(values: Tensor, times: Tensor, offsets: Tensor, rows: Tensor, targets: Tensor) -> Tensor:
