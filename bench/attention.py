@@ -290,6 +290,23 @@ TABLE = (
 )
 
 
+# What policies are trained with, forward and backward.
+TRAINING = (
+    AttentionCase("ACT encoder, batch 8: 602 x 602, 8 x 64", (8, 8), 602, 602, 64, batch=8),
+    AttentionCase("ACT encoder, batch 8: 1202 x 1202, 8 x 64", (8, 8), 1202, 1202, 64, batch=8),
+    AttentionCase("pi0 prefix, batch 4: 816 x 816, 8/1 heads, 256", (8, 1), 816, PREFIX_TOKENS, 256, PREFIX, batch=4),
+    AttentionCase("SigLIP, batch 24: 256 x 256, 16 x 72", (16, 16), 256, 256, 72, batch=24),
+    AttentionCase("GR00T DiT self, batch 32: 41 x 41, 32 x 48", (32, 32), 41, 41, 48, batch=32),
+    AttentionCase("GR00T DiT cross, batch 32: 41 x 300, 32 x 48", (32, 32), 41, 300, 48, batch=32),
+    AttentionCase("SmolVLA cross, batch 64: 50 x 241, 15/5 heads, 64", (15, 5), 50, 241, 64, batch=64),
+    AttentionCase("Diffusion policy, batch 64: 10 x 10, 4 x 64", (4, 4), 10, 10, 64, CAUSAL, batch=64),
+    AttentionCase("Diffusion policy, batch 256: 10 x 10, 4 x 64", (4, 4), 10, 10, 64, CAUSAL, batch=256),
+    AttentionCase("ViT-B, batch 64: 197 x 197, 12 x 64", (12, 12), 197, 197, 64, batch=64),
+    AttentionCase("dense 4k, batch 2: 4096 x 4096, 16 x 128", (16, 16), 4096, 4096, 128, batch=2),
+    AttentionCase("dense 4k causal, batch 2: 4096 x 4096, 16 x 128", (16, 16), 4096, 4096, 128, CAUSAL, batch=2),
+)
+
+
 def changed(case: AttentionCase, remark: str, **changes: Any) -> AttentionCase:
     return dataclasses.replace(case, name=f"{case.name}, {remark}", devices=GPU, **changes)
 
@@ -297,6 +314,6 @@ def changed(case: AttentionCase, remark: str, **changes: Any) -> AttentionCase:
 ATTENTION_CASES = (
     *TABLE,
     *(changed(case, "no mask", mask=None) for case in TABLE if case.mask is not None),
-    *(changed(case, "forward and backward", gradient=True) for case in (PI0_PREFIX, ACT_ENCODER, DENSE)),
+    *(changed(case, "forward and backward", gradient=True) for case in (PI0_PREFIX, ACT_ENCODER, DENSE, *TRAINING)),
     ActionCase("one pi0 action: prefix once, suffix 10 times, 18 layers"),
 )
