@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time as clock
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,17 @@ from robocache import _report
 from robocache._cache import Cache, CacheWriter
 from robocache._core import FileError
 from robocache._recipe import Recipe, load_recipe, split
-from robocache._recording import Batch, Recording, counted, is_cache, recorded, sniff, without_samples
+from robocache._recording import (
+    Batch,
+    Recording,
+    Source,
+    SourceOver,
+    counted,
+    is_cache,
+    recorded,
+    sniff,
+    without_samples,
+)
 
 
 def expand(paths: Sequence[str]) -> list[str]:
@@ -165,8 +175,31 @@ def add(
 ) -> None:
     name = Path(recording.path).name
     heard = Heard(row, lambda batch: told(name, (number + share_of(recording, batch)) / count))
-    row["episodes"] = writer.add(recording, options=how, progress=heard)
+    row["episodes"] = writer.add(Recording(NotEmpty(recording._source)), options=how, progress=heard)
     row["notes"] = [*row.get("notes", []), *without_samples(recording, heard.samples)]
+
+
+class NotEmpty(SourceOver):
+    """A source of which at least one sample can be read; a pass that finds none fails."""
+
+    def batches(
+        self,
+        streams: Collection[str] | None = None,
+        episode: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> Iterator[Batch]:
+        is_empty = True
+        for batch in self.source.batches(streams, episode, start, end):
+            is_empty = is_empty and not len(batch.times)
+            yield batch
+        if is_empty:
+            why = "; ".join(self.notes[:3])
+            raise FileError(f"{self.path}: no sample could be read" + (f": {why}" if why else ""))
+
+    def presumed(self) -> Source | None:
+        source = self.source.presumed()
+        return None if source is None else NotEmpty(source)
 
 
 class Heard:

@@ -828,6 +828,9 @@ def open(
 
         return Recording(on_one_clock(McapSource(path, time)))
     place = Path(path)
+    if any("\ud800" <= letter <= "\udfff" for letter in str(place)):  # how Python shows bytes that are not UTF-8
+        shown = os.fsencode(place).decode("utf-8", "backslashreplace")
+        raise FileError(f"{shown}: the name is not UTF-8; rename the file, or open it and pass the file object")
     kind = sniff(place)
     source: Source
     if kind == "MCAP":
@@ -882,6 +885,8 @@ def sniff(place: Path) -> str:
             f"{place}: not a recording: a directory without metadata.yaml (rosbag2) or meta/info.json (LeRobot); "
             + (f"it holds {shown}{take}" if inside else "it is empty")
         )
+    if place.exists() and not place.is_file():  # reading from a FIFO would wait for someone to write to it
+        raise FileError(f"{place}: neither a file nor a directory; {known}")
     try:
         with place.open("rb") as file:
             head = file.read(4096)
@@ -919,6 +924,8 @@ MANIFEST = re.compile(rb'\s*\{\s*"format"\s*:\s*"robocache"')
 def is_cache(place: Path) -> bool:
     """Whether the directory has a cache's manifest. Many tools write a manifest.json, so its first key decides."""
     try:
+        if not (place / "manifest.json").is_file():
+            return False
         with (place / "manifest.json").open("rb") as file:
             return MANIFEST.match(file.read(4096)) is not None
     except OSError:

@@ -194,3 +194,24 @@ def test_a_cache_is_told_by_its_content_even_if_damaged(three, tmp_path):
     assert _build.is_cache(tmp_path / "cache")
     with pytest.raises(rc.FileError, match="manifest"):
         rc.open(tmp_path / "cache")
+
+
+def test_files_that_no_one_can_read_do_not_stop_the_others(three, tmp_path):
+    """FIFOs, names that are not UTF-8, and MCAP files of which nothing is left."""
+    os.mkfifo(tmp_path / "fifo.mcap")
+    os.mkfifo(tmp_path / "fifo.db3")
+    strange = os.fsdecode(os.fsencode(tmp_path) + b"/na\xffme.mcap")
+    os.link(three[0], strange)
+    (tmp_path / "head.mcap").write_bytes(three[0].read_bytes()[:8])
+    built = robocache("build", tmp_path, "-o", tmp_path / "cache", "--json")
+    assert built.exit_code == 1
+    rows = {os.path.basename(row["path"]): row for row in json.loads(built.stdout)["sources"]}
+    assert {name for name, row in rows.items() if row["state"] == "added"} == {"a.mcap", "b.mcap", "c.mcap"}
+    assert "neither a file nor a directory" in rows["fifo.mcap"]["error"]
+    assert "neither a file nor a directory" in rows["fifo.db3"]["error"]
+    assert "no sample could be read" in rows["head.mcap"]["error"]
+    assert "na\\xffme.mcap: the name is not UTF-8" in rows["na\udcffme.mcap"]["error"]
+    assert len(rc.Cache(tmp_path / "cache").episodes) == 3
+    again = robocache("build", tmp_path, "-o", tmp_path / "cache", "--json")
+    assert again.exit_code == 1
+    assert [row["state"] for row in json.loads(again.stdout)["sources"]].count("unchanged") == 3
