@@ -180,7 +180,7 @@ def add(
 
 
 class NotEmpty(SourceOver):
-    """A source of which at least one sample can be read; a pass that finds none fails."""
+    """A pass that finds no sample fails where the file is damaged. (Messages without numbers are no damage.)"""
 
     def batches(
         self,
@@ -193,9 +193,8 @@ class NotEmpty(SourceOver):
         for batch in self.source.batches(streams, episode, start, end):
             is_empty = is_empty and not len(batch.times)
             yield batch
-        if is_empty:
-            why = "; ".join(self.notes[:3])
-            raise FileError(f"{self.path}: no sample could be read" + (f": {why}" if why else ""))
+        if is_empty and self.notes:
+            raise FileError(f"{self.path}: no sample could be read: {'; '.join(self.notes[:3])}")
 
     def presumed(self) -> Source | None:
         source = self.source.presumed()
