@@ -18,6 +18,7 @@ import math
 import os
 import shutil
 import struct
+import tempfile
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -45,7 +46,7 @@ from robocache._default_timeline import (
 from robocache._extent import extent
 from robocache._joined import info_of, method_of_member, put_together, shown
 from robocache._lerobot_write import BOOKKEEPING, Feature, LeRobotWriter
-from robocache._new_folder import new_folder, told
+from robocache._new_folder import make_parents, new_folder, told
 from robocache._recording import Array, Batch, Episode, Packed, Recording, StreamInfo, is_cache, is_static, missing
 from robocache._recording import open as open_recording
 
@@ -148,15 +149,18 @@ class OneEpisode:
 
 
 @contextmanager
-def mapped(episode: Episode | CachedEpisode, names: Collection[str], folder: Path) -> Iterator[CachedEpisode]:
-    """The episode in a cache: its own, or one that is made in `folder` and removed again."""
+def mapped(episode: Episode | CachedEpisode, names: Collection[str], target: Path) -> Iterator[CachedEpisode]:
+    """The episode in a cache: its own, or a temporary one in a new folder beside `target`."""
     if isinstance(episode, CachedEpisode):
         yield episode
         return
+    with told(target):
+        make_parents(target)
+        folder = tempfile.mkdtemp(prefix=f".{target.name}.read-", dir=target.parent)
     try:
         with CacheWriter(folder) as writer:
             writer.add(OneEpisode(episode), streams=names)
-        yield Cache(folder).episodes[0]
+        yield Cache(folder).episodes[-1]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -167,7 +171,7 @@ def take(
     names: Sequence[str] | None,
     options: Options,
     notes: list[str],
-    folder: Path,
+    target: Path,
 ) -> Generator[Taken, None, None]:
     """The episodes on their timelines, one at a time. What an episode's samples are read from is gone once the next
     one is asked for."""
@@ -180,7 +184,7 @@ def take(
             note(notes, f"episode {episode.name} is left out: {why}")
             continue
         members = {name: found[name] for name in chosen}
-        with mapped(episode, {member for group in members.values() for member in group}, folder) as stored:
+        with mapped(episode, {member for group in members.values() for member in group}, target) as stored:
             taken = taken_of(number, stored, members, rate, options, tally, notes)
             if taken is not None:
                 yield taken._replace(name=episode.name, task=episode.task or "")
@@ -357,8 +361,7 @@ def export(
         raise FileError(f"{target}: is there already; an export is written to a new directory")
     notes: list[str] = []
     options = Options(method, max_gap, edge, causal, on_nan)
-    folder = target.with_name(f".{target.name}.read-{os.getpid()}")
-    taken = take(chosen, rate, streams, options, notes, folder)
+    taken = take(chosen, rate, streams, options, notes, target)
     write = {"lerobot": to_lerobot, "safetensors": to_safetensors, "mcap": to_mcap}[format]
     frames = 0
     count = 0

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import re
 import weakref
 
@@ -122,6 +123,25 @@ def test_names_that_are_one_topic(tmp_path):
     assert found["notes"] == ['stream "/a" is written as "/a_2": the name "/a" is taken']
     np.testing.assert_allclose(streams["/a"].values[:, 0], np.arange(11) / 10, atol=1e-12)
     np.testing.assert_allclose(streams["/a_2"].values[:, 0], np.arange(11) / 5, atol=1e-12)
+
+
+# ---- What a killed export left
+
+
+def test_a_killed_exports_leftover_is_not_continued(tmp_path):
+    """A container's processes often have the same id, so that a name with the id is not new."""
+    for name, first in (("old", 1000.0), ("new", 0.0)):
+        with mcap.Writer(tmp_path / f"{name}.mcap") as writer:
+            channel = writer.add_channel("/t", "json", writer.add_schema("x", "jsonschema", b"{}"))
+            for k in range(50):
+                writer.write(channel, json.dumps({"x": first + k}).encode(), log_time=SECOND + k * 10 * MS)
+    left = tmp_path / f".out.read-{os.getpid()}"
+    with rc.CacheWriter(left) as writer:
+        writer.add(rc.open(tmp_path / "old.mcap"))
+    rc.export(tmp_path / "new.mcap", tmp_path / "out", rate=100, format="safetensors")
+    np.testing.assert_array_equal(tensors(tmp_path / "out")["/t"][:, 0], np.arange(50.0))
+    assert len(rc.Cache(left).episodes) == 1  # it is not ours: neither used nor removed
+    assert [path.name for path in tmp_path.iterdir() if ".read-" in path.name] == [left.name]
 
 
 # ---- One pass, little memory
