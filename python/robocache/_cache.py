@@ -25,6 +25,7 @@ from robocache._align import Aligned, Duration, Method, Stream, Timeline, align,
 from robocache._default_timeline import (
     Reach,
     hold_always,
+    is_held,
     reach_of,
     refuse_too_large,
     result_bytes,
@@ -33,7 +34,8 @@ from robocache._default_timeline import (
     valid_always,
 )
 from robocache._extent import check_dtype, nanoseconds, on_host
-from robocache._joined import info_of, joins, method_of_member, put_together, shown
+from robocache._joined import info_of, joins, put_together, shown
+from robocache._prepare import Prepared, is_numbered, key_of, prepared
 from robocache._recording import (
     BATCH_BYTES,
     Batch,
@@ -748,7 +750,8 @@ class Cache:
         self._shown = shown(infos, self._joined)
         self.streams = StreamsOfCache(self)
         self.episodes = CachedEpisodes(self, episodes)
-        self._known_reaches: dict[tuple[int, str], Reach | None] = {}
+        self._known_reaches: dict[tuple[int, str], Reach | None] = {}  # by episode and stored stream
+        self._known_told: dict[tuple[int, str], tuple[bool, Duration | None]] = {}  # static, and max_gap
 
     def _found(self, metadata: dict[str, str]) -> dict[str, str]:
         """Where a video is now: where it was, or, if the data set was moved with the cache, as far from it as then."""
@@ -823,75 +826,69 @@ class Cache:
             raise ValueError("Cache.align: give a rate or targets, one of them")
         names = list(streams) if streams is not None else self._having(chosen)
         infos = {name: self._info(name) for name in names}
-        stored_names = [member for name in names for member in self._joined.get(name, (name,))]
-        line, lengths = self._timeline(chosen, stored_names, rate, targets)
-        move = mover(device)
-        result = CacheAligned()
-        result.samples = {}
+        groups = {name: self._joined.get(name, (name,)) for name in names}
         options = {"edge": edge, "causal": causal, "on_nan": on_nan}
         call: dict[str, Any] = {
             option: DEFAULTS[option] if isinstance(given, Mapping) else given for option, given in options.items()
         }
+        own = {option: given for option, given in options.items() if isinstance(given, Mapping)}
+        given = {"method": method, "max_gap": max_gap, **own}
+        asked = prepared("Cache.align", groups, self._infos, given, call["edge"])
+        line, lengths = self._timeline(chosen, asked, rate, targets)
+        move = mover(device)
+        result = CacheAligned()
+        result.samples = {}
         members: dict[str, Stream[Any]] = {}
         apart: dict[str, str] = {}  # the stored streams that are read where they lie, row by row
-        static: list[str] = []
-        for name, info in infos.items():
-            own: dict[str, Any] = {}
-            for option, given in options.items():
-                if isinstance(given, Mapping):
-                    own |= said(f"Cache.align: {option}", option, given, name, {}, names)
-            first = 0
-            for member in self._joined.get(name, (name,)):
-                stored = self._infos[member]
-                changes = {"method": stored.method, **own}
-                if method is not None:
-                    changes |= said("Cache.align: method", "method", method, name, {}, names)
-                if member != name:
-                    width = int(np.prod(stored.shape, dtype=np.int64))
-                    if changes["method"] is not stored.method:
-                        changes["method"] = method_of_member("Cache.align", changes["method"], info, first, width)
-                    first += width
-                gaps = [max_gap_of(episode._info(member)) for episode in chosen if member in episode.samples]
-                stated = [gap for gap in gaps if gap is not None]
-                least = min(stated, key=lambda gap: _core.nanoseconds("max_gap", gap), default=None)
-                changes["max_gap"] = least
-                if max_gap is not None:
-                    changes |= said("Cache.align: max_gap", "max_gap", max_gap, name, {}, names)
-                if is_numbered(stored):  # numbers of samples, between which there is nothing, and of which none is NaN
-                    changes["method"] = "nearest" if changes["method"] == "nearest" else "hold"
-                    at_edge = changes.get("edge", call["edge"])
-                    changes["edge"] = "clamp" if at_edge == "nan" else at_edge
-                key = member if member == name or member not in infos else f"{name}: {member}"
-                if is_static(stored):
-                    held = self._packed(member, stored, chosen, move, result.samples).replace(**changes)
-                    members[key] = hold_always(held, move)
-                    static.append(key)
-                elif move is keep and backend in ON_HOST and self._lies_apart(member, stored, chosen):
-                    apart[key] = member
-                    members[key] = empty_stream(stored).replace(**changes)
-                else:
-                    members[key] = self._packed(member, stored, chosen, move, result.samples).replace(**changes)
+        held: dict[str, Stream[Any]] = {}  # of streams that are constants in some episodes
+        constant: dict[str, list[int]] = {}  # the rows of these episodes
+        for key, (_, member, changes) in asked.items():
+            stored = self._infos[member]
+            rows, gap = self._told(member, chosen)
+            changes = {"method": stored.method, "max_gap": gap, **changes}
+            if rows:
+                whole = self._packed(member, stored, chosen, move, result.samples).replace(**changes)
+                held[key], constant[key] = hold_always(whole, move), rows
+                if len(rows) == sum(member in episode.samples for episode in chosen):
+                    continue
+                members[key] = whole
+            elif move is keep and backend in ON_HOST and self._lies_apart(member, stored, chosen):
+                apart[key] = member
+                members[key] = empty_stream(stored).replace(**changes)
+            else:
+                members[key] = self._packed(member, stored, chosen, move, result.samples).replace(**changes)
         at: Any = move(line) if isinstance(line, np.ndarray) else line
         if isinstance(line, Timeline):
             at = Timeline(move(line.start), rate=line.rate, count=line.count)
         aligned = self._align_apart(members, apart, chosen, at, call, backend) if apart else {}
-        keys = [key for key in members if key not in aligned]
-        for begin in range(0, len(keys), MOST_STREAMS):
-            some = {key: members[key] for key in keys[begin : begin + MOST_STREAMS]}
-            aligned.update(align(some, at, **call, backend=backend))
-        for key in static:
-            aligned[key] = valid_always(aligned[key])
+        aligned |= align_some({key: members[key] for key in members if key not in aligned}, at, call, backend)
+        for key, constants in align_some(held, at, call, backend).items():
+            aligned[key] = with_rows(aligned.get(key), valid_always(constants), constant[key])
         for name, info in infos.items():
-            if name in self._joined:
-                keys = [member if member not in infos else f"{name}: {member}" for member in self._joined[name]]
-                parts = [aligned[key] for key in keys]
-                result[name] = put_together(parts, info.dtype)
-            else:
-                result[name] = aligned[name]
+            parts = [aligned[key_of(name, member, groups)] for member in groups[name]]
+            result[name] = put_together(parts, info.dtype) if name in self._joined else parts[0]
         result.lengths = move(lengths)
         result.times = at.times if isinstance(at, Timeline) else at
         result.episodes = [episode.index for episode in chosen]
         return result
+
+    def _told(self, name: str, chosen: Sequence[CachedEpisode]) -> tuple[list[int], Duration | None]:
+        """The rows of the episodes in which a stored stream is a constant, and the least max_gap of all of them."""
+        if not {"static", "max_gap_ns"} & self._infos[name].metadata.keys():  # then no episode says it
+            return [], None
+        rows: list[int] = []
+        gaps: list[Duration] = []
+        for row, episode in enumerate(chosen):
+            if name not in episode.samples:
+                continue
+            key = episode.index, name
+            if key not in self._known_told:
+                info = episode._info(name)
+                self._known_told[key] = is_static(info), max_gap_of(info)
+            static, gap = self._known_told[key]
+            rows += [row] if static else []
+            gaps += [gap] if gap is not None else []
+        return rows, min(gaps, key=lambda gap: _core.nanoseconds("max_gap", gap), default=None)
 
     def _having(self, chosen: Sequence[CachedEpisode]) -> list[str]:
         """The streams of which any of these episodes has something, as users see them."""
@@ -905,13 +902,13 @@ class Cache:
         return [self.episodes[k].index if isinstance(k, str) else range(len(self.episodes))[int(k)] for k in episodes]
 
     def _timeline(
-        self, chosen: Sequence[CachedEpisode], names: Sequence[str], rate: float | None, targets: Any
+        self, chosen: Sequence[CachedEpisode], asked: Mapping[str, Prepared], rate: float | None, targets: Any
     ) -> tuple[Timeline | Stamps, Stamps]:
         starts = np.asarray([episode.start for episode in chosen], np.int64)
         if rate is not None:
             if not 0 < _core.hertz("Cache.align: rate", rate) < np.inf:
                 raise ValueError(f"Cache.align: rate is {rate}; it must be a positive number of hertz")
-            reaches = [self._reaches(episode, names) for episode in chosen]
+            reaches = [self._reaches(episode, asked) for episode in chosen]
             spans = [span_of(found) for found in reaches]
             starts = np.asarray(
                 [e.start if s is None else s.start for e, s in zip(chosen, spans, strict=True)], np.int64
@@ -920,7 +917,8 @@ class Cache:
             count = int(lengths.max(initial=0))
             longest = int(lengths.argmax()) if len(lengths) else 0
             if count and spans[longest] is not None:
-                size = result_bytes(len(chosen) * count, (row_bytes(self._infos[name]) for name in names))
+                sizes = (row_bytes(self._infos[one.member]) for one in asked.values())
+                size = result_bytes(len(chosen) * count, sizes)
                 where, name, span = "Cache.align", chosen[longest].name, spans[longest]
                 assert span is not None
                 refuse_too_large(where, name, span, rate, count, size, reaches[longest])
@@ -972,18 +970,20 @@ class Cache:
                 members[key] = stream.replace(**same)
         return aligned
 
-    def _reaches(self, episode: CachedEpisode, names: Sequence[str]) -> dict[str, Reach]:
-        """What each of these streams tells of the episode's span; found once, as it takes all stamps."""
+    def _reaches(self, episode: CachedEpisode, asked: Mapping[str, Prepared]) -> dict[str, Reach]:
+        """What each of these streams, as it will be aligned, tells of the episode's span."""
         found: dict[str, Reach] = {}
-        for name in names:
+        for key, (_, name, changes) in asked.items():
             if name not in episode.samples:
                 continue
-            key = episode.index, name
-            if key not in self._known_reaches:
-                self._known_reaches[key] = reach_of(episode.streams[name], name)
-            reach = self._known_reaches[key]
+            place = episode.index, name
+            if place not in self._known_reaches:  # found once, since it takes all stamps
+                self._known_reaches[place] = reach_of(episode.streams[name], name)
+            reach = self._known_reaches[place]
+            if reach is not None and "method" in changes:
+                reach = reach._replace(is_held=is_held(changes["method"], self._infos[name].dtype))
             if reach is not None:
-                found[name] = reach
+                found[key] = reach
         return found
 
     def _packed(
@@ -1187,18 +1187,6 @@ def method_text(info: StreamInfo) -> str:
     return ", ".join(f"{name} {begin}..{end}" for name, begin, end in info.method)
 
 
-def said(
-    where: str, argument: str, given: Any, name: str, default: dict[str, Any], names: Collection[str]
-) -> dict[str, Any]:
-    """What a call says for this stream: one thing for all, or a mapping by name."""
-    if isinstance(given, Mapping) and (not given or argument != "method" or any(key in names for key in given)):
-        for key in given:
-            if key not in names:
-                raise NoStream(missing(f"{where} names a stream", key, names))
-        return {argument: given[name]} if name in given else default
-    return default if given is None else {argument: given}
-
-
 def widen(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """A part of a stream that was widened later: NaN in the channels that it lacks."""
     if len(shape) != 1 or values.ndim != 2 or values.shape[1] == shape[0]:
@@ -1206,11 +1194,6 @@ def widen(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     wide = np.full((len(values), shape[0]), np.nan, values.dtype)
     wide[:, : values.shape[1]] = values
     return wide
-
-
-def is_numbered(info: StreamInfo) -> bool:
-    """Whether `values` are the numbers of `samples`."""
-    return info.ragged or info.metadata.get("kind") == "video"
 
 
 def row_bytes(info: StreamInfo) -> int:
@@ -1249,6 +1232,27 @@ def empty_stream(info: StreamInfo) -> Stream[Any]:
     none = np.zeros(0, np.int64)
     values = typed(np.zeros((0, *info.shape), info.dtype), info.dtype)
     return Stream(values, none, arrivals=none, channels=info.channels or None)
+
+
+def align_some(
+    streams: Mapping[str, Stream[Any]], at: Any, call: Mapping[str, Any], backend: str | None
+) -> dict[str, Aligned[Any]]:
+    """rc.align, of any number of streams."""
+    keys = list(streams)
+    aligned: dict[str, Aligned[Any]] = {}
+    for begin in range(0, len(keys), MOST_STREAMS):
+        some = {key: streams[key] for key in keys[begin : begin + MOST_STREAMS]}
+        aligned |= align(some, at, **call, backend=backend)
+    return aligned
+
+
+def with_rows(whole: Aligned[Any] | None, some: Aligned[Any], rows: list[int]) -> Aligned[Any]:
+    """`whole`, with these rows taken from `some`; None: all of them are."""
+    if whole is None:
+        return some
+    for into, array in zip(whole, some, strict=True):
+        into[rows] = array[rows]
+    return whole
 
 
 def keep(array: NDArray[Any]) -> NDArray[Any]:

@@ -27,15 +27,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robocache import _core, _mcap_images, _pictures
-from robocache._align import Aligned, Duration, Method, Stream, Timeline, align
-from robocache._cache import MOST_STREAMS, Cache, CachedEpisode, CacheWriter, is_numbered, row_bytes, said
+from robocache._align import Aligned, Duration, Method, Stream, Timeline
+from robocache._cache import Cache, CachedEpisode, CacheWriter, align_some, row_bytes
 from robocache._core import FileError
 from robocache._default_timeline import (
     Reach,
     bounding,
     hold_always,
     is_held,
-    reach_of,
     refuse_too_large,
     result_bytes,
     runs,
@@ -44,9 +43,10 @@ from robocache._default_timeline import (
     valid_always,
 )
 from robocache._extent import extent
-from robocache._joined import info_of, method_of_member, put_together, shown
+from robocache._joined import info_of, put_together, shown
 from robocache._lerobot_write import BOOKKEEPING, Feature, LeRobotWriter
 from robocache._new_folder import make_parents, new_folder, told
+from robocache._prepare import key_of, prepared
 from robocache._recording import Array, Batch, Episode, Packed, Recording, StreamInfo, is_cache, is_static, missing
 from robocache._recording import open as open_recording
 
@@ -80,7 +80,8 @@ class Options(NamedTuple):
 
 def held_on(stream: Stream[Any], aligned: Aligned[Any], times: Array) -> Aligned[Any]:
     """What is written on change, or once, is still so behind its last sample, for as long as max_gap allows."""
-    if runs(np.asarray(stream.times)) or not (is_held(stream) or len(stream.times) == 1):
+    held = len(stream.times) == 1 or is_held(stream.method, np.asarray(stream.values).dtype)
+    if not held or runs(np.asarray(stream.times)):
         return aligned
     since = times - int(extent("", stream)[1])
     long = np.inf if stream.max_gap is None else _core.nanoseconds("max_gap", stream.max_gap)
@@ -213,39 +214,33 @@ def taken_of(
         name: raw[name].info if group == (name,) else info_of(name, [raw[member].info for member in group])
         for name, group in members.items()
     }
-    streams: dict[str, Stream[Any]] = {}
-    for name, group in members.items():
-        first = 0
-        for member in group:
-            streams[member] = optioned(name, raw[member], infos[name], first, options, members)
-            first += int(np.prod(raw[member].info.shape, dtype=np.int64))
-    found = {name: reach_of(stream, name) for name, stream in streams.items()}
-    reaches = {name: reach for name, reach in found.items() if reach is not None}
+    known = {name: stream.info for name, stream in raw.items()}
+    asked = prepared("export", members, known, options._asdict())
+    streams = {key: raw[member].replace(**changes) for key, (_, member, changes) in asked.items()}
+    reaches = episode._cache._reaches(episode, asked)
     span = span_of(reaches)
     count = steps_of(span, rate)
     if span is None or not count:
         note(notes, f"episode {episode.name} is left out: its streams share no time: they do not overlap")
         return None
     try:
-        size = result_bytes(count, (row_bytes(stream.info) for stream in raw.values()))
+        size = result_bytes(count, (row_bytes(stream.info) for stream in streams.values()))
         refuse_too_large("export", episode.name, span, rate, count, size, reaches)
     except (ValueError, MemoryError) as error:
         note(notes, f"episode {episode.name} is left out: {str(error).removeprefix('export: ')}")
         return None
     timeline = Timeline(span.start, rate=rate, count=count)
     warn_of_cuts(episode.name, reaches, timeline, notes)
-    static = {name for name, stream in raw.items() if is_static(stream.info)}
-    asked = [(name, hold_always(stream) if name in static else stream) for name, stream in streams.items()]
-    parts: dict[str, Aligned[Any]] = {}
-    for begin in range(0, len(asked), MOST_STREAMS):
-        parts |= align(dict(asked[begin : begin + MOST_STREAMS]), timeline)
+    static = {key for key, stream in streams.items() if is_static(stream.info)}
+    ready = {key: hold_always(stream) if key in static else stream for key, stream in streams.items()}
+    parts = align_some(ready, timeline, {}, None)
     times = np.asarray(timeline.times)
-    for name, stream in streams.items():
-        parts[name] = valid_always(parts[name]) if name in static else held_on(stream, parts[name], times)
-    aligned = {
-        name: parts[name] if group == (name,) else put_together([parts[member] for member in group], infos[name].dtype)
-        for name, group in members.items()
-    }
+    for key, stream in streams.items():
+        parts[key] = valid_always(parts[key]) if key in static else held_on(stream, parts[key], times)
+    aligned: dict[str, Aligned[Any]] = {}
+    for name, group in members.items():
+        some = [parts[key_of(name, member, members)] for member in group]
+        aligned[name] = some[0] if group == (name,) else put_together(some, infos[name].dtype)
     valid = {name: tally.watch(name, one, infos[name].channels) for name, one in aligned.items()}
     samples = {
         name: stream.values if stream.samples is None else stream.samples
@@ -253,23 +248,6 @@ def taken_of(
         if stream.samples is not None or _pictures.is_image(stream.info.metadata)
     }
     return Taken(number, episode.name, episode.task or "", times, aligned, valid, infos, samples)
-
-
-def optioned(
-    name: str, stream: Any, whole: StreamInfo, first: int, options: Options, names: Collection[str]
-) -> Stream[Any]:
-    """A stream (of a join, the member whose channels begin at `first`) as the export's options want it."""
-    changes: dict[str, Any] = {}
-    for option, given in options._asdict().items():
-        changes |= said(f"export: {option}", option, given, name, {}, names)
-    info = stream.info
-    if "method" in changes and whole is not info:
-        width = int(np.prod(info.shape, dtype=np.int64))
-        changes["method"] = method_of_member("export", changes["method"], whole, first, width)
-    if is_numbered(info):  # numbers of samples, between which there is nothing, and of which none is NaN
-        changes["method"] = "nearest" if changes.get("method") == "nearest" else "hold"
-        changes["edge"] = "clamp" if changes.get("edge") == "nan" else changes.get("edge")
-    return stream.replace(**changes) if changes else stream
 
 
 class Tally:
