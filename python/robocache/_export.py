@@ -403,7 +403,7 @@ def seen(taken: Taken, name: str) -> Array:
 
 
 class Unreadable(Exception):
-    """An episode's images cannot be read: its video has gone, or an image is damaged."""
+    """An episode's images cannot be exported: its video is gone, or an image is damaged or of another size."""
 
 
 def frames_of(taken: Taken, name: str) -> Iterator[Array]:
@@ -527,6 +527,10 @@ def to_lerobot(episodes: Iterator[Taken], target: Path, rate: float, notes: list
                 writer.add(columns, taken.task or "no task", videos)
             except Unreadable as error:
                 note(notes, f"episode {taken.name} is left out: {error}")
+                if writer is not None and not writer.episodes:  # the next episode says what sizes the images have
+                    stack.pop_all()
+                    writer.folder.discard()
+                    writer = layout = None
                 continue
             whole &= all(taken.valid[name].all() for name, _ in (*layout.plain, *layout.pictures))
             yield len(taken.times)
@@ -544,9 +548,9 @@ def cropped(taken: Taken, name: str, size: tuple[int, ...]) -> Iterator[Array]:
     for frame in frames_of(taken, name):
         if frame.shape != size:
             found, first = (" x ".join(map(str, shape)) for shape in (frame.shape, size))
-            raise ValueError(
-                f'stream "{name}": an image of episode {taken.name} is {found}, the first was {first}; a LeRobot video '
-                "has one size: name the streams to keep with --streams, or keep every size with --format safetensors"
+            raise Unreadable(
+                f'an image of stream "{name}" is {found}, the first was {first}; a LeRobot video has one size: '
+                "--streams leaves a stream out, --format safetensors keeps every size"
             )
         yield frame[:height, :width]
 
