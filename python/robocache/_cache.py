@@ -24,11 +24,12 @@ from robocache import _core
 from robocache._align import Aligned, Duration, Method, Stream, Timeline, align, stored_duration
 from robocache._default_timeline import (
     Reach,
+    Span,
     hold_always,
     is_held,
-    reach_of,
     refuse_too_large,
     result_bytes,
+    runs,
     span_of,
     steps_of,
     valid_always,
@@ -751,6 +752,7 @@ class Cache:
         self.streams = StreamsOfCache(self)
         self.episodes = CachedEpisodes(self, episodes)
         self._known_reaches: dict[tuple[int, str], Reach | None] = {}  # by episode and stored stream
+        self._known_spans: dict[Any, dict[int, Span | None]] = {}  # by streams and whether each is held; by episode
         self._known_told: dict[tuple[int, str], tuple[bool, Duration | None]] = {}  # static, and max_gap
 
     def _found(self, metadata: dict[str, str]) -> dict[str, str]:
@@ -874,21 +876,26 @@ class Cache:
 
     def _told(self, name: str, chosen: Sequence[CachedEpisode]) -> tuple[list[int], Duration | None]:
         """The rows of the episodes in which a stored stream is a constant, and the least max_gap of all of them."""
-        if not {"static", "max_gap_ns"} & self._infos[name].metadata.keys():  # then no episode says it
+        if not self._tells(name):
             return [], None
-        rows: list[int] = []
-        gaps: list[Duration] = []
-        for row, episode in enumerate(chosen):
-            if name not in episode.samples:
-                continue
-            key = episode.index, name
-            if key not in self._known_told:
-                info = episode._info(name)
-                self._known_told[key] = is_static(info), max_gap_of(info)
-            static, gap = self._known_told[key]
-            rows += [row] if static else []
-            gaps += [gap] if gap is not None else []
-        return rows, min(gaps, key=lambda gap: _core.nanoseconds("max_gap", gap), default=None)
+        told = [self._told_in(episode, name) if name in episode.samples else (False, None) for episode in chosen]
+        gaps = [gap for _, gap in told if gap is not None]
+        least = min(gaps, key=lambda gap: _core.nanoseconds("max_gap", gap), default=None)
+        return [row for row, (static, _) in enumerate(told) if static], least
+
+    def _tells(self, name: str) -> bool:
+        """Whether an episode may say of a stored stream that it is a constant, or has a max_gap."""
+        return bool({"static", "max_gap_ns"} & self._infos[name].metadata.keys())
+
+    def _told_in(self, episode: CachedEpisode, name: str) -> tuple[bool, Duration | None]:
+        """Whether a stored stream is a constant in this episode, and its max_gap there."""
+        if not self._tells(name):
+            return False, None
+        key = episode.index, name
+        if key not in self._known_told:
+            info = episode._info(name)
+            self._known_told[key] = is_static(info), max_gap_of(info)
+        return self._known_told[key]
 
     def _having(self, chosen: Sequence[CachedEpisode]) -> list[str]:
         """The streams of which any of these episodes has something, as users see them."""
@@ -908,8 +915,7 @@ class Cache:
         if rate is not None:
             if not 0 < _core.hertz("Cache.align: rate", rate) < np.inf:
                 raise ValueError(f"Cache.align: rate is {rate}; it must be a positive number of hertz")
-            reaches = [self._reaches(episode, asked) for episode in chosen]
-            spans = [span_of(found) for found in reaches]
+            spans = self._spans(chosen, asked)
             starts = np.asarray(
                 [e.start if s is None else s.start for e, s in zip(chosen, spans, strict=True)], np.int64
             )
@@ -921,7 +927,7 @@ class Cache:
                 size = result_bytes(len(chosen) * count, sizes)
                 where, name, span = "Cache.align", chosen[longest].name, spans[longest]
                 assert span is not None
-                refuse_too_large(where, name, span, rate, count, size, reaches[longest])
+                refuse_too_large(where, name, span, rate, count, size, self._reaches(chosen[longest], asked))
             return Timeline(starts, rate=rate, count=count), lengths
         given = on_host(targets) if hasattr(targets, "shape") else np.asarray(targets)
         if given.dtype == np.int32 or given.size == 0:
@@ -970,6 +976,17 @@ class Cache:
                 members[key] = stream.replace(**same)
         return aligned
 
+    def _spans(self, chosen: Sequence[CachedEpisode], asked: Mapping[str, Prepared]) -> list[Span | None]:
+        """What each episode spans on its default timeline; found once for the same streams."""
+        held = [changes.get("method", self._infos[name].method) for _, name, changes in asked.values()]
+        names = tuple(one.member for one in asked.values())
+        kinds = tuple(is_held(method, self._infos[name].dtype) for method, name in zip(held, names, strict=True))
+        known = self._known_spans.setdefault((names, kinds), {})
+        for episode in chosen:
+            if episode.index not in known:
+                known[episode.index] = span_of(self._reaches(episode, asked))
+        return [known[episode.index] for episode in chosen]
+
     def _reaches(self, episode: CachedEpisode, asked: Mapping[str, Prepared]) -> dict[str, Reach]:
         """What each of these streams, as it will be aligned, tells of the episode's span."""
         found: dict[str, Reach] = {}
@@ -978,13 +995,23 @@ class Cache:
                 continue
             place = episode.index, name
             if place not in self._known_reaches:  # found once, since it takes all stamps
-                self._known_reaches[place] = reach_of(episode.streams[name], name)
+                self._known_reaches[place] = self._reach(episode, name)
             reach = self._known_reaches[place]
             if reach is not None and "method" in changes:
                 reach = reach._replace(is_held=is_held(changes["method"], self._infos[name].dtype))
             if reach is not None:
                 found[key] = reach
         return found
+
+    def _reach(self, episode: CachedEpisode, name: str) -> Reach | None:
+        """As reach_of, for a stored stream, without its samples."""
+        stream, _, _, latency = episode._entries[name]
+        times = self._core.read(episode.index, stream)[1]
+        if not len(times):
+            return None
+        info, (static, _) = self._infos[name], self._told_in(episode, name)
+        first, last = int(times[0]) - latency, int(times[-1]) - latency
+        return Reach(first, last, not static and runs(times), is_held(info.method, info.dtype), static)
 
     def _packed(
         self,
