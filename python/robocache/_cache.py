@@ -1033,8 +1033,9 @@ class Cache:
             values = typed(values, info.dtype)
             if values.shape[1:] == info.shape:
                 rows = np.asarray([episode._row for episode in chosen], np.int64)
-                if move is not keep:  # only what is needed goes to another device
-                    first, last = int(offsets[rows.min()]), int(offsets[rows.max() + 1])
+                # Only what lies between the first and the last of these episodes is checked, or goes to a device.
+                first, last = int(offsets[rows.min()]), int(offsets[rows.max() + 1])
+                if (first, last) != (0, len(times)):
                     values, times, arrivals = values[first:last], times[first:last], arrivals[first:last]
                     offsets = np.clip(offsets, first, last) - first
                 return Stream(
