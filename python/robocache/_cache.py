@@ -357,7 +357,7 @@ class CacheWriter:
         )
 
     def _portable(self, metadata: Mapping[str, str]) -> dict[str, str]:
-        """A video's file also as the way to it from the cache: so that both can be moved together."""
+        """Also stores the video's path relative to the cache, so both can be moved together."""
         found = dict(metadata)
         if found.get("kind") == "video" and "file" in found:
             found["from_cache"] = os.path.relpath(os.path.realpath(found["file"]), os.path.realpath(self.path))
@@ -647,7 +647,7 @@ class CachedStream(RecordedStream):
 
 
 class NoSamples:
-    """In the place of a stream's arrays where there is no one array."""
+    """Placeholder for values and times of a stream that spans several episodes."""
 
 
 class StreamsOfCache(Mapping[str, RecordedStream]):
@@ -756,14 +756,14 @@ class Cache:
         self._known_told: dict[tuple[int, str], tuple[bool, Duration | None]] = {}  # static, and max_gap
 
     def _found(self, metadata: dict[str, str]) -> dict[str, str]:
-        """Where a video is now: where it was, or, if the data set was moved with the cache, as far from it as then."""
+        """The video's path. If the stored path is gone, the path relative to the cache."""
         moved = os.path.normpath(os.path.join(os.path.realpath(self.path), metadata.get("from_cache", "")))
         if "from_cache" in metadata and not os.path.exists(metadata.get("file", "")) and os.path.exists(moved):
             return metadata | {"file": moved}
         return metadata
 
     def _info(self, name: str) -> StreamInfo:
-        """Of a stream that is stored, or joined of such."""
+        """StreamInfo of a stored or joined stream."""
         if name in self._joined:
             return info_of(name, [self._infos[member] for member in self._joined[name]])
         if name not in self._infos:
@@ -940,7 +940,7 @@ class Cache:
         return np.ascontiguousarray(times), np.full(len(chosen), times.shape[1], np.int64)
 
     def _lies_apart(self, name: str, info: StreamInfo, chosen: Sequence[CachedEpisode]) -> bool:
-        """Whether the episodes of a stream of numbers are no rows of one shard with one latency."""
+        """True if these episodes lie in several shards or have different latencies."""
         if is_numbered(info) or not chosen:
             return False
         entries = [episode._entries.get(name) for episode in chosen]
@@ -1225,7 +1225,7 @@ def widen(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
 
 
 def row_bytes(info: StreamInfo) -> int:
-    """Of a sample on a timeline: of what is numbered, its number."""
+    """Bytes of one aligned row; indexed streams store an int64 index."""
     return 8 if is_numbered(info) else int(np.prod(info.shape, dtype=np.int64)) * info.dtype.itemsize
 
 

@@ -443,8 +443,10 @@ class Named(NamedTuple):
 
 
 def names_in(form: Named, streams: Collection[str], notes: list[str]) -> dict[str, str]:
-    """A name for each stream that nothing else has, told where it is not the stream's own. A stream that is named as
-    what is written beside another one ("a.valid") gives way to it."""
+    """A unique output name for each stream. A renamed stream gets a note.
+
+    A stream is also renamed if its name is that of another stream's extra output ("a.valid").
+    """
     every = {name: form.base(name) or "stream" for name in streams}
     beside = {other for base in every.values() for other in form.derived(base)}
     used = set(form.reserved)
