@@ -24,16 +24,19 @@ from robocache import _core
 from robocache._align import Aligned, Duration, Method, Stream, Timeline, align, stored_duration
 from robocache._default_timeline import (
     Reach,
+    Span,
     hold_always,
-    reach_of,
+    is_held,
     refuse_too_large,
     result_bytes,
+    runs,
     span_of,
     steps_of,
     valid_always,
 )
 from robocache._extent import check_dtype, nanoseconds, on_host
-from robocache._joined import info_of, joins, method_of_member, put_together, shown
+from robocache._joined import info_of, joins, put_together, shown
+from robocache._prepare import Prepared, is_numbered, key_of, prepared
 from robocache._recording import (
     BATCH_BYTES,
     Batch,
@@ -354,7 +357,7 @@ class CacheWriter:
         )
 
     def _portable(self, metadata: Mapping[str, str]) -> dict[str, str]:
-        """A video's file also as the way to it from the cache: so that both can be moved together."""
+        """Also stores the video's path relative to the cache, so both can be moved together."""
         found = dict(metadata)
         if found.get("kind") == "video" and "file" in found:
             found["from_cache"] = os.path.relpath(os.path.realpath(found["file"]), os.path.realpath(self.path))
@@ -644,7 +647,7 @@ class CachedStream(RecordedStream):
 
 
 class NoSamples:
-    """In the place of a stream's arrays where there is no one array."""
+    """Placeholder for values and times of a stream that spans several episodes."""
 
 
 class StreamsOfCache(Mapping[str, RecordedStream]):
@@ -748,17 +751,19 @@ class Cache:
         self._shown = shown(infos, self._joined)
         self.streams = StreamsOfCache(self)
         self.episodes = CachedEpisodes(self, episodes)
-        self._known_reaches: dict[tuple[int, str], Reach | None] = {}
+        self._known_reaches: dict[tuple[int, str], Reach | None] = {}  # by episode and stored stream
+        self._known_spans: dict[Any, dict[int, Span | None]] = {}  # by streams and whether each is held; by episode
+        self._known_told: dict[tuple[int, str], tuple[bool, Duration | None]] = {}  # static, and max_gap
 
     def _found(self, metadata: dict[str, str]) -> dict[str, str]:
-        """Where a video is now: where it was, or, if the data set was moved with the cache, as far from it as then."""
+        """The video's path. If the stored path is gone, the path relative to the cache."""
         moved = os.path.normpath(os.path.join(os.path.realpath(self.path), metadata.get("from_cache", "")))
         if "from_cache" in metadata and not os.path.exists(metadata.get("file", "")) and os.path.exists(moved):
             return metadata | {"file": moved}
         return metadata
 
     def _info(self, name: str) -> StreamInfo:
-        """Of a stream that is stored, or joined of such."""
+        """StreamInfo of a stored or joined stream."""
         if name in self._joined:
             return info_of(name, [self._infos[member] for member in self._joined[name]])
         if name not in self._infos:
@@ -823,75 +828,74 @@ class Cache:
             raise ValueError("Cache.align: give a rate or targets, one of them")
         names = list(streams) if streams is not None else self._having(chosen)
         infos = {name: self._info(name) for name in names}
-        stored_names = [member for name in names for member in self._joined.get(name, (name,))]
-        line, lengths = self._timeline(chosen, stored_names, rate, targets)
-        move = mover(device)
-        result = CacheAligned()
-        result.samples = {}
+        groups = {name: self._joined.get(name, (name,)) for name in names}
         options = {"edge": edge, "causal": causal, "on_nan": on_nan}
         call: dict[str, Any] = {
             option: DEFAULTS[option] if isinstance(given, Mapping) else given for option, given in options.items()
         }
+        own = {option: given for option, given in options.items() if isinstance(given, Mapping)}
+        given = {"method": method, "max_gap": max_gap, **own}
+        asked = prepared("Cache.align", groups, self._infos, given, call["edge"])
+        line, lengths = self._timeline(chosen, asked, rate, targets)
+        move = mover(device)
+        result = CacheAligned()
+        result.samples = {}
         members: dict[str, Stream[Any]] = {}
         apart: dict[str, str] = {}  # the stored streams that are read where they lie, row by row
-        static: list[str] = []
-        for name, info in infos.items():
-            own: dict[str, Any] = {}
-            for option, given in options.items():
-                if isinstance(given, Mapping):
-                    own |= said(f"Cache.align: {option}", option, given, name, {}, names)
-            first = 0
-            for member in self._joined.get(name, (name,)):
-                stored = self._infos[member]
-                changes = {"method": stored.method, **own}
-                if method is not None:
-                    changes |= said("Cache.align: method", "method", method, name, {}, names)
-                if member != name:
-                    width = int(np.prod(stored.shape, dtype=np.int64))
-                    if changes["method"] is not stored.method:
-                        changes["method"] = method_of_member("Cache.align", changes["method"], info, first, width)
-                    first += width
-                gaps = [max_gap_of(episode._info(member)) for episode in chosen if member in episode.samples]
-                stated = [gap for gap in gaps if gap is not None]
-                least = min(stated, key=lambda gap: _core.nanoseconds("max_gap", gap), default=None)
-                changes["max_gap"] = least
-                if max_gap is not None:
-                    changes |= said("Cache.align: max_gap", "max_gap", max_gap, name, {}, names)
-                if is_numbered(stored):  # numbers of samples, between which there is nothing, and of which none is NaN
-                    changes["method"] = "nearest" if changes["method"] == "nearest" else "hold"
-                    at_edge = changes.get("edge", call["edge"])
-                    changes["edge"] = "clamp" if at_edge == "nan" else at_edge
-                key = member if member == name or member not in infos else f"{name}: {member}"
-                if is_static(stored):
-                    held = self._packed(member, stored, chosen, move, result.samples).replace(**changes)
-                    members[key] = hold_always(held, move)
-                    static.append(key)
-                elif move is keep and backend in ON_HOST and self._lies_apart(member, stored, chosen):
-                    apart[key] = member
-                    members[key] = empty_stream(stored).replace(**changes)
-                else:
-                    members[key] = self._packed(member, stored, chosen, move, result.samples).replace(**changes)
+        held: dict[str, Stream[Any]] = {}  # of streams that are constants in some episodes
+        constant: dict[str, list[int]] = {}  # the rows of these episodes
+        for key, (_, member, changes) in asked.items():
+            stored = self._infos[member]
+            rows, gap = self._told(member, chosen)
+            changes = {"method": stored.method, "max_gap": gap, **changes}
+            if rows:
+                whole = self._packed(member, stored, chosen, move, result.samples).replace(**changes)
+                held[key], constant[key] = hold_always(whole, move), rows
+                if len(rows) == sum(member in episode.samples for episode in chosen):
+                    continue
+                members[key] = whole
+            elif move is keep and backend in ON_HOST and self._lies_apart(member, stored, chosen):
+                apart[key] = member
+                members[key] = empty_stream(stored).replace(**changes)
+            else:
+                members[key] = self._packed(member, stored, chosen, move, result.samples).replace(**changes)
         at: Any = move(line) if isinstance(line, np.ndarray) else line
         if isinstance(line, Timeline):
             at = Timeline(move(line.start), rate=line.rate, count=line.count)
         aligned = self._align_apart(members, apart, chosen, at, call, backend) if apart else {}
-        keys = [key for key in members if key not in aligned]
-        for begin in range(0, len(keys), MOST_STREAMS):
-            some = {key: members[key] for key in keys[begin : begin + MOST_STREAMS]}
-            aligned.update(align(some, at, **call, backend=backend))
-        for key in static:
-            aligned[key] = valid_always(aligned[key])
+        aligned |= align_some({key: members[key] for key in members if key not in aligned}, at, call, backend)
+        for key, constants in align_some(held, at, call, backend).items():
+            aligned[key] = with_rows(aligned.get(key), valid_always(constants), constant[key])
         for name, info in infos.items():
-            if name in self._joined:
-                keys = [member if member not in infos else f"{name}: {member}" for member in self._joined[name]]
-                parts = [aligned[key] for key in keys]
-                result[name] = put_together(parts, info.dtype)
-            else:
-                result[name] = aligned[name]
+            parts = [aligned[key_of(name, member, groups)] for member in groups[name]]
+            result[name] = put_together(parts, info.dtype) if name in self._joined else parts[0]
         result.lengths = move(lengths)
         result.times = at.times if isinstance(at, Timeline) else at
         result.episodes = [episode.index for episode in chosen]
         return result
+
+    def _told(self, name: str, chosen: Sequence[CachedEpisode]) -> tuple[list[int], Duration | None]:
+        """The rows of the episodes in which a stored stream is a constant, and the least max_gap of all of them."""
+        if not self._tells(name):
+            return [], None
+        told = [self._told_in(episode, name) if name in episode.samples else (False, None) for episode in chosen]
+        gaps = [gap for _, gap in told if gap is not None]
+        least = min(gaps, key=lambda gap: _core.nanoseconds("max_gap", gap), default=None)
+        return [row for row, (static, _) in enumerate(told) if static], least
+
+    def _tells(self, name: str) -> bool:
+        """Whether an episode may say of a stored stream that it is a constant, or has a max_gap."""
+        return bool({"static", "max_gap_ns"} & self._infos[name].metadata.keys())
+
+    def _told_in(self, episode: CachedEpisode, name: str) -> tuple[bool, Duration | None]:
+        """Whether a stored stream is a constant in this episode, and its max_gap there."""
+        if not self._tells(name):
+            return False, None
+        key = episode.index, name
+        if key not in self._known_told:
+            info = episode._info(name)
+            self._known_told[key] = is_static(info), max_gap_of(info)
+        return self._known_told[key]
 
     def _having(self, chosen: Sequence[CachedEpisode]) -> list[str]:
         """The streams of which any of these episodes has something, as users see them."""
@@ -905,14 +909,13 @@ class Cache:
         return [self.episodes[k].index if isinstance(k, str) else range(len(self.episodes))[int(k)] for k in episodes]
 
     def _timeline(
-        self, chosen: Sequence[CachedEpisode], names: Sequence[str], rate: float | None, targets: Any
+        self, chosen: Sequence[CachedEpisode], asked: Mapping[str, Prepared], rate: float | None, targets: Any
     ) -> tuple[Timeline | Stamps, Stamps]:
         starts = np.asarray([episode.start for episode in chosen], np.int64)
         if rate is not None:
             if not 0 < _core.hertz("Cache.align: rate", rate) < np.inf:
                 raise ValueError(f"Cache.align: rate is {rate}; it must be a positive number of hertz")
-            reaches = [self._reaches(episode, names) for episode in chosen]
-            spans = [span_of(found) for found in reaches]
+            spans = self._spans(chosen, asked)
             starts = np.asarray(
                 [e.start if s is None else s.start for e, s in zip(chosen, spans, strict=True)], np.int64
             )
@@ -920,10 +923,11 @@ class Cache:
             count = int(lengths.max(initial=0))
             longest = int(lengths.argmax()) if len(lengths) else 0
             if count and spans[longest] is not None:
-                size = result_bytes(len(chosen) * count, (row_bytes(self._infos[name]) for name in names))
+                sizes = (row_bytes(self._infos[one.member]) for one in asked.values())
+                size = result_bytes(len(chosen) * count, sizes)
                 where, name, span = "Cache.align", chosen[longest].name, spans[longest]
                 assert span is not None
-                refuse_too_large(where, name, span, rate, count, size, reaches[longest])
+                refuse_too_large(where, name, span, rate, count, size, self._reaches(chosen[longest], asked))
             return Timeline(starts, rate=rate, count=count), lengths
         given = on_host(targets) if hasattr(targets, "shape") else np.asarray(targets)
         if given.dtype == np.int32 or given.size == 0:
@@ -936,7 +940,7 @@ class Cache:
         return np.ascontiguousarray(times), np.full(len(chosen), times.shape[1], np.int64)
 
     def _lies_apart(self, name: str, info: StreamInfo, chosen: Sequence[CachedEpisode]) -> bool:
-        """Whether the episodes of a stream of numbers are no rows of one shard with one latency."""
+        """True if these episodes lie in several shards or have different latencies."""
         if is_numbered(info) or not chosen:
             return False
         entries = [episode._entries.get(name) for episode in chosen]
@@ -972,19 +976,42 @@ class Cache:
                 members[key] = stream.replace(**same)
         return aligned
 
-    def _reaches(self, episode: CachedEpisode, names: Sequence[str]) -> dict[str, Reach]:
-        """What each of these streams tells of the episode's span; found once, as it takes all stamps."""
+    def _spans(self, chosen: Sequence[CachedEpisode], asked: Mapping[str, Prepared]) -> list[Span | None]:
+        """What each episode spans on its default timeline; found once for the same streams."""
+        held = [changes.get("method", self._infos[name].method) for _, name, changes in asked.values()]
+        names = tuple(one.member for one in asked.values())
+        kinds = tuple(is_held(method, self._infos[name].dtype) for method, name in zip(held, names, strict=True))
+        known = self._known_spans.setdefault((names, kinds), {})
+        for episode in chosen:
+            if episode.index not in known:
+                known[episode.index] = span_of(self._reaches(episode, asked))
+        return [known[episode.index] for episode in chosen]
+
+    def _reaches(self, episode: CachedEpisode, asked: Mapping[str, Prepared]) -> dict[str, Reach]:
+        """What each of these streams, as it will be aligned, tells of the episode's span."""
         found: dict[str, Reach] = {}
-        for name in names:
+        for key, (_, name, changes) in asked.items():
             if name not in episode.samples:
                 continue
-            key = episode.index, name
-            if key not in self._known_reaches:
-                self._known_reaches[key] = reach_of(episode.streams[name], name)
-            reach = self._known_reaches[key]
+            place = episode.index, name
+            if place not in self._known_reaches:  # found once, since it takes all stamps
+                self._known_reaches[place] = self._reach(episode, name)
+            reach = self._known_reaches[place]
+            if reach is not None and "method" in changes:
+                reach = reach._replace(is_held=is_held(changes["method"], self._infos[name].dtype))
             if reach is not None:
-                found[name] = reach
+                found[key] = reach
         return found
+
+    def _reach(self, episode: CachedEpisode, name: str) -> Reach | None:
+        """As reach_of, for a stored stream, without its samples."""
+        stream, _, _, latency = episode._entries[name]
+        times = self._core.read(episode.index, stream)[1]
+        if not len(times):
+            return None
+        info, (static, _) = self._infos[name], self._told_in(episode, name)
+        first, last = int(times[0]) - latency, int(times[-1]) - latency
+        return Reach(first, last, not static and runs(times), is_held(info.method, info.dtype), static)
 
     def _packed(
         self,
@@ -1006,8 +1033,9 @@ class Cache:
             values = typed(values, info.dtype)
             if values.shape[1:] == info.shape:
                 rows = np.asarray([episode._row for episode in chosen], np.int64)
-                if move is not keep:  # only what is needed goes to another device
-                    first, last = int(offsets[rows.min()]), int(offsets[rows.max() + 1])
+                # Only what lies between the first and the last of these episodes is checked, or goes to a device.
+                first, last = int(offsets[rows.min()]), int(offsets[rows.max() + 1])
+                if (first, last) != (0, len(times)):
                     values, times, arrivals = values[first:last], times[first:last], arrivals[first:last]
                     offsets = np.clip(offsets, first, last) - first
                 return Stream(
@@ -1187,18 +1215,6 @@ def method_text(info: StreamInfo) -> str:
     return ", ".join(f"{name} {begin}..{end}" for name, begin, end in info.method)
 
 
-def said(
-    where: str, argument: str, given: Any, name: str, default: dict[str, Any], names: Collection[str]
-) -> dict[str, Any]:
-    """What a call says for this stream: one thing for all, or a mapping by name."""
-    if isinstance(given, Mapping) and (not given or argument != "method" or any(key in names for key in given)):
-        for key in given:
-            if key not in names:
-                raise NoStream(missing(f"{where} names a stream", key, names))
-        return {argument: given[name]} if name in given else default
-    return default if given is None else {argument: given}
-
-
 def widen(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """A part of a stream that was widened later: NaN in the channels that it lacks."""
     if len(shape) != 1 or values.ndim != 2 or values.shape[1] == shape[0]:
@@ -1208,13 +1224,8 @@ def widen(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     return wide
 
 
-def is_numbered(info: StreamInfo) -> bool:
-    """Whether `values` are the numbers of `samples`."""
-    return info.ragged or info.metadata.get("kind") == "video"
-
-
 def row_bytes(info: StreamInfo) -> int:
-    """Of a sample on a timeline: of what is numbered, its number."""
+    """Bytes of one aligned row; indexed streams store an int64 index."""
     return 8 if is_numbered(info) else int(np.prod(info.shape, dtype=np.int64)) * info.dtype.itemsize
 
 
@@ -1249,6 +1260,27 @@ def empty_stream(info: StreamInfo) -> Stream[Any]:
     none = np.zeros(0, np.int64)
     values = typed(np.zeros((0, *info.shape), info.dtype), info.dtype)
     return Stream(values, none, arrivals=none, channels=info.channels or None)
+
+
+def align_some(
+    streams: Mapping[str, Stream[Any]], at: Any, call: Mapping[str, Any], backend: str | None
+) -> dict[str, Aligned[Any]]:
+    """rc.align, of any number of streams."""
+    keys = list(streams)
+    aligned: dict[str, Aligned[Any]] = {}
+    for begin in range(0, len(keys), MOST_STREAMS):
+        some = {key: streams[key] for key in keys[begin : begin + MOST_STREAMS]}
+        aligned |= align(some, at, **call, backend=backend)
+    return aligned
+
+
+def with_rows(whole: Aligned[Any] | None, some: Aligned[Any], rows: list[int]) -> Aligned[Any]:
+    """`whole`, with these rows taken from `some`; None: all of them are."""
+    if whole is None:
+        return some
+    for into, array in zip(whole, some, strict=True):
+        into[rows] = array[rows]
+    return whole
 
 
 def keep(array: NDArray[Any]) -> NDArray[Any]:

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robocache import _core
-from robocache._align import Aligned, Stream, Timeline
-from robocache._extent import nanoseconds, on_host, steps
+from robocache._align import Aligned, Method, Stream, Timeline
+from robocache._extent import nanoseconds, on_host, steps_within
 from robocache._recording import Array, figures, is_static
-from robocache._sync import is_regular
+from robocache._sync import FEW, is_regular
 
 MOST_STEPS = 2**31
 ALWAYS = -(2**61)  # nanoseconds: before every target
@@ -44,19 +44,23 @@ class Span(NamedTuple):
 
 def runs(times: Array) -> bool:
     """All the time, not only on change."""
-    step = np.diff(times)
+    step = times[1:] - times[:-1]
+    if len(step) >= FEW:
+        least = step.min()
+        if least > 0 and step.max() - least <= 0.5 * least:  # then none is far from the median: no need to find it
+            return True
     return is_regular(step[step > 0])
 
 
-def is_held(stream: Any) -> bool:
-    """Nothing is between two of its samples."""
-    if stream.method is None:
-        return np.asarray(stream.values).dtype.kind in "biu"
-    if isinstance(stream.method, str):
-        return bool(stream.method == "hold")
-    if isinstance(stream.method, Mapping):
-        return set(stream.method.values()) == {"hold"}
-    return {name for name, _, _ in stream.method} == {"hold"}
+def is_held(method: Method | None, dtype: np.dtype[Any]) -> bool:
+    """Nothing is between two samples of a stream with this method."""
+    if method is None:
+        return dtype.kind in "biu"
+    if isinstance(method, str):
+        return method == "hold"
+    if isinstance(method, Mapping):
+        return set(method.values()) == {"hold"}
+    return {name for name, _, _ in method} == {"hold"}
 
 
 def reach_of(stream: Stream[Any], name: str = "") -> Reach | None:
@@ -67,7 +71,8 @@ def reach_of(stream: Stream[Any], name: str = "") -> Reach | None:
     ends = nanoseconds(f'stream "{name}": ', times[[0, -1]]) - _core.nanoseconds("latency", stream.latency)
     info = getattr(stream, "info", None)
     static = info is not None and is_static(info)
-    return Reach(int(ends[0]), int(ends[1]), not static and runs(times), is_held(stream), static)
+    held = is_held(stream.method, np.asarray(stream.values).dtype)
+    return Reach(int(ends[0]), int(ends[1]), not static and runs(times), held, static)
 
 
 def bounding(reaches: Mapping[str, Reach]) -> dict[str, Reach]:
@@ -89,7 +94,7 @@ def span_of(reaches: Mapping[str, Reach]) -> Span | None:
 
 def steps_of(span: Span | None, rate: float) -> int:
     """How many steps of a timeline at this rate lie in the span."""
-    return 0 if span is None else steps(np.asarray([span.end - span.start], np.int64), rate)
+    return 0 if span is None else steps_within(span.end - span.start, rate)
 
 
 def default_timeline(streams: Mapping[str, Stream[Any]], rate: float) -> Timeline:
@@ -108,7 +113,7 @@ def refuse_too_large(
         return
     much = f"{count:,} steps"
     if count <= MOST_STEPS:
-        much += f" and {size / 2**30:,.1f} GiB of results, of which this machine has {memory / 2**30:,.1f}"
+        much += f" and needs {size / 2**30:,.1f} GiB of memory; this machine has {memory / 2**30:,.1f} GiB"
     early = min(reaches, key=lambda name: reaches[name].first)
     late = max(reaches, key=lambda name: reaches[name].last)
     said = [

@@ -18,6 +18,7 @@ import math
 import os
 import shutil
 import struct
+import tempfile
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,15 +27,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robocache import _core, _mcap_images, _pictures
-from robocache._align import Aligned, Duration, Method, Stream, Timeline, align
-from robocache._cache import MOST_STREAMS, Cache, CachedEpisode, CacheWriter, is_numbered, row_bytes, said
+from robocache._align import Aligned, Duration, Method, Stream, Timeline
+from robocache._cache import Cache, CachedEpisode, CacheWriter, align_some, row_bytes
 from robocache._core import FileError
 from robocache._default_timeline import (
     Reach,
     bounding,
     hold_always,
     is_held,
-    reach_of,
     refuse_too_large,
     result_bytes,
     runs,
@@ -43,9 +43,10 @@ from robocache._default_timeline import (
     valid_always,
 )
 from robocache._extent import extent
-from robocache._joined import info_of, method_of_member, put_together, shown
+from robocache._joined import info_of, put_together, shown
 from robocache._lerobot_write import BOOKKEEPING, Feature, LeRobotWriter
-from robocache._new_folder import new_folder, told
+from robocache._new_folder import make_parents, new_folder, told
+from robocache._prepare import key_of, prepared
 from robocache._recording import Array, Batch, Episode, Packed, Recording, StreamInfo, is_cache, is_static, missing
 from robocache._recording import open as open_recording
 
@@ -79,7 +80,8 @@ class Options(NamedTuple):
 
 def held_on(stream: Stream[Any], aligned: Aligned[Any], times: Array) -> Aligned[Any]:
     """What is written on change, or once, is still so behind its last sample, for as long as max_gap allows."""
-    if runs(np.asarray(stream.times)) or not (is_held(stream) or len(stream.times) == 1):
+    held = len(stream.times) == 1 or is_held(stream.method, np.asarray(stream.values).dtype)
+    if not held or runs(np.asarray(stream.times)):
         return aligned
     since = times - int(extent("", stream)[1])
     long = np.inf if stream.max_gap is None else _core.nanoseconds("max_gap", stream.max_gap)
@@ -148,15 +150,18 @@ class OneEpisode:
 
 
 @contextmanager
-def mapped(episode: Episode | CachedEpisode, names: Collection[str], folder: Path) -> Iterator[CachedEpisode]:
-    """The episode in a cache: its own, or one that is made in `folder` and removed again."""
+def mapped(episode: Episode | CachedEpisode, names: Collection[str], target: Path) -> Iterator[CachedEpisode]:
+    """The episode in a cache: its own, or a temporary one in a new folder beside `target`."""
     if isinstance(episode, CachedEpisode):
         yield episode
         return
+    with told(target):
+        make_parents(target)
+        folder = tempfile.mkdtemp(prefix=f".{target.name}.read-", dir=target.parent)
     try:
         with CacheWriter(folder) as writer:
             writer.add(OneEpisode(episode), streams=names)
-        yield Cache(folder).episodes[0]
+        yield Cache(folder).episodes[-1]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -167,7 +172,7 @@ def take(
     names: Sequence[str] | None,
     options: Options,
     notes: list[str],
-    folder: Path,
+    target: Path,
 ) -> Generator[Taken, None, None]:
     """The episodes on their timelines, one at a time. What an episode's samples are read from is gone once the next
     one is asked for."""
@@ -180,7 +185,7 @@ def take(
             note(notes, f"episode {episode.name} is left out: {why}")
             continue
         members = {name: found[name] for name in chosen}
-        with mapped(episode, {member for group in members.values() for member in group}, folder) as stored:
+        with mapped(episode, {member for group in members.values() for member in group}, target) as stored:
             taken = taken_of(number, stored, members, rate, options, tally, notes)
             if taken is not None:
                 yield taken._replace(name=episode.name, task=episode.task or "")
@@ -209,39 +214,33 @@ def taken_of(
         name: raw[name].info if group == (name,) else info_of(name, [raw[member].info for member in group])
         for name, group in members.items()
     }
-    streams: dict[str, Stream[Any]] = {}
-    for name, group in members.items():
-        first = 0
-        for member in group:
-            streams[member] = optioned(name, raw[member], infos[name], first, options, members)
-            first += int(np.prod(raw[member].info.shape, dtype=np.int64))
-    found = {name: reach_of(stream, name) for name, stream in streams.items()}
-    reaches = {name: reach for name, reach in found.items() if reach is not None}
+    known = {name: stream.info for name, stream in raw.items()}
+    asked = prepared("export", members, known, options._asdict())
+    streams = {key: raw[member].replace(**changes) for key, (_, member, changes) in asked.items()}
+    reaches = episode._cache._reaches(episode, asked)
     span = span_of(reaches)
     count = steps_of(span, rate)
     if span is None or not count:
         note(notes, f"episode {episode.name} is left out: its streams share no time: they do not overlap")
         return None
     try:
-        size = result_bytes(count, (row_bytes(stream.info) for stream in raw.values()))
+        size = result_bytes(count, (row_bytes(stream.info) for stream in streams.values()))
         refuse_too_large("export", episode.name, span, rate, count, size, reaches)
     except (ValueError, MemoryError) as error:
         note(notes, f"episode {episode.name} is left out: {str(error).removeprefix('export: ')}")
         return None
     timeline = Timeline(span.start, rate=rate, count=count)
     warn_of_cuts(episode.name, reaches, timeline, notes)
-    static = {name for name, stream in raw.items() if is_static(stream.info)}
-    asked = [(name, hold_always(stream) if name in static else stream) for name, stream in streams.items()]
-    parts: dict[str, Aligned[Any]] = {}
-    for begin in range(0, len(asked), MOST_STREAMS):
-        parts |= align(dict(asked[begin : begin + MOST_STREAMS]), timeline)
+    static = {key for key, stream in streams.items() if is_static(stream.info)}
+    ready = {key: hold_always(stream) if key in static else stream for key, stream in streams.items()}
+    parts = align_some(ready, timeline, {}, None)
     times = np.asarray(timeline.times)
-    for name, stream in streams.items():
-        parts[name] = valid_always(parts[name]) if name in static else held_on(stream, parts[name], times)
-    aligned = {
-        name: parts[name] if group == (name,) else put_together([parts[member] for member in group], infos[name].dtype)
-        for name, group in members.items()
-    }
+    for key, stream in streams.items():
+        parts[key] = valid_always(parts[key]) if key in static else held_on(stream, parts[key], times)
+    aligned: dict[str, Aligned[Any]] = {}
+    for name, group in members.items():
+        some = [parts[key_of(name, member, members)] for member in group]
+        aligned[name] = some[0] if group == (name,) else put_together(some, infos[name].dtype)
     valid = {name: tally.watch(name, one, infos[name].channels) for name, one in aligned.items()}
     samples = {
         name: stream.values if stream.samples is None else stream.samples
@@ -249,23 +248,6 @@ def taken_of(
         if stream.samples is not None or _pictures.is_image(stream.info.metadata)
     }
     return Taken(number, episode.name, episode.task or "", times, aligned, valid, infos, samples)
-
-
-def optioned(
-    name: str, stream: Any, whole: StreamInfo, first: int, options: Options, names: Collection[str]
-) -> Stream[Any]:
-    """A stream (of a join, the member whose channels begin at `first`) as the export's options want it."""
-    changes: dict[str, Any] = {}
-    for option, given in options._asdict().items():
-        changes |= said(f"export: {option}", option, given, name, {}, names)
-    info = stream.info
-    if "method" in changes and whole is not info:
-        width = int(np.prod(info.shape, dtype=np.int64))
-        changes["method"] = method_of_member("export", changes["method"], whole, first, width)
-    if is_numbered(info):  # numbers of samples, between which there is nothing, and of which none is NaN
-        changes["method"] = "nearest" if changes.get("method") == "nearest" else "hold"
-        changes["edge"] = "clamp" if changes.get("edge") == "nan" else changes.get("edge")
-    return stream.replace(**changes) if changes else stream
 
 
 class Tally:
@@ -357,8 +339,7 @@ def export(
         raise FileError(f"{target}: is there already; an export is written to a new directory")
     notes: list[str] = []
     options = Options(method, max_gap, edge, causal, on_nan)
-    folder = target.with_name(f".{target.name}.read-{os.getpid()}")
-    taken = take(chosen, rate, streams, options, notes, folder)
+    taken = take(chosen, rate, streams, options, notes, target)
     write = {"lerobot": to_lerobot, "safetensors": to_safetensors, "mcap": to_mcap}[format]
     frames = 0
     count = 0
@@ -422,7 +403,7 @@ def seen(taken: Taken, name: str) -> Array:
 
 
 class Unreadable(Exception):
-    """An episode's images cannot be read: its video has gone, or an image is damaged."""
+    """An episode's images cannot be exported: its video is gone, or an image is damaged or of another size."""
 
 
 def frames_of(taken: Taken, name: str) -> Iterator[Array]:
@@ -462,8 +443,10 @@ class Named(NamedTuple):
 
 
 def names_in(form: Named, streams: Collection[str], notes: list[str]) -> dict[str, str]:
-    """A name for each stream that nothing else has, told where it is not the stream's own. A stream that is named as
-    what is written beside another one ("a.valid") gives way to it."""
+    """A unique output name for each stream. A renamed stream gets a note.
+
+    A stream is also renamed if its name is that of another stream's extra output ("a.valid").
+    """
     every = {name: form.base(name) or "stream" for name in streams}
     beside = {other for base in every.values() for other in form.derived(base)}
     used = set(form.reserved)
@@ -546,6 +529,10 @@ def to_lerobot(episodes: Iterator[Taken], target: Path, rate: float, notes: list
                 writer.add(columns, taken.task or "no task", videos)
             except Unreadable as error:
                 note(notes, f"episode {taken.name} is left out: {error}")
+                if writer is not None and not writer.episodes:  # the next episode says what sizes the images have
+                    stack.pop_all()
+                    writer.folder.discard()
+                    writer = layout = None
                 continue
             whole &= all(taken.valid[name].all() for name, _ in (*layout.plain, *layout.pictures))
             yield len(taken.times)
@@ -563,9 +550,9 @@ def cropped(taken: Taken, name: str, size: tuple[int, ...]) -> Iterator[Array]:
     for frame in frames_of(taken, name):
         if frame.shape != size:
             found, first = (" x ".join(map(str, shape)) for shape in (frame.shape, size))
-            raise ValueError(
-                f'stream "{name}": an image of episode {taken.name} is {found}, the first was {first}; a LeRobot video '
-                "has one size: name the streams to keep with --streams, or keep every size with --format safetensors"
+            raise Unreadable(
+                f'an image of stream "{name}" is {found}, the first was {first}; a LeRobot video has one size: '
+                "--streams leaves a stream out, --format safetensors keeps every size"
             )
         yield frame[:height, :width]
 

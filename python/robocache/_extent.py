@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -132,11 +133,15 @@ def check_unit(where: str, span: int, gaps: int) -> None:
 
 def steps(spans: Stamps, rate: float) -> int:
     """How many steps of the timeline lie within the longest span; the last at or before its end."""
-    longest = int(spans.max(initial=-1))
-    if longest < 0:
+    return steps_within(int(spans.max(initial=-1)), rate)
+
+
+def steps_within(span: int, rate: float) -> int:
+    """How many steps of a timeline lie within a span of so many nanoseconds; the last at or before its end."""
+    if span < 0:
         return 0
-    count = int(np.floor(longest * rate / 1e9)) + 2  # a step is rounded to nanoseconds: it may lie before its place
-    while count > 1 and np.rint((count - 1) * 1e9 / rate) > longest:
+    count = math.floor(span * rate / 1e9) + 2  # a step is rounded to nanoseconds: it may lie before its place
+    while count > 1 and round((count - 1) * 1e9 / rate) > span:
         count -= 1
     return count
 

@@ -26,8 +26,10 @@ def declaration(name: str, members: Sequence[str]) -> str:
 
 
 def joins(infos: Mapping[str, StreamInfo]) -> dict[str, tuple[str, ...]]:
-    """The joined streams that members declare, and their members. One whose members are not all there, do not agree
-    ("varies"), or whose name a stored stream has, is none: its members are shown as they are."""
+    """The joined streams that members declare, and their members.
+
+    A join is ignored if a member is missing, the members disagree, or a stored stream has its name.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for info in infos.values():
         said = info.metadata.get(KEY, "")

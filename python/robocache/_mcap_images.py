@@ -64,7 +64,7 @@ def raw(at: int, height: int, width: int, encoding: str, is_bigendian: int, step
     return written(at, (*fields, sequence(data)))
 
 
-# ---- CDR: each field is (alignment, format of struct, value), or the size of its bytes and they themselves
+# ---- CDR: a field is (alignment, struct format, value). If the value is bytes, the format is that of their length.
 
 Field = tuple[int, str, int | bytes]
 

@@ -515,8 +515,8 @@ std::vector<Variants> variants_of(const Manifest& manifest, std::optional<std::i
 }
 
 std::string stream_text(const StreamInfo& info, const Variants& variants) {
-  Metadata metadata = variants.all().empty() ? info.metadata : Metadata();
-  for (const Metadata* const variant : variants.all()) unite(metadata, *variant);
+  Metadata metadata = variants.all().empty() ? info.metadata : *variants.all().front();
+  for (const Metadata* const variant : variants.all()) agree(metadata, *variant);
   Object object;
   object.add("name", info.name)
       .add("type", info.type)
@@ -657,6 +657,14 @@ void unite(Metadata& into, const Metadata& more) {
     const auto [place, is_new] = into.emplace(key, value);
     if (!is_new && place->second != value) place->second = "varies";
   }
+}
+
+void agree(Metadata& into, const Metadata& more) {
+  for (auto& [key, value] : into) {
+    const auto found = more.find(key);
+    if (found == more.end() || found->second != value) value = "varies";
+  }
+  for (const auto& entry : more) into.try_emplace(entry.first, "varies");
 }
 
 std::int64_t Manifest::find_stream(std::string_view name) const {
@@ -851,7 +859,7 @@ void Merger::add(Change change, const std::string& name) {
       reshaped_.insert(place->second);
     }
     Metadata metadata = std::move(known.metadata);
-    unite(metadata, info.metadata);
+    agree(metadata, info.metadata);
     known = std::move(info);
     known.metadata = std::move(metadata);
   }
@@ -897,8 +905,8 @@ std::vector<Shard> Merger::finish(const std::string& name) {
     const std::vector<Variants> variants = variants_of(manifest_);
     for (std::size_t k = 0; k < variants.size(); ++k) {
       if (variants[k].all().empty()) continue;
-      manifest_.streams[k].metadata.clear();
-      for (const Metadata* const said : variants[k].all()) unite(manifest_.streams[k].metadata, *said);
+      manifest_.streams[k].metadata = *variants[k].all().front();
+      for (const Metadata* const said : variants[k].all()) agree(manifest_.streams[k].metadata, *said);
     }
   }
   if (!reshaped_.empty()) {

@@ -35,7 +35,10 @@ struct Shard {
 
 using Row = std::pair<std::int64_t, std::int64_t>;  // group and row of an episode: no other episode ever has them
 
-void unite(Metadata& into, const Metadata& more);  // "varies" where they differ
+// Metadata of two batches of one episode: "varies" where they differ. A batch may be silent on what the other one says.
+void unite(Metadata& into, const Metadata& more);
+// Metadata of two episodes: "varies" where they differ, or only one of them has the key.
+void agree(Metadata& into, const Metadata& more);
 
 struct Manifest {
   std::string identity{};  // 32 hexadecimal digits. Every snapshot that is written gets a new one.

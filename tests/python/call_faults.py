@@ -1,4 +1,4 @@
-"""The calls of a piece of work fail one after the other; test_call_faults.py runs it in a process of its own.
+"""The calls of a piece of work fail one after the other; test_crash.py runs it in a process of its own.
 
 call_faults.py SCENARIO FOLDER ERROR EVERY    under faults.c: the first call fails with ERROR (its name, or "short": a
                                               read or write does half of what it was asked to), then the next one,

@@ -1,7 +1,9 @@
 """Exports that lose nothing and say what they leave out: the truth is the input, NumPy, or another library."""
 
 import gc
+import io
 import json
+import os
 import re
 import weakref
 
@@ -56,6 +58,44 @@ def test_an_episode_whose_streams_do_not_overlap_is_left_out(tmp_path, form, whe
     with pytest.raises(ValueError, match="nothing to export: episode apart is left out"):
         rc.export([cache.episodes["apart"]], tmp_path / "none", rate=20, format=form)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "out"]  # nothing half written
+
+
+@pytest.mark.parametrize("odd", [(0, 0), (0, 3), (1, 0), (1, 3), (2, 2)])
+def test_an_image_of_another_size_leaves_its_episode_out(tmp_path, odd):
+    """Also where it is the first image of all, which says what size the video has."""
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    pytest.importorskip("av", reason="PyAV is not installed")
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    times = np.arange(5) * 100 * MS
+
+    def png(*size):
+        file = io.BytesIO()
+        image.fromarray(np.full((*size, 3), 128, np.uint8)).save(file, "png")
+        return np.frombuffer(file.getvalue(), np.uint8)
+
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        for number in range(3):
+            images = [png(48, 64) if (number, k) == odd else png(32, 48) for k in range(5)]
+            camera = batch(
+                "/camera",
+                np.concatenate(images),
+                times,
+                lengths=[len(one) for one in images],
+                ragged=True,
+                shape=(),
+                metadata={"encoding": "png", "format": "png"},
+            )
+            joints = batch("/joints", number + np.arange(5.0)[:, None], times)
+            writer.add(made(camera, joints), name=f"take-{number}")
+    found = rc.export(tmp_path / "cache", tmp_path / "out", rate=10)
+    assert (found["episodes"], found["frames"]) == (2, 10)
+    (told,) = [note for note in found["notes"] if "left out" in note]
+    assert told.startswith(f'episode take-{odd[0]} is left out: an image of stream "/camera" is ')
+    episodes = rc.open(tmp_path / "out").episodes
+    kept = [number for number in range(3) if number != odd[0]]
+    assert [episode.streams["joints"].values[0].item() for episode in episodes] == kept
+    assert {episode.streams["camera"].samples[k].shape for episode in episodes for k in range(5)} == {(32, 48, 3)}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "out"]
 
 
 # ---- Names
@@ -122,6 +162,25 @@ def test_names_that_are_one_topic(tmp_path):
     assert found["notes"] == ['stream "/a" is written as "/a_2": the name "/a" is taken']
     np.testing.assert_allclose(streams["/a"].values[:, 0], np.arange(11) / 10, atol=1e-12)
     np.testing.assert_allclose(streams["/a_2"].values[:, 0], np.arange(11) / 5, atol=1e-12)
+
+
+# ---- What a killed export left
+
+
+def test_a_killed_exports_leftover_is_not_continued(tmp_path):
+    """A container's processes often have the same id, so that a name with the id is not new."""
+    for name, first in (("old", 1000.0), ("new", 0.0)):
+        with mcap.Writer(tmp_path / f"{name}.mcap") as writer:
+            channel = writer.add_channel("/t", "json", writer.add_schema("x", "jsonschema", b"{}"))
+            for k in range(50):
+                writer.write(channel, json.dumps({"x": first + k}).encode(), log_time=SECOND + k * 10 * MS)
+    left = tmp_path / f".out.read-{os.getpid()}"
+    with rc.CacheWriter(left) as writer:
+        writer.add(rc.open(tmp_path / "old.mcap"))
+    rc.export(tmp_path / "new.mcap", tmp_path / "out", rate=100, format="safetensors")
+    np.testing.assert_array_equal(tensors(tmp_path / "out")["/t"][:, 0], np.arange(50.0))
+    assert len(rc.Cache(left).episodes) == 1  # it is not ours: neither used nor removed
+    assert [path.name for path in tmp_path.iterdir() if ".read-" in path.name] == [left.name]
 
 
 # ---- One pass, little memory
