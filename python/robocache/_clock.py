@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from robocache import _core
 from robocache._bytes import ForkLock
 from robocache._recording import (
+    MANY,
     Batch,
     Content,
     Part,
@@ -30,11 +31,12 @@ from robocache._recording import (
 )
 
 NEAR = 60e9  # nanoseconds: stamps that are closer to log time may be on its clock
-MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # a stream for each child has stamps of its own
-FEW = 8  # samples: a latched topic that has fewer is static,
-SLOW = 1.0  # hertz: and one that has more, where they come no faster
-AT_ONCE = 1e9  # nanoseconds: a single sample that arrives so soon after the start
-LONG = 10e9  # of a recording that is so long is static, too
+# A latched topic is static if it has fewer than FEW samples or at most SLOW per second. So is a single sample in the
+# first AT_ONCE of a recording of at least LONG.
+FEW = 8
+SLOW = 1.0  # hertz
+AT_ONCE = 1_000_000_000  # nanoseconds
+LONG = 10_000_000_000  # nanoseconds
 
 
 class Decision(NamedTuple):
@@ -199,25 +201,24 @@ class PresumedSource(SourceOver):
         glance = _core.ClockSurvey()
         stretches = self.source.stretches() or []
         listed = self.source.listed(0)
-        first: dict[str, int] = {}
+        begun: set[str] = set()  # streams
         watched: dict[str, str] = {}  # the stream of a topic that is surveyed: its others have the same stamps
-        static = static_topics(self.source, {})
-        singles = {topic for topic, content in listed.items() if content.samples == 1} - static
+        constants = StaticTopics(self.source)
         for batch in self.source.batches():
             topic = topic_of(batch.stream, listed) or batch.stream
             name = batch.stream if batch.info.type in MANY else topic
-            is_first = batch.stream not in first and len(batch.arrivals) > 0
+            is_first = batch.stream not in begun and len(batch.arrivals) > 0
             if is_first:
-                first[batch.stream] = int(batch.arrivals[0])
-                if topic in singles:
-                    static = static_topics(self.source, first)
+                begun.add(batch.stream)
+                constants.arrived(topic, int(batch.arrivals[0]))
+            is_static = topic in constants.found
             if watched.setdefault(name, batch.stream) == batch.stream:
-                watch(glance, name, batch, stretches, is_first, topic in static)
-            yield batch if topic not in static else as_constant(batch)
-        names = sorted(static)
+                watch(glance, name, batch, stretches, is_first, is_static)
+            yield as_constant(batch) if is_static else batch
+        names = sorted(constants.found)
         if not glance.runs_with_log_time(names):
             raise ReadAgain
-        self.clocked.settle(Decision(_core.find_clock(glance, names), False, static))
+        self.clocked.settle(Decision(_core.find_clock(glance, names), False, frozenset(names)))
 
 
 def watch(
@@ -265,7 +266,10 @@ def as_static(info: StreamInfo) -> StreamInfo:
 def decide(source: Source) -> Decision:
     glance = _core.ClockSurvey()
     source.survey(glance, True)
-    static = static_topics(source, glance.first_log_times())
+    constants, listed = StaticTopics(source), source.listed(0)
+    for name, at in glance.first_log_times().items():
+        constants.arrived(topic_of(name, listed) or name, at)
+    static = frozenset(constants.found)
     names = sorted(static)
     if glance.runs_with_log_time(names):
         return Decision(_core.find_clock(glance, names), False, static)
@@ -275,24 +279,32 @@ def decide(source: Source) -> Decision:
     return Decision(clock, clock.carries, static)
 
 
-def static_topics(source: Source, first: Mapping[str, int]) -> frozenset[str]:
-    """Constants: tf_static, latched topics that seldom come, and a single sample at the start of a long recording."""
-    latched = source.latched()
-    whole = source.parts()[0]
-    length = None if whole.start is None or whole.end is None else whole.end - whole.start
-    found = set()
-    for topic, content in source.listed(0).items():
-        count = content.samples
-        if topic.rpartition("/")[2] == "tf_static":
-            found.add(topic)
-        elif topic in latched:
-            if count is None or count < FEW or length is None or count <= SLOW * length * 1e-9:
-                found.add(topic)
-        elif count == 1 and length is not None and whole.start is not None and length >= LONG:
-            at = min((log for name, log in first.items() if topic_of(name, (topic,)) is not None), default=None)
-            if at is not None and at - whole.start <= AT_ONCE:
-                found.add(topic)
-    return frozenset(found)
+class StaticTopics:
+    """Constants: tf_static, latched topics that seldom come, and a single sample at the start of a long recording.
+
+    The first two are found at once. A single sample is judged when its arrival is known.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.found: set[str] = set()
+        self._singles: set[str] = set()
+        latched = source.latched()
+        whole = source.parts()[0]
+        length = None if whole.start is None or whole.end is None else whole.end - whole.start
+        self._latest = None if whole.start is None else whole.start + AT_ONCE
+        for topic, content in source.listed(0).items():
+            count = content.samples
+            if topic.rpartition("/")[2] == "tf_static":
+                self.found.add(topic)
+            elif topic in latched:
+                if count is None or count < FEW or length is None or count <= SLOW * length * 1e-9:
+                    self.found.add(topic)
+            elif count == 1 and length is not None and length >= LONG:
+                self._singles.add(topic)
+
+    def arrived(self, topic: str, at: int) -> None:
+        if topic in self._singles and self._latest is not None and at <= self._latest:
+            self.found.add(topic)
 
 
 # ---- In words
