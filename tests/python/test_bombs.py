@@ -187,6 +187,16 @@ import robocache as rc
 clock = rc.open(sys.argv[1]).clock
 print(clock["kind"], len(clock["static"]))
 """
+APART = """
+import numpy as np
+from robocache import _core
+survey = _core.ClockSurvey()
+logs = np.arange(2, dtype=np.int64) * 2 * 10**9 + 10**18
+for k in range(40_000):
+    survey.add(f"/tf/c{k}", logs, logs - k * 10**11 - 10**15)
+clock = _core.find_clock(survey, [])
+print(clock.describe()["agreeing"], sum(stream["source"] == "own" for stream in clock.describe()["streams"].values()))
+"""
 
 
 def write_json_topics(path: Path, topics: int) -> None:
@@ -228,3 +238,7 @@ def test_bag_of_many_topics_with_one_message(tmp_path: Path) -> None:
 def test_latched_topics_of_a_large_bag(tmp_path: Path) -> None:
     write_bag(tmp_path / "topics.db3", 8_000, 1)
     assert read(tmp_path / "topics.db3", CLOCK) == "log time 4000\n"
+
+
+def test_streams_on_many_clocks(tmp_path: Path) -> None:
+    assert read(tmp_path, APART) == "1 39999\n"
