@@ -7,6 +7,7 @@ read. Else the headers of all messages are surveyed once, and every access path 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -125,21 +126,26 @@ class ClockedSource(SourceOver):
             found = self.source.batches(streams, episode, start, end)
             yield from map(self._tagged, found) if static else found
             return
-        for number in range(len(clock.episodes)) if episode is None else [episode]:
+        numbers = range(len(clock.episodes)) if episode is None else [episode]
+        later = [number for number in numbers if number > 0]
+        kept = self._kept(clock, later, streams) if later and static else None
+        for number in numbers:
             low, high = clock.log_range(number, start, end)
-            if number > 0 and static:
-                yield from self._kept(clock, number, streams)
+            if number > 0 and kept is not None:
+                cut, _ = clock.log_range(number, None, None)
+                at = int(clock.at(number, np.asarray([cut], np.int64))[0])
+                yield from map(self._tagged, kept.before(cut, number, at))
             carried = (self._carried(clock, number, batch) for batch in self.source.batches(streams, 0, low, high))
             yield from clipped(carried, start, end)
 
-    def _kept(self, clock: _core.RecordingClock, number: int, streams: Collection[str] | None) -> Iterator[Batch]:
-        """The last sample of each constant before a reset: it holds on, and is seldom sent again."""
-        cut, _ = clock.log_range(number, None, None)
+    def _kept(
+        self, clock: _core.RecordingClock, numbers: Sequence[int], streams: Collection[str] | None
+    ) -> LastSamples | None:
+        """The constants before the resets that these episodes begin with: they hold on, and are seldom sent again."""
         names = list(self.source.contents(0)) if streams is None else list(streams)
         wanted = [name for name in names if self._is_static(name)]
-        at = int(clock.at(number, np.asarray([cut], np.int64))[0])
-        before = self.source.batches(wanted, 0, None, cut) if wanted else ()
-        yield from map(self._tagged, last_samples(before, number, at))
+        cuts = [clock.log_range(number, None, None)[0] for number in numbers]
+        return LastSamples(self.source.batches(wanted, 0, None, max(cuts)), cuts) if wanted else None
 
     def _carried(self, clock: _core.RecordingClock, number: int, batch: Batch) -> Batch:
         told = batch.info.metadata.get("time", "")
@@ -248,14 +254,42 @@ def as_constant(batch: Batch) -> Batch:
     return batch._replace(info=as_static(batch.info), times=batch.arrivals)
 
 
-def last_samples(batches: Iterable[Batch], episode: int, at: int) -> Iterator[Batch]:
-    """The last sample of each stream, as a batch of this episode, at this time."""
-    last = {batch.stream: batch for batch in batches if len(batch.times)}
-    stamp = np.asarray([at], np.int64)
-    for batch in last.values():
-        rows = batch.values[-1:] if batch.lengths is None else batch.values[len(batch.values) - batch.lengths[-1] :]
-        lengths = None if batch.lengths is None else batch.lengths[-1:]
-        yield Batch(episode, batch.stream, rows, stamp, stamp, lengths, batch.info)
+class LastSamples:
+    """The last sample of each stream before each of some cuts, found in one pass."""
+
+    def __init__(self, batches: Iterable[Batch], cuts: Iterable[int]) -> None:
+        self.cuts = np.unique(np.fromiter(cuts, np.int64))
+        # By stream, and by the number of the first cut after a sample: the last such sample.
+        self.samples: dict[str, dict[int, Batch]] = {}
+        for batch in batches:
+            known = self.samples.setdefault(batch.stream, {})
+            next_cut = np.searchsorted(self.cuts, batch.arrivals, side="right")
+            numbers, from_end = np.unique(next_cut[::-1], return_index=True)
+            ends = None if batch.lengths is None else np.cumsum(batch.lengths)
+            for number, k in zip(numbers.tolist(), (len(next_cut) - 1 - from_end).tolist(), strict=True):
+                if number < len(self.cuts):
+                    known[number] = one_sample(batch, k, ends)
+        self.numbers = {stream: sorted(known) for stream, known in self.samples.items()}
+
+    def before(self, cut: int, episode: int, at: int) -> Iterator[Batch]:
+        """Each as a batch of this episode, at this time."""
+        stamp = np.asarray([at], np.int64)
+        cut_number = int(np.searchsorted(self.cuts, cut))
+        for stream, numbers in self.numbers.items():
+            place = bisect_right(numbers, cut_number)
+            if place:
+                yield self.samples[stream][numbers[place - 1]]._replace(episode=episode, times=stamp, arrivals=stamp)
+
+
+def one_sample(batch: Batch, k: int, ends: NDArray[np.int64] | None) -> Batch:
+    """A copy of the k-th sample; ends: where the rows of each end, of a ragged stream."""
+    if ends is None or batch.lengths is None:
+        rows, lengths = batch.values[k : k + 1], None
+    else:
+        lengths = batch.lengths[k : k + 1]
+        rows = batch.values[int(ends[k] - lengths[0]) : int(ends[k])]
+    at = slice(k, k + 1)
+    return batch._replace(values=rows.copy(), times=batch.times[at], arrivals=batch.arrivals[at], lengths=lengths)
 
 
 def as_static(info: StreamInfo) -> StreamInfo:
