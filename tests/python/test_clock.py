@@ -486,6 +486,52 @@ def test_info_on_a_folder_of_bags(tmp_path):
     assert shown.output.count("simulated time") == 2
 
 
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (MemoryError(), "b.mcap: it needs more memory than there is"),
+        (OSError(5, "Input/output error"), "b.mcap: Input/output error"),
+        (KeyError("a field"), "b.mcap: 'a field'"),
+        (RuntimeError("odd"), "b.mcap: RuntimeError: odd"),
+    ],
+)
+def test_info_on_a_folder_goes_on_past_a_recording_that_fails(tmp_path, monkeypatch, error, sentence):
+    from robocache import _info
+
+    for name in "abc":
+        write_mcap(tmp_path / f"{name}.mcap", simulation(0.5, True))
+
+    def failing(path, *given, real=_info.open_recording, **named):
+        if path.endswith("b.mcap"):
+            raise error
+        return real(path, *given, **named)
+
+    monkeypatch.setattr(_info, "open_recording", failing)
+    shown = CliRunner().invoke(application, ["info", str(tmp_path), "--json"])
+    assert shown.exit_code == 1
+    found = json.loads(shown.stdout)["recordings"]
+    assert found[1]["error"].endswith(sentence)
+    assert [each["sync"]["level"] for each in (found[0], found[2])] == ["good", "good"]
+
+
+@pytest.mark.parametrize("length", [0.5, 1.0, 30.0, 200.0])
+def test_the_glance_of_a_pass_is_that_of_the_engine(tmp_path, length):
+    """A build watches the stretches that the engine would look at: both places have the same constants."""
+    from robocache import _core
+
+    true = lambda t: t + WALL * 1e-9  # noqa: E731
+    messages = sampled("/imu", 500, length, paced(1.0), stamp=true)
+    source = rc.open(write_mcap(tmp_path / "a.mcap", messages))._source.source
+    survey = _core.ClockSurvey()
+    source.survey(survey, True)
+    seen = _core.find_clock(survey, []).describe()["streams"]["/imu"]["messages"]
+    logs = np.array([message.log for message in messages])
+    expected = np.zeros(len(logs), bool)
+    for start, end in source.stretches():
+        expected |= (logs >= start) & (logs < end)
+    assert seen == expected.sum() < len(logs)
+
+
 def test_a_cache_has_a_sync_report(tmp_path):
     path = write_mcap(tmp_path / "sim.mcap", simulation(0.5, True))
     cache = built(tmp_path, path)
