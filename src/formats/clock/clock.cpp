@@ -273,12 +273,14 @@ ClockMap finish(std::vector<ClockMap::Node> nodes) {
 ClockMap map_of_ticks(const ClockSurvey::State& survey, std::int64_t start, std::int64_t end) {
   // A tick that arrives between the cut and the first one of the new lap is of the old lap.
   std::int64_t from = start;
-  for (const std::int64_t lap : survey.simulation.laps) {
-    if (lap >= start && lap < end && start != -limit) from = lap;
+  if (start != -limit) {
+    const auto after = std::ranges::lower_bound(survey.simulation.laps, end);
+    if (after != survey.simulation.laps.begin()) from = std::max(start, *(after - 1));
   }
   std::vector<ClockMap::Node> nodes;
-  for (const Pair& tick : survey.ticks) {
-    if (tick.log < from || tick.log >= end) continue;
+  auto tick_at = std::ranges::lower_bound(survey.ticks, from, {}, &Pair::log);
+  for (; tick_at != survey.ticks.end() && tick_at->log < end; ++tick_at) {
+    const Pair& tick = *tick_at;
     if (!nodes.empty() && nodes.back().log_time == tick.log) nodes.pop_back();
     nodes.push_back({tick.log, tick.stamp});
   }
@@ -305,10 +307,11 @@ ClockMap::Node node_of(const std::vector<const Bin*>& bins, double rate) {
 ClockMap map_of_stamps(std::span<const Candidate* const> members, std::int64_t start, std::int64_t end) {
   Bins bins_of;
   for (const Candidate* const member : members) {
-    for (const Bin& bin : member->seen->bins) {
-      const bool is_of_lap = start == -limit || member->seen->laps[bin.lap] >= start;
-      if (is_of_lap && bin.first_log < end) bins_of[bin.number].push_back(&bin);
-    }
+    check_interrupt();
+    const Seen& seen = *member->seen;
+    const auto is_before = [&](const Bin& bin) { return start != -limit && seen.laps[bin.lap] < start; };
+    auto bin = std::ranges::partition_point(seen.bins, is_before);
+    for (; bin != seen.bins.end() && bin->first_log < end; ++bin) bins_of[bin->number].push_back(&*bin);
   }
   if (bins_of.empty()) return {};
   std::vector<ClockMap::Node> nodes;
