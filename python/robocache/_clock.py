@@ -7,6 +7,7 @@ read. Else the headers of all messages are surveyed once, and every access path 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from robocache import _core
 from robocache._bytes import ForkLock
 from robocache._recording import (
+    MANY,
     Batch,
     Content,
     Part,
@@ -30,11 +32,12 @@ from robocache._recording import (
 )
 
 NEAR = 60e9  # nanoseconds: stamps that are closer to log time may be on its clock
-MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # a stream for each child has stamps of its own
-FEW = 8  # samples: a latched topic that has fewer is static,
-SLOW = 1.0  # hertz: and one that has more, where they come no faster
-AT_ONCE = 1e9  # nanoseconds: a single sample that arrives so soon after the start
-LONG = 10e9  # of a recording that is so long is static, too
+# A latched topic is static if it has fewer than FEW samples or at most SLOW per second. So is a single sample in the
+# first AT_ONCE of a recording of at least LONG.
+FEW = 8
+SLOW = 1.0  # hertz
+AT_ONCE = 1_000_000_000  # nanoseconds
+LONG = 10_000_000_000  # nanoseconds
 
 
 class Decision(NamedTuple):
@@ -123,21 +126,26 @@ class ClockedSource(SourceOver):
             found = self.source.batches(streams, episode, start, end)
             yield from map(self._tagged, found) if static else found
             return
-        for number in range(len(clock.episodes)) if episode is None else [episode]:
+        numbers = range(len(clock.episodes)) if episode is None else [episode]
+        later = [number for number in numbers if number > 0]
+        kept = self._kept(clock, later, streams) if later and static else None
+        for number in numbers:
             low, high = clock.log_range(number, start, end)
-            if number > 0 and static:
-                yield from self._kept(clock, number, streams)
+            if number > 0 and kept is not None:
+                cut, _ = clock.log_range(number, None, None)
+                at = int(clock.at(number, np.asarray([cut], np.int64))[0])
+                yield from map(self._tagged, kept.before(cut, number, at))
             carried = (self._carried(clock, number, batch) for batch in self.source.batches(streams, 0, low, high))
             yield from clipped(carried, start, end)
 
-    def _kept(self, clock: _core.RecordingClock, number: int, streams: Collection[str] | None) -> Iterator[Batch]:
-        """The last sample of each constant before a reset: it holds on, and is seldom sent again."""
-        cut, _ = clock.log_range(number, None, None)
+    def _kept(
+        self, clock: _core.RecordingClock, numbers: Sequence[int], streams: Collection[str] | None
+    ) -> LastSamples | None:
+        """The constants before the resets that these episodes begin with: they hold on, and are seldom sent again."""
         names = list(self.source.contents(0)) if streams is None else list(streams)
         wanted = [name for name in names if self._is_static(name)]
-        at = int(clock.at(number, np.asarray([cut], np.int64))[0])
-        before = self.source.batches(wanted, 0, None, cut) if wanted else ()
-        yield from map(self._tagged, last_samples(before, number, at))
+        cuts = [clock.log_range(number, None, None)[0] for number in numbers]
+        return LastSamples(self.source.batches(wanted, 0, None, max(cuts)), cuts) if wanted else None
 
     def _carried(self, clock: _core.RecordingClock, number: int, batch: Batch) -> Batch:
         told = batch.info.metadata.get("time", "")
@@ -199,25 +207,24 @@ class PresumedSource(SourceOver):
         glance = _core.ClockSurvey()
         stretches = self.source.stretches() or []
         listed = self.source.listed(0)
-        first: dict[str, int] = {}
+        begun: set[str] = set()  # streams
         watched: dict[str, str] = {}  # the stream of a topic that is surveyed: its others have the same stamps
-        static = static_topics(self.source, {})
-        singles = {topic for topic, content in listed.items() if content.samples == 1} - static
+        constants = StaticTopics(self.source)
         for batch in self.source.batches():
             topic = topic_of(batch.stream, listed) or batch.stream
             name = batch.stream if batch.info.type in MANY else topic
-            is_first = batch.stream not in first and len(batch.arrivals) > 0
+            is_first = batch.stream not in begun and len(batch.arrivals) > 0
             if is_first:
-                first[batch.stream] = int(batch.arrivals[0])
-                if topic in singles:
-                    static = static_topics(self.source, first)
+                begun.add(batch.stream)
+                constants.arrived(topic, int(batch.arrivals[0]))
+            is_static = topic in constants.found
             if watched.setdefault(name, batch.stream) == batch.stream:
-                watch(glance, name, batch, stretches, is_first, topic in static)
-            yield batch if topic not in static else as_constant(batch)
-        names = sorted(static)
+                watch(glance, name, batch, stretches, is_first, is_static)
+            yield as_constant(batch) if is_static else batch
+        names = sorted(constants.found)
         if not glance.runs_with_log_time(names):
             raise ReadAgain
-        self.clocked.settle(Decision(_core.find_clock(glance, names), False, static))
+        self.clocked.settle(Decision(_core.find_clock(glance, names), False, frozenset(names)))
 
 
 def watch(
@@ -247,14 +254,42 @@ def as_constant(batch: Batch) -> Batch:
     return batch._replace(info=as_static(batch.info), times=batch.arrivals)
 
 
-def last_samples(batches: Iterable[Batch], episode: int, at: int) -> Iterator[Batch]:
-    """The last sample of each stream, as a batch of this episode, at this time."""
-    last = {batch.stream: batch for batch in batches if len(batch.times)}
-    stamp = np.asarray([at], np.int64)
-    for batch in last.values():
-        rows = batch.values[-1:] if batch.lengths is None else batch.values[len(batch.values) - batch.lengths[-1] :]
-        lengths = None if batch.lengths is None else batch.lengths[-1:]
-        yield Batch(episode, batch.stream, rows, stamp, stamp, lengths, batch.info)
+class LastSamples:
+    """The last sample of each stream before each of some cuts, found in one pass."""
+
+    def __init__(self, batches: Iterable[Batch], cuts: Iterable[int]) -> None:
+        self.cuts = np.unique(np.fromiter(cuts, np.int64))
+        # By stream, and by the number of the first cut after a sample: the last such sample.
+        self.samples: dict[str, dict[int, Batch]] = {}
+        for batch in batches:
+            known = self.samples.setdefault(batch.stream, {})
+            next_cut = np.searchsorted(self.cuts, batch.arrivals, side="right")
+            numbers, from_end = np.unique(next_cut[::-1], return_index=True)
+            ends = None if batch.lengths is None else np.cumsum(batch.lengths)
+            for number, k in zip(numbers.tolist(), (len(next_cut) - 1 - from_end).tolist(), strict=True):
+                if number < len(self.cuts):
+                    known[number] = one_sample(batch, k, ends)
+        self.numbers = {stream: sorted(known) for stream, known in self.samples.items()}
+
+    def before(self, cut: int, episode: int, at: int) -> Iterator[Batch]:
+        """Each as a batch of this episode, at this time."""
+        stamp = np.asarray([at], np.int64)
+        cut_number = int(np.searchsorted(self.cuts, cut))
+        for stream, numbers in self.numbers.items():
+            place = bisect_right(numbers, cut_number)
+            if place:
+                yield self.samples[stream][numbers[place - 1]]._replace(episode=episode, times=stamp, arrivals=stamp)
+
+
+def one_sample(batch: Batch, k: int, ends: NDArray[np.int64] | None) -> Batch:
+    """A copy of the k-th sample; ends: where the rows of each end, of a ragged stream."""
+    if ends is None or batch.lengths is None:
+        rows, lengths = batch.values[k : k + 1], None
+    else:
+        lengths = batch.lengths[k : k + 1]
+        rows = batch.values[int(ends[k] - lengths[0]) : int(ends[k])]
+    at = slice(k, k + 1)
+    return batch._replace(values=rows.copy(), times=batch.times[at], arrivals=batch.arrivals[at], lengths=lengths)
 
 
 def as_static(info: StreamInfo) -> StreamInfo:
@@ -265,7 +300,10 @@ def as_static(info: StreamInfo) -> StreamInfo:
 def decide(source: Source) -> Decision:
     glance = _core.ClockSurvey()
     source.survey(glance, True)
-    static = static_topics(source, glance.first_log_times())
+    constants, listed = StaticTopics(source), source.listed(0)
+    for name, at in glance.first_log_times().items():
+        constants.arrived(topic_of(name, listed) or name, at)
+    static = frozenset(constants.found)
     names = sorted(static)
     if glance.runs_with_log_time(names):
         return Decision(_core.find_clock(glance, names), False, static)
@@ -275,24 +313,32 @@ def decide(source: Source) -> Decision:
     return Decision(clock, clock.carries, static)
 
 
-def static_topics(source: Source, first: Mapping[str, int]) -> frozenset[str]:
-    """Constants: tf_static, latched topics that seldom come, and a single sample at the start of a long recording."""
-    latched = source.latched()
-    whole = source.parts()[0]
-    length = None if whole.start is None or whole.end is None else whole.end - whole.start
-    found = set()
-    for topic, content in source.listed(0).items():
-        count = content.samples
-        if topic.rpartition("/")[2] == "tf_static":
-            found.add(topic)
-        elif topic in latched:
-            if count is None or count < FEW or length is None or count <= SLOW * length * 1e-9:
-                found.add(topic)
-        elif count == 1 and length is not None and whole.start is not None and length >= LONG:
-            at = min((log for name, log in first.items() if topic_of(name, (topic,)) is not None), default=None)
-            if at is not None and at - whole.start <= AT_ONCE:
-                found.add(topic)
-    return frozenset(found)
+class StaticTopics:
+    """Constants: tf_static, latched topics that seldom come, and a single sample at the start of a long recording.
+
+    The first two are found at once. A single sample is judged when its arrival is known.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.found: set[str] = set()
+        self._singles: set[str] = set()
+        latched = source.latched()
+        whole = source.parts()[0]
+        length = None if whole.start is None or whole.end is None else whole.end - whole.start
+        self._latest = None if whole.start is None else whole.start + AT_ONCE
+        for topic, content in source.listed(0).items():
+            count = content.samples
+            if topic.rpartition("/")[2] == "tf_static":
+                self.found.add(topic)
+            elif topic in latched:
+                if count is None or count < FEW or length is None or count <= SLOW * length * 1e-9:
+                    self.found.add(topic)
+            elif count == 1 and length is not None and length >= LONG:
+                self._singles.add(topic)
+
+    def arrived(self, topic: str, at: int) -> None:
+        if topic in self._singles and self._latest is not None and at <= self._latest:
+            self.found.add(topic)
 
 
 # ---- In words

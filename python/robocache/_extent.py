@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robocache import _core
+from robocache._recording import is_static
 
 if TYPE_CHECKING:
     from robocache._align import Stream
@@ -50,7 +51,7 @@ def overlap(names: Sequence[str | None], streams: Sequence[Stream[Any]], rate: f
 def is_constant(stream: Stream[Any]) -> bool:
     """A static stream out of a recording, as tf_static is: it bounds nothing."""
     info = getattr(stream, "info", None)
-    return info is not None and info.metadata.get("static") == "true"
+    return info is not None and is_static(info)
 
 
 def refuse(names: Sequence[str | None], ranges: Sequence[tuple[Stamps, Stamps]]) -> NoReturn:

@@ -68,9 +68,12 @@ def folder(
         try:
             recording = open_recording(place, time, rate=rate, msg_path=msg_path)
             found, report = gather(recording, full, gap, not as_json)
-        except (FileError, ValueError, ModuleNotFoundError) as error:
-            failed.append(str(error))
-            every.append({"path": place, "error": str(error)})
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # as a build: one recording that fails does not stop the others
+            sentence = _build.sentence_of(place, error)
+            failed.append(sentence)
+            every.append({"path": place, "error": sentence})
             rows.append([name, "-", "-", "-", "-", "cannot be read"])
             continue
         reports.append(report)

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from robocache import _core
 from robocache._bytes import source_of
 from robocache._core import FileError
-from robocache._recording import Batch, Content, Part, Source, StreamInfo, clipped, counted, glanced
+from robocache._recording import MANY, Batch, Content, Part, Source, StreamInfo, clipped, counted, glanced
 from robocache._stamps import stamps_of
 
-MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # only all messages of a topic tell its streams
 MOST_FIRST = 1024  # messages that are looked at for one that tells: the first may be empty
 
 

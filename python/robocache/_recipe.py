@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from robocache._align import Method
-from robocache._clock import ClockedSource, as_static, last_samples
+from robocache._clock import ClockedSource, LastSamples, as_static
 from robocache._core import FileError
 from robocache._joined import KEY as JOINED
 from robocache._joined import declaration
@@ -459,16 +459,21 @@ class SplitSource(SourceOver):
         start: int | None = None,
         end: int | None = None,
     ) -> Iterator[Batch]:
-        static = self.source.constants()
-        for number in range(len(self.cuts)) if episode is None else [episode]:
+        numbers = range(len(self.cuts)) if episode is None else [episode]
+        kept = self._kept([self.cuts[number][0] for number in numbers], streams)
+        for number in numbers:
             first, last = self.cuts[number]
-            if static:  # constants hold on: their last sample before the cut belongs to the episode
-                names = [name for name in self.source.contents(0) if topic_of(name, static) is not None]
-                wanted = [name for name in names if streams is None or name in streams]
-                if wanted:
-                    yield from last_samples(self.source.batches(wanted, 0, None, first), number, first)
+            if kept is not None:
+                yield from kept.before(first, number, first)
             for batch in clipped(self.source.batches(streams, 0, first, last), start, end):
                 yield batch._replace(episode=number)
+
+    def _kept(self, cuts: Sequence[int], streams: Collection[str] | None) -> LastSamples | None:
+        """Constants hold on: their last sample before a cut belongs to the episode that begins there."""
+        static = self.source.constants()
+        names = self.source.contents(0) if static and cuts else ()
+        wanted = [name for name in names if topic_of(name, static) and (streams is None or name in streams)]
+        return LastSamples(self.source.batches(wanted, 0, None, max(cuts)), cuts) if wanted else None
 
 
 def split(recording: Recording, by: str, gap: float = 5.0, topic: str | None = None) -> Recording:

@@ -430,6 +430,9 @@ def is_static(info: StreamInfo) -> bool:
     return info.metadata.get("static") == "true"
 
 
+MANY = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")  # each child is a stream with stamps of its own
+
+
 def topic_of(name: str, topics: Collection[str]) -> str | None:
     """Which of these topics a stream is of: "/tf/base_link" is of "/tf". None: of none."""
     while name not in topics:

@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from robocache import _core
 from robocache._bytes import ForkLock
 from robocache._core import FileError
-from robocache._mcap_source import MANY, McapSource, batch_of, left_out, promised_by, streams_of
+from robocache._mcap_source import McapSource, batch_of, left_out, promised_by, streams_of
 from robocache._recording import (
     BATCH_BYTES,
+    MANY,
     Batch,
     Content,
     Part,
@@ -246,10 +247,12 @@ class BagSource(Source):
         return [stretch for each in found for stretch in each or ()]
 
     def latched(self) -> frozenset[str]:
-        every = {topic for bag in self.bags for topic in bag.listed(0)}
-        return frozenset(
-            topic for topic in every if all(topic in bag.latched() for bag in self.bags if topic in bag.listed(0))
-        )
+        every, others = set[str](), set[str]()  # others: not latched in at least one file
+        for bag in self.bags:
+            listed = set(bag.listed(0))
+            every |= listed
+            others |= listed - bag.latched()
+        return frozenset(every - others)
 
     def listed(self, episode: int) -> Mapping[str, Content]:
         return merged([bag.listed(0) for bag in self.bags])

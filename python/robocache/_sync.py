@@ -30,8 +30,10 @@ from robocache._recording import (
 
 Stamps = NDArray[np.int64]
 GAP = 3.0  # periods: a longer step is a gap
-LOST = 1.5  # periods: a longer step has lost samples,
-BEYOND_JITTER = 5.0  # where it is also so many deviations of the steps over a period
+# A step has lost samples where it is at least LOST periods long, and at least this many standard deviations longer than
+# a period.
+LOST = 1.5
+BEYOND_JITTER = 5.0
 REGULAR = 0.6  # the share of steps within half a period of the median that makes a stream regular,
 FEW = 8  # samples: of fewer, equal steps say nothing
 REGULAR_FEW = 0.9  # and of fewer than 20 steps, which may agree by chance

@@ -51,7 +51,7 @@ class Frames(Samples):
         found = decode(self.file, sorted(set(numbers)), self.fps)
         seen = set[int]()
         frames = []
-        for number in numbers:  # nobody's array is also somebody else's
+        for number in numbers:  # Copy repeats, so that no two samples share memory.
             frames.append(found[number].copy() if number in seen else found[number])
             seen.add(number)
         return frames
@@ -129,9 +129,11 @@ class VideoDecoder:
                 frame = self._frame(number)
                 if frame is not None:
                     found[number] = to_rgb(frame, self._reformatter)
-        except self._errors as error:
+        except BaseException as error:  # Ctrl-C, too, ends the generator of frames
             self._frames, self._last = None, (-1, None)
-            raise self._failure(error) from None
+            if isinstance(error, self._errors):
+                raise self._failure(error) from None
+            raise
         return found
 
     def _frame(self, number: int) -> Any:

@@ -7,6 +7,7 @@ were bounded, the same files took 8 to 120 seconds on an idle machine, or all of
 from __future__ import annotations
 
 import resource
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -167,3 +168,77 @@ def test_index_of_many_channels(tmp_path: Path) -> None:
     assert len(content) < 10 << 20
     said = read(tmp_path / "index.mcap")
     assert "channel" in said
+
+
+# ---- Recordings of many topics
+
+
+ADD = """
+import sys
+import robocache as rc
+with rc.CacheWriter(sys.argv[1] + ".cache") as writer:
+    writer.add(rc.open(sys.argv[1]))
+cache = rc.Cache(sys.argv[1] + ".cache")
+print(len(cache.streams), "streams")
+"""
+CLOCK = """
+import sys
+import robocache as rc
+clock = rc.open(sys.argv[1]).clock
+print(clock["kind"], len(clock["static"]))
+"""
+APART = """
+import numpy as np
+from robocache import _core
+survey = _core.ClockSurvey()
+logs = np.arange(2, dtype=np.int64) * 2 * 10**9 + 10**18
+for k in range(40_000):
+    survey.add(f"/tf/c{k}", logs, logs - k * 10**11 - 10**15)
+clock = _core.find_clock(survey, [])
+print(clock.describe()["agreeing"], sum(stream["source"] == "own" for stream in clock.describe()["streams"].values()))
+"""
+
+
+def write_json_topics(path: Path, topics: int) -> None:
+    with rc.mcap.Writer(path) as writer:
+        schema = writer.add_schema("x", "jsonschema", "{}")
+        for k in range(topics):
+            writer.write(writer.add_channel(f"/t{k}", "json", schema), b'{"x": 1.0}', log_time=10**18 + k * 10**8)
+
+
+def write_bag(path: Path, topics: int, spacing: int) -> None:
+    database = sqlite3.connect(path)
+    columns = "id INTEGER PRIMARY KEY, name TEXT, type TEXT, serialization_format TEXT, offered_qos_profiles TEXT"
+    database.execute(f"CREATE TABLE topics({columns})")
+    database.execute("CREATE TABLE messages(id INTEGER PRIMARY KEY, topic_id INTEGER, timestamp INTEGER, data BLOB)")
+    columns = "id INTEGER PRIMARY KEY, topic_type TEXT, encoding TEXT, encoded_message_definition TEXT"
+    database.execute(f"CREATE TABLE message_definitions({columns})")
+    database.execute("INSERT INTO message_definitions VALUES (1, 'p/msg/X', 'ros2msg', 'float64 x')")
+    rows = range(1, topics + 1)
+    made = [(k, f"/t{k}", "- durability: 1" if k % 2 else "- durability: 2") for k in rows]
+    database.executemany("INSERT INTO topics VALUES (?, ?, 'p/msg/X', 'cdr', ?)", made)
+    message = b"\0\1\0\0" + bytes(8)
+    database.executemany(
+        "INSERT INTO messages VALUES (?, ?, ?, ?)", [(k, k, 10**18 + k * spacing, message) for k in rows]
+    )
+    database.commit()
+    database.close()
+
+
+def test_mcap_of_many_topics_with_one_message(tmp_path: Path) -> None:
+    write_json_topics(tmp_path / "topics.mcap", 800)
+    assert read(tmp_path / "topics.mcap", ADD) == "800 streams\n"
+
+
+def test_bag_of_many_topics_with_one_message(tmp_path: Path) -> None:
+    write_bag(tmp_path / "topics.db3", 400, 10**8)
+    assert read(tmp_path / "topics.db3", ADD) == "400 streams\n"
+
+
+def test_latched_topics_of_a_large_bag(tmp_path: Path) -> None:
+    write_bag(tmp_path / "topics.db3", 8_000, 1)
+    assert read(tmp_path / "topics.db3", CLOCK) == "log time 4000\n"
+
+
+def test_streams_on_many_clocks(tmp_path: Path) -> None:
+    assert read(tmp_path, APART) == "1 39999\n"

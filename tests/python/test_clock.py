@@ -585,6 +585,52 @@ def test_info_on_a_folder_of_bags(tmp_path):
     assert shown.output.count("simulated time") == 2
 
 
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (MemoryError(), "b.mcap: it needs more memory than there is"),
+        (OSError(5, "Input/output error"), "b.mcap: Input/output error"),
+        (KeyError("a field"), "b.mcap: 'a field'"),
+        (RuntimeError("odd"), "b.mcap: RuntimeError: odd"),
+    ],
+)
+def test_info_on_a_folder_goes_on_past_a_recording_that_fails(tmp_path, monkeypatch, error, sentence):
+    from robocache import _info
+
+    for name in "abc":
+        write_mcap(tmp_path / f"{name}.mcap", simulation(0.5, True))
+
+    def failing(path, *given, real=_info.open_recording, **named):
+        if path.endswith("b.mcap"):
+            raise error
+        return real(path, *given, **named)
+
+    monkeypatch.setattr(_info, "open_recording", failing)
+    shown = CliRunner().invoke(application, ["info", str(tmp_path), "--json"])
+    assert shown.exit_code == 1
+    found = json.loads(shown.stdout)["recordings"]
+    assert found[1]["error"].endswith(sentence)
+    assert [each["sync"]["level"] for each in (found[0], found[2])] == ["good", "good"]
+
+
+@pytest.mark.parametrize("length", [0.5, 1.0, 30.0, 200.0])
+def test_the_glance_of_a_pass_is_that_of_the_engine(tmp_path, length):
+    """A build watches the stretches that the engine would look at: both places have the same constants."""
+    from robocache import _core
+
+    true = lambda t: t + WALL * 1e-9  # noqa: E731
+    messages = sampled("/imu", 500, length, paced(1.0), stamp=true)
+    source = rc.open(write_mcap(tmp_path / "a.mcap", messages))._source.source
+    survey = _core.ClockSurvey()
+    source.survey(survey, True)
+    seen = _core.find_clock(survey, []).describe()["streams"]["/imu"]["messages"]
+    logs = np.array([message.log for message in messages])
+    expected = np.zeros(len(logs), bool)
+    for start, end in source.stretches():
+        expected |= (logs >= start) & (logs < end)
+    assert seen == expected.sum() < len(logs)
+
+
 def test_a_cache_has_a_sync_report(tmp_path):
     path = write_mcap(tmp_path / "sim.mcap", simulation(0.5, True))
     cache = built(tmp_path, path)
@@ -704,3 +750,59 @@ def test_a_change_of_the_id_begins_an_episode(tmp_path, ids, expected):
         assert found == [10 * k for k in starts]
     for episode in recording.episodes:  # a constant is in every one
         assert episode.streams["/tf_static/b"].values[0, 0] == 5.0
+
+
+def counted_reads(monkeypatch):
+    """How often a file is read for the constants alone."""
+    from robocache._mcap_source import McapSource
+
+    reads = []
+    batches = McapSource.batches
+
+    def watched(self, streams=None, episode=None, start=None, end=None):
+        if streams is not None and all("/tf_static" in name for name in streams):
+            reads.append((start, end))
+        return batches(self, streams, episode, start, end)
+
+    monkeypatch.setattr(McapSource, "batches", watched)
+    return reads
+
+
+def test_constants_are_read_once_for_all_episodes_of_a_split(tmp_path, monkeypatch):
+    from robocache._recipe import split
+
+    true = lambda t: t + WALL * 1e-9  # noqa: E731
+    messages = sampled("/imu", 50, 100.0, paced(1.0), stamp=true)
+    messages += [once("/episode", "plain", 10.0 * k + 0.001, 0, k + 1) for k in range(10)]
+    sent = [(0.0005, 5.0), (9.0, 6.0), (9.5, 7.0), (41.0, 8.0), (85.0, 9.0)]
+    messages += [once("/tf_static", "tree", log, 3.0, value) for log, value in sent]
+    recording = split(rc.open(write_mcap(tmp_path / "a.mcap", messages)), "topic", topic="/episode")
+    reads = counted_reads(monkeypatch)
+    found = {}
+    for batch in recording.batches():
+        if batch.stream == "/tf_static/b":
+            found.setdefault(batch.episode, []).extend(batch.values[:, 0].tolist())
+    for k in range(10):
+        before = [value for log, value in sent if log < 10.0 * k + 0.001][-1:]
+        inside = [value for log, value in sent if 10.0 * k + 0.001 <= log < 10.0 * k + 10.001]
+        assert found[k] == before + inside, k
+    assert len(reads) == 1
+    for k, episode in enumerate(recording.episodes):  # each by itself
+        assert episode.streams["/tf_static/b"].values[:, 0].tolist() == found[k]
+
+
+def test_constants_are_read_once_for_all_resets(tmp_path, monkeypatch):
+    messages, sent = [], [(0.5, 5.0), (21.0, 6.0), (22.0, 7.0)]
+    for lap in range(6):
+        at = lambda t, lap=lap: t + 10.0 * lap  # noqa: E731
+        messages += sampled("/imu", 50, 10.0, at) + sampled("/joints", 40, 10.0, at)
+    messages += [once("/tf_static", "tree", log, 3.0, value) for log, value in sent]
+    recording = rc.open(write_mcap(tmp_path / "a.mcap", messages))
+    assert recording.clock["resets"] == 5
+    reads = counted_reads(monkeypatch)
+    found = {}
+    for batch in recording.batches():
+        if batch.stream == "/tf_static/b":
+            found.setdefault(batch.episode, []).extend(batch.values[:, 0].tolist())
+    assert found == {0: [5.0], 1: [5.0], 2: [5.0, 6.0, 7.0], 3: [7.0], 4: [7.0], 5: [7.0]}
+    assert len(reads) == 1

@@ -994,6 +994,12 @@ def test_json_as_python_writes_it() -> None:
         {"a": nan, "b": {"c": [1, nan, -infinity]}, "text": 'a "quoted" NaN, and -Infinity\\'},
         {"a": 2.5, "b": {"c": [infinity, 3, 4]}, "NaN": 5},
         {"a": nan, "d": nan},
+        {"text": '5" pipe', "a": nan, "d": 1},
+        {"text": 'he said "NaN" twice', "a": nan, "d": 2},
+        {"text": '"', "a": -infinity, "d": 3},
+        {"text": "C:\\", "a": nan, "d": 4},
+        {"text": '\\"\\\\"NaN\\', "a": infinity, "d": 5},
+        {'a "key" \\': nan, "a": infinity, "text": "é\n\t", "d": nan},
     ]
     assert "NaN" in json.dumps(messages[0])
     check_json(messages, json_pieces(messages))

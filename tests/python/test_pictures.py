@@ -197,6 +197,23 @@ def test_a_video_stays_open(video, monkeypatch):
     assert len(opened) == 1
 
 
+def test_a_decode_that_ctrl_c_ended_can_be_done_again(video):
+    frames = frames_of(video, 0)
+    truth = truth_of(frames.file, 40)
+    np.testing.assert_array_equal(frames[3], truth[3])
+    (decoder,) = [found for found in _video.decoders.values() if found.path == frames.file]
+
+    def interrupted():
+        raise KeyboardInterrupt
+        yield
+
+    decoder._frames = interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        frames[4]
+    np.testing.assert_array_equal(frames[4], truth[4])  # and not "the video has no frame 4"
+    np.testing.assert_array_equal(frames[5], truth[5])
+
+
 def test_a_video_that_is_replaced_is_opened_again(video, tmp_path):
     import shutil
 

@@ -4,9 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <set>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 
+#include "core/interrupt.h"
 #include "formats/clock/survey.h"
 
 namespace robocache {
@@ -16,6 +20,8 @@ namespace {
 using namespace clock;
 
 constexpr std::size_t most_common = 4096;            // seconds that two streams are compared over
+constexpr std::size_t most_neighbours = 8;           // streams that one is compared with in a second
+constexpr std::uint32_t most_failures = 1024;        // comparisons of a stream with others that are on other clocks
 constexpr std::size_t pieces = 64;                   // of a fit
 constexpr std::int64_t least_span = 2 * second;      // of a fit: a shorter one tells no rate
 constexpr std::int64_t wide_reach = 5 * second;      // of a slope, to either side
@@ -58,22 +64,55 @@ bool share_a_clock(const Seen& a, const Seen& b) {
   return difference && std::abs(*difference) < static_cast<double>(near);
 }
 
-// Connected groups, by a stream of each.
+// Groups of streams that share a clock with one of their group. Streams that share a clock have about the same delay in
+// one of their common seconds, so in each second a stream is compared only with the few that follow it in the order of
+// delays: the cost grows with the seconds of all streams, not with their pairs.
 void group(std::vector<Candidate>& candidates) {
-  std::vector<std::vector<std::size_t>> groups;
+  struct Delay {
+    std::int64_t second;
+    double delay;
+    std::uint32_t candidate;
+  };
+  std::vector<Delay> delays;
   for (std::size_t k = 0; k < candidates.size(); ++k) {
-    std::vector<std::size_t> joined{k};
-    std::erase_if(groups, [&](std::vector<std::size_t>& members) {
-      const bool is_shared = std::ranges::any_of(
-          members, [&](std::size_t other) { return share_a_clock(*candidates[k].seen, *candidates[other].seen); });
-      if (is_shared) joined.insert(joined.end(), members.begin(), members.end());
-      return is_shared;
-    });
-    groups.push_back(std::move(joined));
+    for (const Bin& bin : candidates[k].seen->bins) {
+      const std::int64_t here = bin.first_log / second;
+      const bool is_same = !delays.empty() && delays.back().candidate == k && delays.back().second == here;
+      if (!is_same) delays.push_back({here, bin.delay(), static_cast<std::uint32_t>(k)});
+    }
   }
-  for (std::size_t k = 0; k < groups.size(); ++k) {
-    for (const std::size_t member : groups[k]) candidates[member].group = k;
+  std::ranges::sort(delays, {}, [](const Delay& delay) { return std::tuple(delay.second, delay.delay); });
+
+  std::vector<std::uint32_t> parents(candidates.size());
+  std::iota(parents.begin(), parents.end(), 0);
+  const auto root_of = [&](std::uint32_t k) {
+    while (parents[k] != k) k = parents[k] = parents[parents[k]];
+    return k;
+  };
+  std::vector<std::uint32_t> failures(candidates.size());
+  std::set<std::pair<std::uint32_t, std::uint32_t>> differing;
+  for (std::size_t k = 0; k < delays.size(); ++k) {
+    const std::size_t end = std::min(delays.size(), k + 1 + most_neighbours);
+    for (std::size_t other = k + 1; other < end; ++other) {
+      if (delays[other].second != delays[k].second) break;
+      if (!(delays[other].delay - delays[k].delay < static_cast<double>(near))) break;
+      const std::pair pair = std::minmax(delays[k].candidate, delays[other].candidate);
+      const std::uint32_t a = pair.first, b = pair.second;
+      if (root_of(a) == root_of(b) || std::max(failures[a], failures[b]) >= most_failures) continue;
+      if (differing.contains({a, b})) continue;
+      check_interrupt();
+      if (share_a_clock(*candidates[a].seen, *candidates[b].seen)) {
+        // The root is the last member, so that groups are numbered by it.
+        const std::uint32_t x = root_of(a), y = root_of(b);
+        parents[std::min(x, y)] = std::max(x, y);
+      } else {
+        differing.insert({a, b});
+        ++failures[a];
+        ++failures[b];
+      }
+    }
   }
+  for (std::size_t k = 0; k < candidates.size(); ++k) candidates[k].group = root_of(static_cast<std::uint32_t>(k));
 }
 
 double usual_delay(const Seen& seen) {
@@ -145,12 +184,10 @@ std::vector<StreamClock::Line> lines_of(const Seen& seen) {
   std::vector<StreamClock::Line> lines;
   double slope = 1.0;
   std::size_t longest = 0;
-  for (std::uint32_t lap = 0; lap < seen.laps.size(); ++lap) {
+  for (std::size_t k = 0; k < seen.bins.size();) {  // bins are in the order of laps
+    const std::uint32_t lap = seen.bins[k].lap;
     std::vector<Pair> floor;
-    for (const Bin& bin : seen.bins) {
-      if (bin.lap == lap) floor.push_back(bin.best(1.0));
-    }
-    if (floor.empty()) continue;
+    for (; k < seen.bins.size() && seen.bins[k].lap == lap; ++k) floor.push_back(seen.bins[k].best(1.0));
     StreamClock::Line line = fit(floor);
     if (floor.size() >= 4 && floor.size() > longest) {
       longest = floor.size();
@@ -175,15 +212,13 @@ std::vector<std::int64_t> find_resets(const ClockSurvey::State& survey, bool has
     for (std::size_t k = 1; k < laps.size(); ++k) events.emplace_back(laps[k], member->seen);
   }
   std::ranges::sort(events);
+  const auto logged = [](const auto& event) { return event.first; };
   std::vector<std::int64_t> cuts;
   if (has_ticks) {
     for (std::size_t k = 1; k < survey.simulation.laps.size(); ++k) {
       const std::int64_t tick = survey.simulation.laps[k];
-      std::int64_t cut = tick;
-      for (const auto& [log, seen] : events) {
-        if (log >= tick - reset_before && log < cut) cut = log;
-      }
-      cuts.push_back(cut);
+      const auto event = std::ranges::lower_bound(events, tick - reset_before, {}, logged);
+      cuts.push_back(event != events.end() ? std::min(tick, event->first) : tick);
     }
     return cuts;
   }
@@ -238,12 +273,14 @@ ClockMap finish(std::vector<ClockMap::Node> nodes) {
 ClockMap map_of_ticks(const ClockSurvey::State& survey, std::int64_t start, std::int64_t end) {
   // A tick that arrives between the cut and the first one of the new lap is of the old lap.
   std::int64_t from = start;
-  for (const std::int64_t lap : survey.simulation.laps) {
-    if (lap >= start && lap < end && start != -limit) from = lap;
+  if (start != -limit) {
+    const auto after = std::ranges::lower_bound(survey.simulation.laps, end);
+    if (after != survey.simulation.laps.begin()) from = std::max(start, *(after - 1));
   }
   std::vector<ClockMap::Node> nodes;
-  for (const Pair& tick : survey.ticks) {
-    if (tick.log < from || tick.log >= end) continue;
+  auto tick_at = std::ranges::lower_bound(survey.ticks, from, {}, &Pair::log);
+  for (; tick_at != survey.ticks.end() && tick_at->log < end; ++tick_at) {
+    const Pair& tick = *tick_at;
     if (!nodes.empty() && nodes.back().log_time == tick.log) nodes.pop_back();
     nodes.push_back({tick.log, tick.stamp});
   }
@@ -270,10 +307,11 @@ ClockMap::Node node_of(const std::vector<const Bin*>& bins, double rate) {
 ClockMap map_of_stamps(std::span<const Candidate* const> members, std::int64_t start, std::int64_t end) {
   Bins bins_of;
   for (const Candidate* const member : members) {
-    for (const Bin& bin : member->seen->bins) {
-      const bool is_of_lap = start == -limit || member->seen->laps[bin.lap] >= start;
-      if (is_of_lap && bin.first_log < end) bins_of[bin.number].push_back(&bin);
-    }
+    check_interrupt();
+    const Seen& seen = *member->seen;
+    const auto is_before = [&](const Bin& bin) { return start != -limit && seen.laps[bin.lap] < start; };
+    auto bin = std::ranges::partition_point(seen.bins, is_before);
+    for (; bin != seen.bins.end() && bin->first_log < end; ++bin) bins_of[bin->number].push_back(&*bin);
   }
   if (bins_of.empty()) return {};
   std::vector<ClockMap::Node> nodes;
@@ -398,9 +436,10 @@ RecordingClock find_clock(const ClockSurvey& given, std::span<const std::string>
   RecordingClock clock;
   clock.log_unit = survey.unit;
   clock.episodes.push_back({-limit, limit, {}});
+  const Topics constants(static_streams);
   std::vector<Candidate> candidates;
   for (const auto& [name, seen] : survey.streams) {
-    if (seen.is_stamped() && !is_among(name, static_streams)) candidates.push_back({&name, &seen});
+    if (seen.is_stamped() && !constants.have(name)) candidates.push_back({&name, &seen});
   }
   std::ranges::stable_sort(candidates, std::greater{}, [](const Candidate& c) { return c.seen->stamped; });
   group(candidates);
@@ -454,12 +493,15 @@ RecordingClock find_clock(const ClockSurvey& given, std::span<const std::string>
   } else if (!members.empty()) {
     clock.offset = -std::llrint(usual);
   }
+  std::unordered_set<const Seen*> agreeing;
+  for (const Candidate* const member : members) agreeing.insert(member->seen);
   for (const auto& [name, seen] : survey.streams) {
-    const bool is_member = std::ranges::find(members, &seen, &Candidate::seen) != members.end();
+    check_interrupt();
+    const bool is_member = agreeing.contains(&seen);
     StreamClock& stream = clock.streams[name];
     stream.messages = seen.messages;
     stream.stamped = seen.stamped;
-    stream.source = source_of(seen, is_member, is_among(name, static_streams), clock, usual);
+    stream.source = source_of(seen, is_member, constants.have(name), clock, usual);
     if (stream.source == StreamClock::Source::own) stream.lines = lines_of(seen);
   }
   return clock;

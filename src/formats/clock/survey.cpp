@@ -26,10 +26,12 @@ std::int64_t floor_divide(std::int64_t a, std::int64_t b) { return a / b - (a % 
 
 }  // namespace
 
-bool clock::is_among(std::string_view name, std::span<const std::string> topics) {
-  return std::ranges::any_of(topics, [&](const std::string& topic) {
-    return name.starts_with(topic) && (name.size() == topic.size() || name[topic.size()] == '/');
-  });
+bool clock::Topics::have(std::string_view name) const {
+  if (names_.contains(name)) return true;
+  for (std::size_t slash = name.find('/'); slash != std::string_view::npos; slash = name.find('/', slash + 1)) {
+    if (names_.contains(name.substr(0, slash))) return true;
+  }
+  return false;
 }
 
 Pair clock::Bin::best(double rate) const {
@@ -158,10 +160,11 @@ void ClockSurvey::add_clock(std::int64_t log_time, std::int64_t time) {
 bool ClockSurvey::runs_with_log_time(std::span<const std::string> static_streams) const {
   const State& state = *state_;
   if (state.unit != 1) return false;
+  const Topics constants(static_streams);
   std::vector<double> moved;
   std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = std::numeric_limits<std::int64_t>::min();
   for (const auto& [name, seen] : state.streams) {
-    if (!seen.is_stamped() || is_among(name, static_streams)) continue;
+    if (!seen.is_stamped() || constants.have(name)) continue;
     if (seen.least_delay <= -near || seen.greatest_delay >= near || seen.laps.size() > 1) return false;
     const Pair begin = seen.bins.front().best(1.0), end = seen.bins.back().best(1.0);
     first = std::min(first, begin.log);

@@ -5,6 +5,8 @@
 #include <robocache/clock.h>
 
 #include <functional>
+#include <set>
+#include <string>
 #include <vector>
 
 namespace robocache {
@@ -17,7 +19,7 @@ inline constexpr std::int64_t step_back = second;  // a larger step back begins 
 inline constexpr double rate_tolerance = 1e-3;     // 1,000 ppm
 inline constexpr double least_apart = 1e8;         // nanoseconds over a recording, below which a rate means nothing
 
-// What was under way while a simulation was reset comes so soon after it, with stamps from so long before it.
+// A message sent before a reset may arrive up to stray_within after it, with a stamp up to stray_reach before it.
 inline constexpr std::int64_t stray_within = 5 * second;
 inline constexpr std::int64_t stray_reach = 10 * second;
 
@@ -52,8 +54,16 @@ struct Seen {
   bool add(Pair pair, std::int64_t width);
 };
 
-// Whether it is one of these, or a part of one: "/tf_static/base" of "/tf_static".
-bool is_among(std::string_view name, std::span<const std::string> topics);
+// Some topics.
+class Topics {
+ public:
+  explicit Topics(std::span<const std::string> names) : names_(names.begin(), names.end()) {}
+  // Whether it is one of these, or a part of one: "/tf_static/base" of "/tf_static".
+  bool have(std::string_view name) const;
+
+ private:
+  std::set<std::string, std::less<>> names_;
+};
 
 }  // namespace clock
 

@@ -57,7 +57,11 @@ std::optional<std::string> quote_non_finite(std::string_view text) {
   std::string result;
   bool is_found = false, is_string = false;
   for (std::size_t k = 0; k < text.size(); ++k) {
-    if (is_string && text[k] == '\\' && k + 1 < text.size()) result += text[k++];
+    if (is_string && text[k] == '\\' && k + 1 < text.size()) {  // an escaped quote does not end the string
+      (result += text[k]) += text[k + 1];
+      ++k;
+      continue;
+    }
     if (text[k] == '"') is_string = !is_string;
     const auto* const word = is_string ? std::end(words) : std::ranges::find_if(words, [&](const auto& entry) {
       return text.substr(k).starts_with(entry.first);
