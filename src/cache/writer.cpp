@@ -870,8 +870,8 @@ Change CacheWriter::State::make_change(std::vector<Path>& useless) {
   added.next_group = manifest.next_group + (episodes.empty() ? 0 : 1);
   std::set<Row> gone = replaced;
 
-  // A source that was read anew takes the place of what was read before: of all of it when it is complete, of what never was
-  // when it has an episode.
+  // A complete new version replaces every older one. An incomplete version replaces older incomplete ones once it has an
+  // episode.
   std::map<std::int64_t, CacheSource> changed;
   std::set<std::string_view> paths;
   for (const std::int64_t k : changed_sources) {
@@ -879,23 +879,23 @@ Change CacheWriter::State::make_change(std::vector<Path>& useless) {
     paths.insert(sources[static_cast<std::size_t>(k)].path);
   }
   for (const std::string_view name : paths) {
-    bool is_begun = false, is_complete = false;  // a later entry
     const std::vector<std::int64_t>& entries = by_path.at(std::string(name));
-    for (auto place = entries.rbegin(); place != entries.rend(); ++place) {
-      CacheSource entry = sources[static_cast<std::size_t>(*place)];
-      const auto rows = by_source.find(*place);
-      const bool has_episodes = rows != by_source.end() && !rows->second.empty();
-      if (entry.is_complete ? is_complete : is_begun) {
-        if (has_episodes) {
-          for (const auto& [row, number] : rows->second) gone.insert(row);
-        }
-        if (entry.is_complete) {
-          entry.is_complete = false;
-          changed.insert_or_assign(*place, entry);
-        }
+    std::vector<SourceVersion> versions;
+    for (const std::int64_t place : entries) {
+      const auto rows = by_source.find(place);
+      versions.push_back(
+          {sources[static_cast<std::size_t>(place)].is_complete, rows != by_source.end() && !rows->second.empty()});
+    }
+    const std::vector<bool> is_replaced = replaced_versions(versions);
+    for (std::size_t k = 0; k < entries.size(); ++k) {
+      if (!is_replaced[k]) continue;
+      if (versions[k].has_episodes) {
+        for (const auto& [row, number] : by_source.at(entries[k])) gone.insert(row);
       }
-      is_begun = is_begun || has_episodes || entry.is_complete;
-      is_complete = is_complete || entry.is_complete;
+      if (!versions[k].is_complete) continue;
+      CacheSource entry = sources[static_cast<std::size_t>(entries[k])];
+      entry.is_complete = false;
+      changed.insert_or_assign(entries[k], std::move(entry));
     }
   }
   std::map<std::int64_t, std::int64_t> source_places, stream_places;
