@@ -31,8 +31,8 @@ namespace {
 constexpr std::int64_t max_time = std::int64_t{1} << 62;
 constexpr std::int64_t max_count = std::int64_t{1} << 48;
 constexpr std::size_t pack_bytes = 1 << 20;
-constexpr std::int64_t least_journal = 64
-                                       << 10;  // bytes; from there on a journal longer than the manifest is folded in
+// Bytes. Fold the journal into the manifest once it is longer than both this and the manifest.
+constexpr std::int64_t least_journal = 64 << 10;
 
 bool is_time(std::int64_t time) { return time > -max_time && time < max_time; }
 
@@ -118,8 +118,10 @@ struct CacheWriter::State {
   std::int64_t journal_bytes = 0;   // of the journal's whole lines
   File journal;                     // of this writer; none until it is needed
   bool needs_snapshot = false;  // the journal cannot be continued: another writer's, of version 1, or a write failed
-  bool is_uncertain = false;    // a commit failed, but may be on the disk all the same,
-  std::string tried_identity;   // if as a manifest, as this one
+  // The last commit failed but may have reached the disk. tried_identity: the identity of the manifest it wrote, if it
+  // wrote one.
+  bool is_uncertain = false;
+  std::string tried_identity;
 
   // Committed or waiting
   std::vector<StreamInfo> streams;
@@ -244,6 +246,7 @@ void CacheWriter::State::open() {
   make_directory(shards_path(path));
   const bool has_journal = std::filesystem::exists(journal_path(path, manifest));
   remove_leftovers(has_journal && loaded.journal.torn_bytes == 0);
+  manifest.next_group = std::max(manifest.next_group, first_group_after_quarantine(path));
   // A journal that another writer left is not continued: its last line may not be whole, or not on the disk.
   needs_snapshot = tidy(manifest) || has_journal || is_old;
   streams = manifest.streams;
@@ -306,11 +309,16 @@ CacheWriter::~CacheWriter() = default;
 CacheWriter::CacheWriter(CacheWriter&&) noexcept = default;
 CacheWriter& CacheWriter::operator=(CacheWriter&&) noexcept = default;
 
+// In a forked process nobody else uses the state, and the mutex may be locked for ever.
 std::int64_t CacheWriter::committed_episodes() const noexcept {
+  std::unique_lock guard(state_->mutex, std::defer_lock);
+  if (!state_->is_forked()) guard.lock();
   return static_cast<std::int64_t>(state_->manifest.episodes.size());
 }
 
 std::int64_t CacheWriter::waiting_episodes() const noexcept {
+  std::unique_lock guard(state_->mutex, std::defer_lock);
+  if (!state_->is_forked()) guard.lock();
   return static_cast<std::int64_t>(state_->episodes.size());
 }
 
@@ -443,14 +451,16 @@ bool CacheWriter::end_source() {
   const bool is_same = is_unchanged(state.source_files, state.source_stamps);
   source.hash = is_same ? hash : std::string();
   if (source.hash.empty()) source.size = -1;
-  source.is_complete = !state.has_lost;
+  source.is_complete = is_same && !state.has_lost;
   state.source = -1;
   state.is_dirty = true;
   return is_same;
 }
 
 void CacheWriter::leave_source() noexcept {
-  if (!state_->is_forked()) state_->source = -1;
+  if (state_->is_forked()) return;
+  const std::lock_guard guard(state_->mutex);
+  state_->source = -1;
 }
 
 // ---- Episodes
@@ -771,10 +781,14 @@ void CacheWriter::end_episode() {
   }
   try {
     state.commit(false);
-  } catch (const Error& error) {
+  } catch (...) {  // Ctrl-C, too, which is no Error
     if (state.episodes.empty() || state.take_back()) throw;
-    throw Error(error.kind(), concat(error.what(), "; episode ", in_quotes(state.episodes.back().name),
-                                     " is kept, and waits for the next commit"));
+    try {
+      throw;
+    } catch (const Error& error) {
+      throw Error(error.kind(), concat(error.what(), "; episode ", in_quotes(state.episodes.back().name),
+                                       " is kept, and waits for the next commit"));
+    }
   }
 }
 
@@ -811,9 +825,15 @@ bool CacheWriter::State::take_back() noexcept {
   try {
     if (is_uncertain) {  // what was committed before is written again, so that nothing names the new shards
       Manifest again = manifest;
-      const SavedManifest saved = save_manifest(path, again, false);
-      manifest.identity = again.identity;
-      take_saved(saved);
+      bool may_be_there = false;
+      try {
+        const SavedManifest saved = save_manifest(path, again, false, &may_be_there);
+        manifest.identity = again.identity;
+        take_saved(saved);
+      } catch (...) {
+        if (may_be_there) tried_identity = again.identity;
+        throw;
+      }
     }
     if (replaces) replaced.erase(*replaces);
     finished.clear();
@@ -822,7 +842,7 @@ bool CacheWriter::State::take_back() noexcept {
     must_commit = !episodes.empty();
     make_index();
     return true;
-  } catch (const std::exception&) {
+  } catch (...) {
     return false;
   }
 }
