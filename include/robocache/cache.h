@@ -89,7 +89,7 @@ struct CacheSource {
   std::string stamp{};  // a hash of name, size and mtime of each file; empty in caches of version 1
 };
 
-// A file as fstat() tells of it: what says whether it is still the one that was opened.
+// fstat() fields that identify an opened file. If they change, the file was replaced or written.
 struct FileStamp {
   std::int64_t device = 0, inode = 0, size = 0, mtime = 0;  // mtime in nanoseconds
   friend bool operator==(const FileStamp&, const FileStamp&) = default;
@@ -144,6 +144,9 @@ class Cache {
   const std::vector<CachedEpisode>& episodes() const noexcept;
   const std::vector<CacheSource>& sources() const noexcept;
   std::int64_t bytes() const noexcept;  // of all shards
+  // Bytes at the end of the journal that are not a whole commit, while no writer is at work: the last commit was interrupted
+  // or was damaged since, and is not in this Cache. `verify_cache` takes its episodes in where their shards are whole.
+  std::int64_t torn_bytes() const noexcept;
 
   // Throws Error(value) where the episode does not have the stream. Of a ragged stream that is mapped, `values` are all
   // rows of the shard; of one that is not, those of the episode.
@@ -185,8 +188,8 @@ class CacheWriter {
   // source is what was opened, whatever lies under these names by now.
   std::vector<std::int64_t> begin_source(std::string_view path, std::span<const std::filesystem::path> files,
                                          std::string_view options, std::span<const FileStamp> opened = {});
-  // All of it was read. Returns false where a file has changed or was replaced since it was opened: the episodes stay, and
-  // the next build reads the source again.
+  // All of it was read. Returns false where a file has changed or was replaced since it was opened: the episodes stay, the
+  // source is not complete, and the next build reads it again.
   bool end_source();
   void leave_source() noexcept;  // not all of it: a later build goes on
 
@@ -231,7 +234,7 @@ struct CacheMove {
 struct CacheReport {
   std::vector<CacheProblem> problems{};
   std::vector<CacheMove> moved{};      // a manifest.json and its journal are copied there before a new one is written
-  std::vector<std::string> dropped{};  // names of episodes that the cache loses: they have a part in a damaged shard
+  std::vector<std::string> dropped{};  // names of episodes that the cache loses
   std::string quarantine{};            // the folder within the cache that `moved` went to; empty: nothing was moved
   bool is_repaired = false;            // problems were there, and are no more
   std::int64_t shards = 0, tensors = 0, bytes = 0, episodes = 0, streams = 0;  // that are good

@@ -14,6 +14,7 @@ import json
 import os
 import threading
 import uuid
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
@@ -332,7 +333,10 @@ class CacheWriter:
             check_unchanged(stamps)
             advance(len(episodes))
             check_unchanged(stamps)
-            writer.end_source()
+            if not writer.end_source():
+                raise _core.FileError(
+                    f"{recording.path}: it changed while it was read; add it again when nothing writes to it"
+                )
         except BaseException:
             writer.discard_episode()
             writer.leave_source()
@@ -736,6 +740,12 @@ class Cache:
         self.path = os.fspath(path)
         self._map = bool(map)
         self._core = _core.Cache(os.fsencode(path), self._map)
+        if torn := self._core.torn_bytes():
+            warnings.warn(
+                f"{self.path}: the last {torn} bytes of its journal are not a whole commit, which is left out: it was "
+                "interrupted, or was damaged since; `robocache verify` says what can be taken in",
+                stacklevel=2,
+            )
         streams, episodes, sources, self.bytes = self._core.counts()
         self.sources = [CacheSource(*self._core.source(k)) for k in range(sources)]
         infos: dict[str, StreamInfo] = {}

@@ -206,7 +206,7 @@ void bind_cache(nb::module_& m) {
           nb::sig("def begin_source(self, path: bytes, files: list[bytes], options: str, "
                   "opened: list[tuple[int, int, int, int]] = []) -> list[int]"))
       .def("end_source", &CacheWriter::end_source, nb::call_guard<nb::gil_scoped_release>())
-      .def("leave_source", &CacheWriter::leave_source)
+      .def("leave_source", &CacheWriter::leave_source, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "begin_episode",
           [](CacheWriter& self, const nb::str& name, const nb::str& task, std::int64_t number, bool replaces) {
@@ -227,8 +227,8 @@ void bind_cache(nb::module_& m) {
       .def("close", &CacheWriter::close, nb::call_guard<nb::gil_scoped_release>())
       .def("abandon", &CacheWriter::abandon, nb::call_guard<nb::gil_scoped_release>())
       .def("has_episode", &CacheWriter::has_episode)
-      .def("committed_episodes", &CacheWriter::committed_episodes)
-      .def("waiting_episodes", &CacheWriter::waiting_episodes)
+      .def("committed_episodes", &CacheWriter::committed_episodes, nb::call_guard<nb::gil_scoped_release>())
+      .def("waiting_episodes", &CacheWriter::waiting_episodes, nb::call_guard<nb::gil_scoped_release>())
       .def("is_forked", &CacheWriter::is_forked);
 
   nb::class_<Cache>(m, "Cache", "robocache.Cache is made of it.")
@@ -245,6 +245,7 @@ void bind_cache(nb::module_& m) {
             return nb::make_tuple(self.streams().size(), self.episodes().size(), self.sources().size(), self.bytes());
           },
           nb::sig("def counts(self) -> tuple[int, int, int, int]"))
+      .def("torn_bytes", &Cache::torn_bytes)
       .def("stream", &describe_stream, nb::arg("stream"),
            nb::sig("def stream(self, stream: int) -> tuple[str, str, str, tuple[int, ...], tuple[str, ...], "
                    "list[tuple[str, int, int]], bool, dict[str, str]]"))

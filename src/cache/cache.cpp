@@ -161,6 +161,7 @@ struct Cache::State {
   Manifest manifest;
   std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> shards;  // by group and stream
   std::int64_t bytes = 0;
+  std::int64_t torn_bytes = 0;
   std::vector<std::weak_ptr<const OpenedShard>> opened;  // by shard; needs guarded()
 
   ~State() {
@@ -226,7 +227,13 @@ Cache::Cache(const std::filesystem::path& path, const Options& options) : state_
     LoadedCache loaded = load_cache(path);
     state_->manifest = std::move(loaded.manifest);
     const std::string damage = find_damage(path, state_->manifest.shards);
-    if (damage.empty()) break;
+    if (damage.empty()) {
+      const std::int64_t torn =
+          loaded.journal.torn_bytes;  // looked at twice: a writer may have written that line just now
+      const bool is_torn = torn > 0 && !Lock::is_held(path) && load_cache(path).journal.torn_bytes == torn;
+      state_->torn_bytes = is_torn ? torn : 0;
+      break;
+    }
     if (last == loaded.journal.checksum) throw Error(ErrorKind::file, damage);
     last = loaded.journal.checksum;
   }
@@ -247,6 +254,7 @@ const std::vector<StreamInfo>& Cache::streams() const noexcept { return state_->
 const std::vector<CachedEpisode>& Cache::episodes() const noexcept { return state_->manifest.episodes; }
 const std::vector<CacheSource>& Cache::sources() const noexcept { return state_->manifest.sources; }
 std::int64_t Cache::bytes() const noexcept { return state_->bytes; }
+std::int64_t Cache::torn_bytes() const noexcept { return state_->torn_bytes; }
 
 namespace {
 

@@ -4,6 +4,7 @@
 #include <robocache/error.h>
 
 #include <algorithm>
+#include <charconv>
 #include <set>
 #include <utility>
 
@@ -140,6 +141,24 @@ std::vector<Path> find_leftovers(const Path& cache, const Manifest& manifest) {
     if (ours && !known.contains(name)) found.push_back(Path("shards") / name);
   }
   return found;
+}
+
+std::int64_t first_group_after_quarantine(const Path& cache) {
+  constexpr std::int64_t most = std::int64_t{1} << 40;  // a higher number is not of our making
+  const Path quarantine = cache / "quarantine";
+  std::int64_t first = 0;
+  std::error_code error;
+  if (!std::filesystem::is_directory(quarantine, error)) return first;
+  for (const std::string& folder : names_in(quarantine)) {
+    const Path shards = quarantine / folder / "shards";
+    if (!std::filesystem::is_directory(shards, error)) continue;
+    for (const std::string& name : names_in(shards)) {
+      std::int64_t group = 0;
+      const auto parsed = std::from_chars(name.data(), name.data() + name.size(), group);
+      if (is_shard_name(name) && parsed.ec == std::errc() && group < most) first = std::max(first, group + 1);
+    }
+  }
+  return first;
 }
 
 bool is_shard_name(std::string_view name) {

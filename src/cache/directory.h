@@ -57,6 +57,10 @@ void refuse_links(const Path& cache);
 // Files of ours that the manifest does not name: what a crash left. Paths within the cache.
 std::vector<Path> find_leftovers(const Path& cache, const Manifest& manifest);
 
+// A group above those of all shards in quarantine/. A writer begins there at the earliest, so that shards that are moved
+// back from the quarantine can be taken into the cache.
+std::int64_t first_group_after_quarantine(const Path& cache);
+
 // Whether a name in shards/ is that of a shard.
 bool is_shard_name(std::string_view name);
 

@@ -10,9 +10,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "cache/hash.h"
@@ -307,11 +309,22 @@ Lock::~Lock() {
 
 void Lock::take() {
   file_ = File(directory_ / "lock", O_RDWR | O_CREAT);
-  if (retried([&] { return flock(file_.descriptor(), LOCK_EX | LOCK_NB); }) != 0) {
+  const auto is_taken = [&] {
+    if (retried([&] { return flock(file_.descriptor(), LOCK_EX | LOCK_NB); }) == 0) return true;
     if (errno != EWOULDBLOCK) fail_errno(file_.path(), "cannot be locked", errno);
+    return false;
+  };
+  // is_held() of another process holds a shared lock for a moment: a lock that is let go of within 50 ms was that.
+  bool has_it = is_taken();
+  for (int k = 0; k < 25 && !has_it; ++k) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    has_it = is_taken();
+  }
+  if (!has_it) {
     char process[32] = {};
     const ssize_t count = pread(file_.descriptor(), process, sizeof(process) - 1, 0);
-    const std::string who = count > 0 ? concat(" (process ", process, ")") : "";
+    const bool is_own = process == std::to_string(getpid());
+    const std::string who = is_own ? " in this process" : count > 0 ? concat(" (process ", process, ")") : "";
     throw Error(ErrorKind::file, concat(directory_.string(), ": another writer", who,
                                         " has this cache; one at a time can write, wait until it is done"));
   }
@@ -321,9 +334,13 @@ void Lock::take() {
   }
 }
 
-// Unlocked, not only closed: a child that was forked by other means may still have the descriptor.
+// Unlocked, not only closed: a child that was forked by other means may still have the descriptor. The number of this
+// process goes first, so that no later sentence names it.
 void Lock::let_go() noexcept {
-  if (file_) static_cast<void>(flock(file_.descriptor(), LOCK_UN));
+  if (file_) {
+    static_cast<void>(!ftruncate(file_.descriptor(), 0));
+    static_cast<void>(flock(file_.descriptor(), LOCK_UN));
+  }
   file_ = {};
 }
 

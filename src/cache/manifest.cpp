@@ -678,6 +678,17 @@ const Shard* Manifest::find_shard(std::int64_t group, std::int64_t stream) const
   return found == shards.end() ? nullptr : &*found;
 }
 
+std::vector<bool> replaced_versions(const std::vector<SourceVersion>& versions) {
+  std::vector<bool> replaced(versions.size());
+  bool is_begun = false, is_complete = false;  // a later version
+  for (std::size_t k = versions.size(); k-- > 0;) {
+    replaced[k] = versions[k].is_complete ? is_complete : is_begun;
+    is_begun = is_begun || versions[k].has_episodes || versions[k].is_complete;
+    is_complete = is_complete || versions[k].is_complete;
+  }
+  return replaced;
+}
+
 std::string new_identity() {
   std::random_device random;
   std::string text;

@@ -52,6 +52,14 @@ struct Manifest {
   const Shard* find_shard(std::int64_t group, std::int64_t stream) const;
 };
 
+// Which versions of one source are replaced by later ones. `versions` are all those of one path, oldest first. A complete
+// version replaces every older one. An incomplete version replaces older incomplete ones once it has an episode.
+struct SourceVersion {
+  bool is_complete = false;
+  bool has_episodes = false;
+};
+std::vector<bool> replaced_versions(const std::vector<SourceVersion>& versions);
+
 // 32 random hexadecimal digits.
 std::string new_identity();
 

@@ -45,7 +45,8 @@ class OpenShard {
     std::int64_t samples = 0, backward = 0;
     std::int64_t first = 0, last = 0;  // times; where there are samples
   };
-  void sort_episode();    // by time, equal ones in their order; all that can fail of an episode's end
+  // Sorts by time; equal times stay in their order. Every step of ending an episode that can fail is in here.
+  void sort_episode();
   Extent extent() const;  // of the episode that is open
   Extent end_episode();
   // Forgets the group's last episode, open or ended, with the channels that it brought: the shard is as it was when that

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
+#include <tuple>
 
 #include "cache/directory.h"
 #include "cache/safetensors.h"
@@ -84,7 +86,12 @@ Path path_of(const Shard& shard) { return Path("shards") / shard.file; }
 
 class Rebuild {
  public:
-  explicit Rebuild(Manifest& manifest) : manifest_(manifest) {}
+  explicit Rebuild(Manifest& manifest) : manifest_(manifest), before_(manifest) {
+    for (const Shard& shard : manifest.shards) known_groups_.insert(shard.group);
+    for (const CachedEpisode& episode : manifest.episodes) known_groups_.insert(episode.group);
+  }
+
+  bool has_group(std::int64_t group) const { return known_groups_.contains(group); }
 
   // The group goes in as a whole, or, where it would break a rule of the reader, not at all.
   void add(const Group& group) {
@@ -95,50 +102,119 @@ class Rebuild {
       static_cast<void>(parse_manifest(write_manifest(alone), "the new manifest"));
     } catch (const Error& error) {
       for (const Described& described : group) {
-        left_out.push_back({path_of(described.shard()), concat("does not fit: ", error.what())});
+        result.left_out.push_back({path_of(described.shard()), concat("does not fit: ", error.what())});
       }
       return;
     }
-    take(group, manifest_, left_out);
+    take(group, manifest_, result.left_out);
   }
 
-  // Of an episode that was replaced, only the newest stays. A source that was read again takes the place of what was read
-  // before as in a commit: of a complete one when it is complete itself, else when it has an episode.
-  void drop_replaced() {
-    struct Last {
-      std::int64_t begun = -1, complete = -1;  // sources of one path
-    };
-    std::map<std::string, Last> last_of;
-    for (const CachedEpisode& episode : manifest_.episodes) {
-      if (episode.source < 0) continue;
-      std::int64_t& last = last_of[manifest_.sources[static_cast<std::size_t>(episode.source)].path].begun;
-      last = std::max(last, episode.source);
+  // Drops what the added episodes replace, and those of them that are replaced themselves.
+  void finish() {
+    if (manifest_.shards.size() == before_.shards.size()) {  // no group was added
+      manifest_ = std::move(before_);
+      return;
     }
-    for (std::size_t k = 0; k < manifest_.sources.size(); ++k) {
-      if (!manifest_.sources[k].is_complete) continue;
-      Last& last = last_of[manifest_.sources[k].path];
-      last.complete = static_cast<std::int64_t>(k);
-      last.begun = std::max(last.begun, last.complete);
-    }
-    const auto is_replaced = [&](std::int64_t source) {
-      const CacheSource& one = manifest_.sources[static_cast<std::size_t>(source)];
-      const Last& last = last_of[one.path];
-      return source < (one.is_complete ? last.complete : last.begun);
-    };
-    const auto identity = [](const CachedEpisode& episode) {
-      return std::pair(episode.source, episode.source < 0 ? episode.name : std::to_string(episode.number));
-    };
-    std::map<std::pair<std::int64_t, std::string>, Row> last;  // by source and identity
-    for (const CachedEpisode& episode : manifest_.episodes) last[identity(episode)] = {episode.group, episode.row};
+    std::set<Row> gone = replaced_by_same();
+    gone.merge(replaced_by_version());
+    std::set<std::int64_t> groups;  // that keep an episode
     std::erase_if(manifest_.episodes, [&](const CachedEpisode& episode) {
-      if (last[identity(episode)] != Row(episode.group, episode.row)) return true;
-      return episode.source >= 0 && is_replaced(episode.source);
+      const bool goes = gone.contains({episode.group, episode.row});
+      if (!goes) groups.insert(episode.group);
+      if (goes && !is_added(episode)) result.replaced.push_back(episode);
+      return goes;
     });
+    std::set<std::int64_t> emptied;  // groups
+    for (const Row& row : gone) {
+      if (!groups.contains(row.first)) emptied.insert(row.first);
+    }
+    std::erase_if(manifest_.shards, [&](const Shard& shard) {
+      if (!emptied.contains(shard.group)) return false;
+      result.left_out.push_back({path_of(shard), "later episodes have replaced all episodes of its group"});
+      return true;
+    });
+    if (std::ranges::none_of(manifest_.shards, [&](const Shard& shard) { return !has_group(shard.group); }) &&
+        result.replaced.empty()) {
+      manifest_ = std::move(before_);
+      return;
+    }
+    std::ranges::stable_sort(manifest_.episodes, {}, [](const CachedEpisode& e) { return Row(e.group, e.row); });
   }
 
-  std::vector<LeftOut> left_out;
+  AddedGroups result;
 
  private:
+  bool is_added(const CachedEpisode& episode) const { return !has_group(episode.group); }
+
+  // The same episode in two groups, at least one of them added: the later one stays.
+  std::set<Row> replaced_by_same() const {
+    const auto identity = [](const CachedEpisode& episode) {
+      return std::tuple(episode.source, episode.source < 0 ? 0 : episode.number, std::string_view(episode.name));
+    };
+    using Identity = std::tuple<std::int64_t, std::int64_t, std::string_view>;
+    struct Same {
+      std::vector<Row> rows{};
+      bool has_added = false;
+    };
+    std::map<Identity, Same> all;
+    for (const CachedEpisode& episode : manifest_.episodes) {
+      Same& same = all[identity(episode)];
+      same.rows.emplace_back(episode.group, episode.row);
+      same.has_added = same.has_added || is_added(episode);
+    }
+    std::set<Row> gone;
+    for (auto& [key, same] : all) {
+      if (!same.has_added || same.rows.size() == 1) continue;
+      std::ranges::sort(same.rows);
+      gone.insert(same.rows.begin(), same.rows.end() - 1);
+    }
+    return gone;
+  }
+
+  // Versions of one source are as old as their places in the manifest say; a version that the manifest did not have is
+  // older than one with an episode of a later group.
+  std::set<Row> replaced_by_version() const {
+    struct Version {
+      std::vector<Row> kept{}, added{};
+      std::int64_t last_group = -1;
+    };
+    std::vector<Version> of(manifest_.sources.size());
+    std::set<std::string_view> paths;
+    for (const CachedEpisode& episode : manifest_.episodes) {
+      if (episode.source < 0) continue;
+      const auto source = static_cast<std::size_t>(episode.source);
+      (is_added(episode) ? of[source].added : of[source].kept).emplace_back(episode.group, episode.row);
+      of[source].last_group = std::max(of[source].last_group, episode.group);
+      if (is_added(episode)) paths.insert(manifest_.sources[source].path);
+    }
+    std::map<std::string_view, std::vector<std::size_t>> versions_of;  // sources of these paths, oldest first
+    for (std::size_t k = 0; k < manifest_.sources.size(); ++k) {
+      if (!paths.contains(manifest_.sources[k].path)) continue;
+      std::vector<std::size_t>& order = versions_of[manifest_.sources[k].path];
+      const bool is_new = k >= before_.sources.size();
+      const auto later = [&](std::size_t other) { return is_new && of[other].last_group > of[k].last_group; };
+      order.insert(std::ranges::find_if(order, later), k);
+    }
+    std::set<Row> gone;
+    for (const auto& [path, order] : versions_of) {
+      std::vector<SourceVersion> versions;
+      for (const std::size_t k : order) {
+        versions.push_back({manifest_.sources[k].is_complete, of[k].last_group >= 0});
+      }
+      const std::vector<bool> is_replaced = replaced_versions(versions);
+      bool is_added_later = false;
+      for (std::size_t k = order.size(); k-- > 0;) {
+        const Version& version = of[order[k]];
+        if (is_replaced[k] && (version.kept.empty() || is_added_later)) {
+          gone.insert(version.kept.begin(), version.kept.end());
+          gone.insert(version.added.begin(), version.added.end());
+        }
+        is_added_later = is_added_later || !version.added.empty();
+      }
+    }
+    return gone;
+  }
+
   static void take(const Group& group, Manifest& into, std::vector<LeftOut>& left) {
     std::set<std::string> here;
     std::map<std::pair<std::int64_t, std::int64_t>, std::shared_ptr<const Metadata>> metadata;  // by row and stream
@@ -160,7 +236,9 @@ class Rebuild {
         into.streams.push_back(info);
       }
       StreamInfo& known = into.streams[static_cast<std::size_t>(stream)];
-      if (channels_of(info) >= channels_of(known)) known = info;       // the newest, and the widest
+      const std::int64_t more = channels_of(info) - channels_of(known);
+      const bool is_newest = described.shard().group + 1 >= into.next_group;
+      if (more > 0 || (more == 0 && is_newest)) known = info;
       for (const CachedEpisode& episode : described.group.episodes) {  // only its own shard has a stream's metadata
         const auto entry = std::ranges::find(episode.streams, described.shard().stream, &EpisodeStream::stream);
         if (entry != episode.streams.end()) metadata[{episode.row, stream}] = entry->metadata;
@@ -193,10 +271,12 @@ class Rebuild {
     }
   }
 
+  // As a writer finds a source again (State::find_source): by its stamp, or by the hash of its content.
   static std::int64_t take_source(const CacheSource& source, Manifest& into) {
     const auto found = std::ranges::find_if(into.sources, [&](const CacheSource& known) {
-      return known.path == source.path && known.size == source.size && known.mtime == source.mtime &&
-             known.options == source.options && known.stamp == source.stamp;
+      if (known.path != source.path || known.size != source.size || known.options != source.options) return false;
+      if (known.mtime == source.mtime && known.stamp == source.stamp) return true;
+      return !known.hash.empty() && known.hash == source.hash;
     });
     if (found != into.sources.end()) return found - into.sources.begin();
     into.sources.push_back(source);
@@ -205,20 +285,21 @@ class Rebuild {
   }
 
   Manifest& manifest_;
+  Manifest before_;
+  std::set<std::int64_t> known_groups_;  // of `before_`
 };
 
 }  // namespace
 
-std::vector<LeftOut> add_groups(const Path& cache, std::span<const Path> files, Manifest& manifest) {
+AddedGroups add_groups(const Path& cache, std::span<const Path> files, Manifest& manifest) {
   Rebuild rebuild(manifest);
-  const std::int64_t next_group = manifest.next_group;
   std::map<std::int64_t, std::map<std::string, Group>> groups;  // by number, by what they say that they hold
   for (const Path& file : files) {
     check_interrupt();
     try {
       Described described = read_described(cache, file);
-      if (described.shard().group < next_group) {
-        rebuild.left_out.push_back({file, "no manifest names it: left by a crash"});
+      if (rebuild.has_group(described.shard().group)) {
+        rebuild.result.left_out.push_back({file, "no manifest names it: left by a crash"});
         continue;
       }
       Group& group = groups[described.shard().group][shape_of(described)];
@@ -228,7 +309,7 @@ std::vector<LeftOut> add_groups(const Path& cache, std::span<const Path> files, 
     } catch (const SystemError&) {
       throw;
     } catch (const Error& error) {
-      rebuild.left_out.push_back({file, without_name(error.what(), cache / file)});
+      rebuild.result.left_out.push_back({file, without_name(error.what(), cache / file)});
     }
   }
   for (const auto& [number, candidates] : groups) {
@@ -237,13 +318,14 @@ std::vector<LeftOut> add_groups(const Path& cache, std::span<const Path> files, 
     for (auto entry = candidates.begin(); entry != candidates.end(); ++entry) {
       if (entry == best) continue;
       for (const Described& described : entry->second) {
-        rebuild.left_out.push_back({path_of(described.shard()), "does not go with the other shards of its group"});
+        rebuild.result.left_out.push_back(
+            {path_of(described.shard()), "does not go with the other shards of its group"});
       }
     }
     rebuild.add(best->second);
   }
-  rebuild.drop_replaced();
-  return std::move(rebuild.left_out);
+  rebuild.finish();
+  return std::move(rebuild.result);
 }
 
 }  // namespace robocache::cache

@@ -15,10 +15,16 @@ struct LeftOut {
   std::string reason{};  // one sentence without the file's name
 };
 
-// Adds to the manifest what the shards `files` (paths within the cache) hold, as far as their groups come after those of
-// the manifest. An episode comes back where the shards of all its streams are there; of an episode that was replaced, the
-// newest. The result passes the reader's rules. Returns what did not find its place. Throws SystemError where a file
-// cannot be read, NewerVersion where a later RoboCache wrote one.
-std::vector<LeftOut> add_groups(const Path& cache, std::span<const Path> files, Manifest& manifest);
+struct AddedGroups {
+  std::vector<LeftOut> left_out{};        // what did not find its place
+  std::vector<CachedEpisode> replaced{};  // episodes that the manifest had, and that an added episode has replaced
+};
+
+// Adds to the manifest the groups that the shards `files` (paths within the cache) hold. A group of which the manifest has a
+// shard or an episode is not added. An episode comes back where the shards of all its streams are there. Where an added
+// episode and another one are the same, the one of the later group stays. Where an added episode is of another version of a
+// source, the rule of a commit decides (replaced_versions); episodes that were beside each other before stay so. The result
+// passes the reader's rules. Throws SystemError where a file cannot be read, NewerVersion where a later RoboCache wrote one.
+AddedGroups add_groups(const Path& cache, std::span<const Path> files, Manifest& manifest);
 
 }  // namespace robocache::cache

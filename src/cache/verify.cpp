@@ -58,6 +58,7 @@ class Verifier {
   // What run() has planned. The caller holds the lock.
   void apply(CacheReport& report) {
     if (taken_.empty() && !must_write_) return;
+    check_plan();
     if (must_write_) {  // by the reader's rules, before anything is touched
       tidy(manifest_);
       Manifest trial = manifest_;
@@ -69,6 +70,20 @@ class Verifier {
     if (must_write_) {
       make_directory(shards_path(path_), false);
       save_manifest(path_, manifest_);
+    }
+  }
+
+  // The manifest that will be there and the files that will be there go together. Throws where they do not.
+  void check_plan() const {
+    const Manifest stays = must_write_ ? manifest_ : load_cache(path_).manifest;
+    for (const Shard& shard : stays.shards) {
+      const Path file = Path("shards") / shard.file;
+      std::error_code error;
+      const auto bytes = std::filesystem::file_size(path_ / file, error);
+      if (!error && static_cast<std::int64_t>(bytes) == shard.bytes && !taken_files_.contains(file)) continue;
+      throw Error(ErrorKind::file, concat((path_ / file).string(),
+                                          ": the repaired cache would name this shard, but it would not be there as it "
+                                          "was; nothing was changed, please report this"));
     }
   }
 
@@ -86,9 +101,9 @@ class Verifier {
     report_.problems.push_back({std::move(file), std::move(sentence), std::move(repair)});
   }
 
-  void take(const Path& file, std::string reason) {
-    if (std::ranges::find(taken_, file, &Taken::file) != taken_.end()) return;
-    taken_.push_back({file, std::move(reason)});
+  // Each file once: the first reason is the one that is told.
+  void take(const Path& file, std::string reason, bool is_copy = false) {
+    if (taken_files_.insert(file).second) taken_.push_back({file, std::move(reason), is_copy});
   }
 
   // ---- The manifest
@@ -145,18 +160,18 @@ class Verifier {
     must_write_ = true;
     const mode_t type = type_of(manifest_path(path_));
     if (type == S_IFREG || type == S_IFLNK) {
-      taken_.push_back({"manifest.json", reason, true});
+      take("manifest.json", reason, true);
     } else if (type != 0) {
       take("manifest.json", reason);
     }
-    if (has_live_journal_) taken_.push_back({journal_name(identity_), "belongs to that manifest.json", true});
+    if (has_live_journal_) take(journal_name(identity_), "belongs to that manifest.json", true);
   }
 
   void rebuild(const Path& file, const std::string& words) {
     manifest_ = {};
     std::vector<Path> shards = find_leftovers(path_, manifest_);
     std::erase_if(shards, [](const Path& path) { return !is_shard(path); });
-    const std::vector<LeftOut> left_out = add_groups(path_, shards, manifest_);
+    const std::vector<LeftOut> left_out = add_groups(path_, shards, manifest_).left_out;
     problem(file.string(), words,
             concat("made anew from the shards: ", counted(manifest_.episodes.size(), "episode"), " of ",
                    counted(manifest_.streams.size(), "stream")));
@@ -171,9 +186,11 @@ class Verifier {
     std::vector<Path> shards = find_leftovers(path_, manifest_);
     std::erase_if(shards, [](const Path& path) { return !is_shard(path); });
     if (shards.empty() && torn_bytes == 0) return;
-    const Manifest before = manifest_;
-    const std::vector<LeftOut> left_out = add_groups(path_, shards, manifest_);
-    const bool is_more = manifest_.shards.size() > before.shards.size();
+    std::set<std::string> before;
+    for (const Shard& shard : manifest_.shards) before.insert(shard.file);
+    const AddedGroups groups = add_groups(path_, shards, manifest_);
+    const auto added = static_cast<std::size_t>(
+        std::ranges::count_if(manifest_.shards, [&](const Shard& shard) { return !before.contains(shard.file); }));
     if (torn_bytes > 0) {
       const std::string words =
           concat("its last ", torn_bytes, " bytes are not whole: the last commit was interrupted, ",
@@ -181,14 +198,25 @@ class Verifier {
       problem(journal_name(identity_), words, "the manifest is written anew");
       replace_manifest(words);
     }
-    if (is_more) {
-      const std::string words =
-          concat("does not name the ", counted(manifest_.shards.size() - before.shards.size(), "shard"),
-                 " of later commits: they were interrupted, or their journal is gone");
+    if (added > 0) {
+      const std::string words = concat("does not name the ", counted(added, "shard"),
+                                       " of other commits: they were interrupted, or their journal is gone");
       problem("manifest.json", words, "their whole episodes are taken in");
       if (!must_write_) replace_manifest(words);
     }
-    report_left_out(left_out);
+    for (const CachedEpisode& episode : groups.replaced) {
+      const std::string words = concat("has episode ", in_quotes(episode.name), " of group ", episode.group,
+                                       ", which an episode of those commits replaces");
+      problem("manifest.json", words, "the older episode is dropped");
+      drop(episode, "was replaced by an episode that this repair took in");
+    }
+    report_left_out(groups.left_out);
+  }
+
+  // `why`: what the report says after the episode's name.
+  void drop(const CachedEpisode& episode, std::string why) {
+    report_.dropped.push_back(episode.name);
+    lost_.emplace_back(episode, std::move(why));
   }
 
   void report_left_out(const std::vector<LeftOut>& left_out) {
@@ -201,7 +229,7 @@ class Verifier {
 
   // ---- Shards
 
-  // Without the folder nothing can be told from nothing: a disk may not be mounted.
+  // If shards/ is missing, a disk may be unmounted; do not treat it as damage.
   void check_shards_folder() const {
     if (manifest_.shards.empty() || std::filesystem::is_directory(shards_path(path_))) return;
     throw Error(ErrorKind::file,
@@ -215,6 +243,9 @@ class Verifier {
     const std::string words = disagreement_;
     report_.problems.clear();
     taken_.clear();
+    taken_files_.clear();
+    report_.dropped.clear();
+    lost_.clear();
     damaged_.clear();
     rebuild("manifest.json", words);
     check_shards_once();
@@ -273,15 +304,14 @@ class Verifier {
         groups.insert(episode.group);
         continue;
       }
-      report_.dropped.push_back(episode.name);
-      lost_.emplace_back(episode, damage->string());
+      drop(episode, concat("has a part in ", damage->string()));
       if (episode.source < 0) continue;
       CacheSource& source = manifest_.sources[static_cast<std::size_t>(episode.source)];
       lost_sources_.insert(source.path);
       source.is_complete = false;  // the next build reads it again
     }
     std::erase_if(manifest_.episodes, [&](const CachedEpisode& episode) { return damage_of(episode) != nullptr; });
-    std::erase_if(manifest_.shards, [&](const Shard& shard) {
+    const std::size_t gone = std::erase_if(manifest_.shards, [&](const Shard& shard) {
       const bool is_damaged = damaged_.contains({shard.group, shard.stream});
       if (groups.contains(shard.group) && !is_damaged) {
         ++report_.shards;
@@ -291,7 +321,10 @@ class Verifier {
       if (!is_damaged) take(Path("shards") / shard.file, "is whole, but no episode of its group is");
       return true;
     });
-    if (!damaged_.empty() && !must_write_) replace_manifest("names shards that were damaged or missing");
+    if (gone > 0 && !must_write_) {
+      if (damaged_.empty()) problem("manifest.json", "names shards of which no episode is left", "written anew");
+      replace_manifest("names shards that were damaged or missing, or that no episode needs");
+    }
   }
 
   void check_leftovers() {
@@ -299,8 +332,7 @@ class Verifier {
     Manifest kept = manifest_;
     kept.identity = identity_;
     for (const Path& file : find_leftovers(path_, kept)) {
-      const bool is_known = std::ranges::find(taken_, file, &Taken::file) != taken_.end();
-      if (is_known) continue;
+      if (taken_files_.contains(file)) continue;
       if (must_write_ && is_journal_name(file.string())) {
         take(file, "belongs to a manifest.json that is not there");
       } else {
@@ -319,13 +351,13 @@ class Verifier {
                      taken.reason, "\n");
     }
     if (!lost_.empty()) text += "\nEpisodes that the cache no longer has:\n";
-    for (const auto& [episode, file] : lost_) {
+    for (const auto& [episode, why] : lost_) {
       text += concat("\n  ", in_quotes(episode.name));
       if (episode.source >= 0) {
         text += concat(", number ", episode.number, " of ",
                        in_quotes(manifest_.sources[static_cast<std::size_t>(episode.source)].path));
       }
-      text += concat("\n    has a part in ", file, "\n");
+      text += concat("\n    ", why, "\n");
     }
     if (!lost_sources_.empty()) text += "\nThe next `robocache build` reads the sources of these episodes again.\n";
     text +=
@@ -344,7 +376,8 @@ class Verifier {
   std::string disagreement_;
   std::map<std::pair<std::int64_t, std::int64_t>, Path> damaged_;  // by group and stream
   std::vector<Taken> taken_;
-  std::vector<std::pair<CachedEpisode, std::string>> lost_;  // and the file that they have a part in
+  std::set<Path> taken_files_;
+  std::vector<std::pair<CachedEpisode, std::string>> lost_;  // and why
   std::set<std::string> lost_sources_;
   CacheReport report_;
 };

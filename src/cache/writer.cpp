@@ -31,8 +31,8 @@ namespace {
 constexpr std::int64_t max_time = std::int64_t{1} << 62;
 constexpr std::int64_t max_count = std::int64_t{1} << 48;
 constexpr std::size_t pack_bytes = 1 << 20;
-constexpr std::int64_t least_journal = 64
-                                       << 10;  // bytes; from there on a journal longer than the manifest is folded in
+// Bytes. Fold the journal into the manifest once it is longer than both this and the manifest.
+constexpr std::int64_t least_journal = 64 << 10;
 
 bool is_time(std::int64_t time) { return time > -max_time && time < max_time; }
 
@@ -118,8 +118,10 @@ struct CacheWriter::State {
   std::int64_t journal_bytes = 0;   // of the journal's whole lines
   File journal;                     // of this writer; none until it is needed
   bool needs_snapshot = false;  // the journal cannot be continued: another writer's, of version 1, or a write failed
-  bool is_uncertain = false;    // a commit failed, but may be on the disk all the same,
-  std::string tried_identity;   // if as a manifest, as this one
+  // The last commit failed but may have reached the disk. tried_identity: the identity of the manifest it wrote, if it
+  // wrote one.
+  bool is_uncertain = false;
+  std::string tried_identity;
 
   // Committed or waiting
   std::vector<StreamInfo> streams;
@@ -244,6 +246,7 @@ void CacheWriter::State::open() {
   make_directory(shards_path(path));
   const bool has_journal = std::filesystem::exists(journal_path(path, manifest));
   remove_leftovers(has_journal && loaded.journal.torn_bytes == 0);
+  manifest.next_group = std::max(manifest.next_group, first_group_after_quarantine(path));
   // A journal that another writer left is not continued: its last line may not be whole, or not on the disk.
   needs_snapshot = tidy(manifest) || has_journal || is_old;
   streams = manifest.streams;
@@ -306,11 +309,16 @@ CacheWriter::~CacheWriter() = default;
 CacheWriter::CacheWriter(CacheWriter&&) noexcept = default;
 CacheWriter& CacheWriter::operator=(CacheWriter&&) noexcept = default;
 
+// In a forked process nobody else uses the state, and the mutex may be locked for ever.
 std::int64_t CacheWriter::committed_episodes() const noexcept {
+  std::unique_lock guard(state_->mutex, std::defer_lock);
+  if (!state_->is_forked()) guard.lock();
   return static_cast<std::int64_t>(state_->manifest.episodes.size());
 }
 
 std::int64_t CacheWriter::waiting_episodes() const noexcept {
+  std::unique_lock guard(state_->mutex, std::defer_lock);
+  if (!state_->is_forked()) guard.lock();
   return static_cast<std::int64_t>(state_->episodes.size());
 }
 
@@ -443,14 +451,16 @@ bool CacheWriter::end_source() {
   const bool is_same = is_unchanged(state.source_files, state.source_stamps);
   source.hash = is_same ? hash : std::string();
   if (source.hash.empty()) source.size = -1;
-  source.is_complete = !state.has_lost;
+  source.is_complete = is_same && !state.has_lost;
   state.source = -1;
   state.is_dirty = true;
   return is_same;
 }
 
 void CacheWriter::leave_source() noexcept {
-  if (!state_->is_forked()) state_->source = -1;
+  if (state_->is_forked()) return;
+  const std::lock_guard guard(state_->mutex);
+  state_->source = -1;
 }
 
 // ---- Episodes
@@ -771,10 +781,14 @@ void CacheWriter::end_episode() {
   }
   try {
     state.commit(false);
-  } catch (const Error& error) {
+  } catch (...) {  // Ctrl-C, too, which is no Error
     if (state.episodes.empty() || state.take_back()) throw;
-    throw Error(error.kind(), concat(error.what(), "; episode ", in_quotes(state.episodes.back().name),
-                                     " is kept, and waits for the next commit"));
+    try {
+      throw;
+    } catch (const Error& error) {
+      throw Error(error.kind(), concat(error.what(), "; episode ", in_quotes(state.episodes.back().name),
+                                       " is kept, and waits for the next commit"));
+    }
   }
 }
 
@@ -811,9 +825,15 @@ bool CacheWriter::State::take_back() noexcept {
   try {
     if (is_uncertain) {  // what was committed before is written again, so that nothing names the new shards
       Manifest again = manifest;
-      const SavedManifest saved = save_manifest(path, again, false);
-      manifest.identity = again.identity;
-      take_saved(saved);
+      bool may_be_there = false;
+      try {
+        const SavedManifest saved = save_manifest(path, again, false, &may_be_there);
+        manifest.identity = again.identity;
+        take_saved(saved);
+      } catch (...) {
+        if (may_be_there) tried_identity = again.identity;
+        throw;
+      }
     }
     if (replaces) replaced.erase(*replaces);
     finished.clear();
@@ -822,7 +842,7 @@ bool CacheWriter::State::take_back() noexcept {
     must_commit = !episodes.empty();
     make_index();
     return true;
-  } catch (const std::exception&) {
+  } catch (...) {
     return false;
   }
 }
@@ -870,8 +890,8 @@ Change CacheWriter::State::make_change(std::vector<Path>& useless) {
   added.next_group = manifest.next_group + (episodes.empty() ? 0 : 1);
   std::set<Row> gone = replaced;
 
-  // A source that was read anew takes the place of what was read before: of all of it when it is complete, of what never was
-  // when it has an episode.
+  // A complete new version replaces every older one. An incomplete version replaces older incomplete ones once it has an
+  // episode.
   std::map<std::int64_t, CacheSource> changed;
   std::set<std::string_view> paths;
   for (const std::int64_t k : changed_sources) {
@@ -879,23 +899,23 @@ Change CacheWriter::State::make_change(std::vector<Path>& useless) {
     paths.insert(sources[static_cast<std::size_t>(k)].path);
   }
   for (const std::string_view name : paths) {
-    bool is_begun = false, is_complete = false;  // a later entry
     const std::vector<std::int64_t>& entries = by_path.at(std::string(name));
-    for (auto place = entries.rbegin(); place != entries.rend(); ++place) {
-      CacheSource entry = sources[static_cast<std::size_t>(*place)];
-      const auto rows = by_source.find(*place);
-      const bool has_episodes = rows != by_source.end() && !rows->second.empty();
-      if (entry.is_complete ? is_complete : is_begun) {
-        if (has_episodes) {
-          for (const auto& [row, number] : rows->second) gone.insert(row);
-        }
-        if (entry.is_complete) {
-          entry.is_complete = false;
-          changed.insert_or_assign(*place, entry);
-        }
+    std::vector<SourceVersion> versions;
+    for (const std::int64_t place : entries) {
+      const auto rows = by_source.find(place);
+      versions.push_back(
+          {sources[static_cast<std::size_t>(place)].is_complete, rows != by_source.end() && !rows->second.empty()});
+    }
+    const std::vector<bool> is_replaced = replaced_versions(versions);
+    for (std::size_t k = 0; k < entries.size(); ++k) {
+      if (!is_replaced[k]) continue;
+      if (versions[k].has_episodes) {
+        for (const auto& [row, number] : by_source.at(entries[k])) gone.insert(row);
       }
-      is_begun = is_begun || has_episodes || entry.is_complete;
-      is_complete = is_complete || entry.is_complete;
+      if (!versions[k].is_complete) continue;
+      CacheSource entry = sources[static_cast<std::size_t>(entries[k])];
+      entry.is_complete = false;
+      changed.insert_or_assign(entries[k], std::move(entry));
     }
   }
   std::map<std::int64_t, std::int64_t> source_places, stream_places;

@@ -83,6 +83,25 @@ TEST_F(Interrupt, ACommitThatIsStoppedCanBeRepeated) {
   EXPECT_EQ(Cache(path_ / "cache").episodes().size(), 1u);
 }
 
+TEST_F(Interrupt, AnEpisodeWhoseCommitIsStoppedIsLeftOut) {
+  CacheWriter writer(path_ / "cache", {.group_bytes = 1});  // so that the end of an episode commits
+  write(writer, "one");
+  const std::vector<double> values{1, 2, 3, 4};
+  const std::vector<std::int64_t> times{10, 20};
+  writer.begin_episode({.name = "two"});
+  writer.append({.name = "joints", .dtype = DType::f64, .shape = {2}},
+                TensorView::contiguous(values.data(), DType::f64, std::vector<std::int64_t>{2, 2}), times, times, {});
+  arm();
+  EXPECT_THROW(writer.end_episode(), Stopped);
+  set_interrupt_hook(nullptr);
+  EXPECT_FALSE(writer.has_episode("two"));
+  EXPECT_EQ(writer.waiting_episodes(), 0);
+  write(writer, "two");  // the name is free
+  writer.close();
+  EXPECT_EQ(Cache(path_ / "cache").episodes().size(), 2u);
+  EXPECT_TRUE(verify_cache(path_ / "cache", false).problems.empty());
+}
+
 TEST_F(Interrupt, AnEpisodeWhoseSortingIsStoppedIsLeftOut) {
   CacheWriter writer(path_ / "cache");
   write(writer, "one");

@@ -24,6 +24,7 @@ static int failure, sticky;
 static char last[PATH_MAX + 32];
 static int failed = -1, loses;
 static long retried;
+static int exact;
 static char counted[256] = " pwrite write fsync fdatasync ftruncate rename mkdir create ";
 
 void fault_arm(const char* where, long n, int error, int all) {
@@ -38,6 +39,7 @@ void fault_arm(const char* where, long n, int error, int all) {
   retried = 0;
 }
 void fault_calls_of(const char* names) { snprintf(counted, sizeof counted, "%s", names); }
+void fault_exact(int yes) { exact = yes; }  // only calls on the folder itself
 void fault_lose(int all) { loses = all; }
 long fault_retried(void) { return retried; }
 long fault_fired(void) { return fired; }
@@ -45,7 +47,7 @@ long fault_calls(void) { return calls; }
 const char* fault_last(void) { return last; }
 
 static int fails(const char* what, const char* path) {
-  if (at == 0 || strncmp(path, folder, strlen(folder)) != 0) return 0;
+  if (at == 0 || (exact ? strcmp(path, folder) : strncmp(path, folder, strlen(folder))) != 0) return 0;
   char name[32];
   snprintf(name, sizeof name, " %s ", what);
   if (!strstr(counted, name)) return 0;

@@ -11,14 +11,16 @@ import re
 import resource
 import shutil
 import struct
+import warnings
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cache_cases import FakeRecording, version_1
+from cache_cases import FakeRecording, Part, version_1
 
 import robocache as rc
+from robocache import _core
 
 
 def stream(seed: int, samples: int, width: int = 2, **more) -> rc.Stream:
@@ -27,8 +29,11 @@ def stream(seed: int, samples: int, width: int = 2, **more) -> rc.Stream:
     return rc.Stream(rng.standard_normal((samples, width)).astype(np.float32), times, **more)
 
 
-def make(path: Path, *, keep_journal: bool = False, episodes: int = 7) -> None:
-    """Episodes of several groups; some lack the camera; one source; one episode that was replaced."""
+def make(path: Path, *, keep_journal: bool = False, episodes: int = 7, versions: bool = False) -> None:
+    """Episodes of several groups; some lack the camera; one source; one episode that was replaced. With `versions` also
+    what build_versions makes."""
+    if versions:
+        build_versions(path)
     writer = rc.CacheWriter(path)
     for k in range(episodes):
         streams = {"joints": stream(k, 5 + k, channels=("a", "b"), method="linear")}
@@ -50,6 +55,47 @@ def make(path: Path, *, keep_journal: bool = False, episodes: int = 7) -> None:
     writer.commit()
     writer._writer.abandon() if keep_journal else writer.close()
     assert any(p.name.startswith("journal.") for p in path.iterdir()) == keep_journal
+
+
+def record(seed: int) -> dict:
+    return {"joints": (np.full((4, 2), seed, np.float32), np.arange(4, dtype=np.int64) + seed)}
+
+
+def named(source: Path, names: list[str], seed: int, **more) -> FakeRecording:
+    recording = FakeRecording(source, [record(seed + k) for k in range(len(names))], **more)
+    recording.episodes = [Part(name, None) for name in names]
+    return recording
+
+
+def harm(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(data)
+
+
+def build_versions(path: Path) -> None:
+    """A cache of two sources. Of "versions", an episode is lost, and the first one of a second version is there beside the
+    rest. Of "touched", an episode is lost and was read again under another mtime."""
+    versions = path.parent / f"{path.name}.versions"
+    touched = path.parent / f"{path.name}.touched"
+    versions.write_bytes(b"version 1")
+    touched.write_bytes(b"touched")
+    with rc.CacheWriter(path, group_bytes=1) as writer:
+        writer.add(named(versions, ["v0", "v1", "v2"], 60))
+        writer.add(named(touched, ["t0", "t1"], 70))
+        versions.write_bytes(b"version 2")
+        again = named(versions, ["w0", "w1", "w2"], 80)
+        again.fail_at = 3
+        with pytest.raises(RuntimeError, match="broke"):
+            writer.add(again)
+    for shard in (path / "shards").iterdir():
+        if shard_of(shard)[0] in (0, 3):
+            harm(shard)
+    assert sorted(rc.verify_cache(path, repair=True).dropped) == ["t0", "v0"]
+    shutil.rmtree(path / "quarantine")
+    os.utime(touched, (5, 5))
+    with rc.CacheWriter(path) as writer:
+        writer.add(named(touched, ["t0", "t1"], 70))
 
 
 def content(path: Path) -> dict[str, dict[str, tuple[bytes, bytes]]]:
@@ -188,7 +234,7 @@ DAMAGES = (flip, truncate, grow, delete, swap, duplicate, leave)
 @pytest.mark.parametrize("keep_journal", [False, True], ids=["snapshot", "journal"])
 def test_random_damage(tmp_path, keep_journal):
     whole = tmp_path / "whole"
-    make(whole, keep_journal=keep_journal)
+    make(whole, keep_journal=keep_journal, versions=True)
     expected = content(whole)
     rc_cache = rc.Cache(whole)
     group_of = {episode.name: episode._group for episode in rc_cache.episodes}
@@ -226,8 +272,13 @@ def test_random_damage(tmp_path, keep_journal):
             error.add_note(where)
             raise
         lost = {places[name] for name in hurt}
+        # Shards do not say which versions of a source were beside each other: a manifest made of them has the newest one.
+        is_anew = any(problem.repair.startswith("made anew") for problem in report.problems)
+        older = {"v1", "v2", "t1"} if is_anew else set()
         for name, streams in expected.items():
             if any((group_of[name], one) in lost for one in streams):
+                continue
+            if name in older and name not in found:
                 continue
             assert name in found, f"{where}: {name} is lost\n{report}"
             assert found[name] == streams, f"{where}: {name}"
@@ -403,8 +454,12 @@ def test_the_last_line_of_the_journal_is_damaged(tmp_path):
     data = bytearray(journal.read_bytes())
     data[-5] ^= 1
     journal.write_bytes(data)
+    with pytest.warns(UserWarning, match=r"c: the last \d+ bytes of its journal are not a whole commit"):
+        rc.Cache(path)
     repaired(path)
-    assert content(path) == expected
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert content(path) == expected
 
 
 def test_a_journal_that_is_gone(tmp_path):
@@ -414,6 +469,107 @@ def test_a_journal_that_is_gone(tmp_path):
     next(p for p in path.iterdir() if p.name.startswith("journal.")).unlink()
     assert rc.verify_cache(path).problems
     repaired(path)
+    assert content(path) == expected
+
+
+def test_a_leftover_does_not_replace_an_older_version(tmp_path):
+    """Two versions of a source are beside each other after a repair. A repair that takes nothing in leaves them so."""
+    path = tmp_path / "c"
+    build_versions(path)
+    expected = content(path)
+    assert {"v1", "v2", "w0", "t0", "t1"} == set(expected)
+    (path / "shards" / "000099-x.safetensors").write_bytes(b"junk")
+    report = repaired(path)
+    assert [move.file for move in report.moved] == ["shards/000099-x.safetensors"]
+    assert report.dropped == []
+    assert content(path) == expected
+
+
+def test_episodes_of_one_number_stay_beside_each_other(tmp_path):
+    path = tmp_path / "c"
+    source = tmp_path / "log"
+    source.write_bytes(b"log")
+    writer = _core.CacheWriter(os.fsencode(path), 1)
+    writer.begin_source(os.fsencode(source), [os.fsencode(source)], "")
+    times = np.arange(3, dtype=np.int64)
+    for name in "abc":
+        writer.begin_episode(name, "", 0, False)
+        writer.append("q", "", np.ones((3, 1)), times, times, None, (), None, False, {}, 0)
+        writer.end_episode()
+    writer.end_source()
+    writer.close()
+    (path / "shards" / "000099-x.safetensors").write_bytes(b"junk")
+    assert len(repaired(path).moved) == 1
+    assert sorted(content(path)) == ["a", "b", "c"]
+    (path / "manifest.json").unlink()
+    repaired(path)
+    assert sorted(content(path)) == ["a", "b", "c"]
+
+
+def test_a_touched_source_is_the_same_source(tmp_path):
+    """An episode of a touched source is read again, and its commit is lost: the others of that source stay."""
+    path = tmp_path / "c"
+    source = tmp_path / "log"
+    source.write_bytes(b"log")
+    with rc.CacheWriter(path, group_bytes=1) as writer:
+        writer.add(named(source, ["t0", "t1", "t2"], 70))
+    expected = content(path)
+    harm(next(p for p in (path / "shards").iterdir() if shard_of(p)[0] == 1))
+    assert rc.verify_cache(path, repair=True).dropped == ["t1"]
+    os.utime(source, (5, 5))
+    before = (path / "manifest.json").read_bytes()
+    with rc.CacheWriter(path) as writer:
+        assert writer.add(named(source, ["t0", "t1", "t2"], 70)) == 1
+    (path / "manifest.json").write_bytes(before)
+    assert sorted(content(path)) == ["t0", "t2"]
+    assert repaired(path).dropped == []
+    assert content(path) == expected
+    assert len(rc.Cache(path).sources) == 1
+
+
+def test_a_commit_that_is_taken_in_replaces_and_says_so(tmp_path):
+    path = tmp_path / "c"
+    with rc.CacheWriter(path) as writer:
+        writer.add({"joints": stream(1, 4)}, name="same")
+    first = content(path)
+    old = {p.name: p.read_bytes() for p in (path / "shards").iterdir()}
+    manifest = (path / "manifest.json").read_bytes()
+    with rc.CacheWriter(path) as writer:
+        writer.add({"joints": stream(2, 4)}, name="same", replace=True)
+    second = content(path)
+    assert first != second
+    for name, data in old.items():  # as if the commit had been interrupted before its line was written
+        (path / "shards" / name).write_bytes(data)
+    committed = (path / "manifest.json").read_bytes()
+    (path / "manifest.json").write_bytes(manifest)
+    report = repaired(path)
+    assert report.dropped == ["same"]
+    assert content(path) == second
+    (path / "manifest.json").write_bytes(committed)  # as if it had been interrupted before the old shards were removed
+    for name, data in old.items():
+        (path / "shards" / name).write_bytes(data)
+    report = repaired(path)
+    assert report.dropped == []
+    assert [move.file for move in report.moved] == [f"shards/{name}" for name in old]
+    assert content(path) == second
+
+
+def test_shards_of_a_replaced_version_do_not_come_back(tmp_path):
+    """A crash after the commit of a new version, and before the shards of the old one are removed."""
+    path = tmp_path / "c"
+    source = tmp_path / "log"
+    source.write_bytes(b"log")
+    with rc.CacheWriter(path) as writer:
+        writer.add(named(source, ["a"], 1))
+    old = {p.name: p.read_bytes() for p in (path / "shards").iterdir()}
+    source.write_bytes(b"another log")
+    with rc.CacheWriter(path) as writer:
+        writer.add(named(source, ["b"], 2))
+    expected = content(path)
+    assert set(expected) == {"b"}
+    for name, data in old.items():
+        (path / "shards" / name).write_bytes(data)
+    assert repaired(path).dropped == []
     assert content(path) == expected
 
 
@@ -431,13 +587,18 @@ def test_a_writer_deletes_no_shard_that_a_damaged_journal_may_have_named(tmp_pat
         data[-5] ^= 1
         journal.write_bytes(data)
     rc.CacheWriter(path).close()
+    for name in ("later", "last"):  # by a writer that finds the shards in the quarantine, and by the next one
+        with rc.CacheWriter(path) as writer:
+            writer.add({"joints": stream(90, 4, channels=("a", "b"))}, name=name)
+    added = content(path)
     (report,) = path.glob("quarantine/*/report.txt")
     assert "verify --repair" in report.read_text()
     for kept in (report.parent / "shards").iterdir():  # as the report says
         kept.rename(path / "shards" / kept.name)
-    assert {p.name: p.read_bytes() for p in (path / "shards").iterdir()} == shards
+    found = {p.name: p.read_bytes() for p in (path / "shards").iterdir()}
+    assert shards.items() <= found.items()
     repaired(path)
-    assert content(path) == expected
+    assert content(path) == expected | {name: added[name] for name in ("later", "last")}
 
 
 def test_other_peoples_folders_are_left_alone(tmp_path):
