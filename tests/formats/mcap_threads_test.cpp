@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "formats/mcap/records.h"
+#include "sanitizers.h"
 
 namespace robocache::mcap {
 namespace {
@@ -111,21 +112,8 @@ TEST(McapThreads, EachReadsBatchesOfOneRecording) {
   EXPECT_EQ(samples, threads * chunks * 10);
 }
 
-constexpr bool under_tsan =  // which does not follow forks of a process that has threads
-#if defined(__SANITIZE_THREAD__)
-    true;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-    true;
-#else
-    false;
-#endif
-#else
-    false;
-#endif
-
 TEST(McapThreads, AChildGoesOnWhileTheParentsThreadsRead) {
-  if (under_tsan) GTEST_SKIP();
+  if (under_thread_sanitizer || under_address_sanitizer) GTEST_SKIP() << "a sanitizer does not follow this fork";
   const std::string file = file_that_declares_as_it_goes();
   std::atomic<bool> stop = false;
   Reader reader(robocache::bytes_of(bytes_of(file), "test"));

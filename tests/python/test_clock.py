@@ -301,6 +301,45 @@ def test_a_reset_begins_an_episode(tmp_path, has_clock, write):
     assert samples == len(messages) + kept
 
 
+@pytest.mark.parametrize(("back", "at"), [(2, 20), (10, 20), (40, 50), (10, 80)])
+def test_a_wall_clock_that_is_set_back_begins_an_episode(tmp_path, back, at):
+    """Also where it stays within a minute of log time, and wherever in the recording that happens."""
+    wall = WALL * 1e-9
+
+    def stamp(true):
+        return wall + true - np.where(true > at, back, 0)
+
+    messages = [m for k, name in enumerate("abc") for m in sampled(f"/{name}", 50, 100, paced(1.0), stamp=stamp, seed=k)]
+    recording = rc.open(write_mcap(tmp_path / "r.mcap", messages))
+    assert [round(episode.duration) for episode in recording.episodes] == [at, 100 - at]
+    for episode in recording.episodes:
+        stream = episode.streams["/a"]
+        assert (np.diff(stream.times) > 0).all()
+        assert (np.diff(stream.arrivals) > 0).all()
+
+
+@pytest.mark.parametrize("pause", [2.0, 8.0])
+@pytest.mark.parametrize("at", [5.0, 30.0, 50.0])
+def test_a_simulation_that_begins_at_wall_time_and_pauses(tmp_path, pause, at):
+    start = WALL * 1e-9
+
+    def wall(true):
+        return true + np.where(true > at, pause, 0)
+
+    def stamp(true):
+        return start + true
+
+    messages = [m for k, name in enumerate("abc") for m in sampled(f"/{name}", 50, 60, wall, stamp=stamp, seed=k)]
+    messages += sampled("/plain", 20, 60, wall, kind="plain")
+    recording = rc.open(write_mcap(tmp_path / "r.mcap", messages))
+    assert recording.clock["kind"] == "carried"
+    plain = recording.streams["/plain"]
+    true = (np.asarray(plain.times) - WALL) * 1e-9
+    # The messages that come just before the pause may be anywhere in it: nothing else was stamped meanwhile.
+    calm = np.abs(true - at) > 0.5
+    assert np.abs(plain.values[:, 0] - signal(true))[calm].max() < 0.02
+
+
 def test_small_steps_back_are_sorted_and_counted(tmp_path):
     messages = simulation(0.5, False)
     stamps = [k for k, m in enumerate(messages) if m.topic == "/imu"][100:200:10]

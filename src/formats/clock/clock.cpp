@@ -153,6 +153,25 @@ StreamClock::Line fit(std::vector<Pair> floor) {
   return line;
 }
 
+// Whether stamps moved against log time by over a second for good or for a while, as a pause of a simulation or a clock that
+// was set does. The slope does not show it: it is a median. Delays only add, so each piece counts with its fastest message.
+bool has_step(const std::vector<Pair>& floor) {
+  const std::size_t count = std::min(pieces, floor.size() / 2);
+  if (count < 2) return false;
+  double least = std::numeric_limits<double>::infinity(), most = -least;
+  for (std::size_t k = 0; k < count; ++k) {
+    const auto begin = floor.begin() + static_cast<std::ptrdiff_t>(k * floor.size() / count);
+    const auto end = floor.begin() + static_cast<std::ptrdiff_t>((k + 1) * floor.size() / count);
+    const auto delay = [](const Pair& pair) { return static_cast<double>(pair.log - pair.stamp); };
+    const double fastest =
+        delay(*std::min_element(begin, end, [&](const Pair& a, const Pair& b) { return delay(a) < delay(b); }));
+    least = std::min(least, fastest);
+    most = std::max(most, fastest);
+  }
+  return most - least >
+         static_cast<double>(step_back) + rate_tolerance * static_cast<double>(floor.back().log - floor.front().log);
+}
+
 // The fastest message of each second.
 std::vector<Pair> floor_of(std::span<const Candidate* const> members) {
   std::map<std::int64_t, Pair> best;
@@ -468,7 +487,7 @@ RecordingClock find_clock(const ClockSurvey& given, std::span<const std::string>
     const std::vector<Pair> floor = floor_of(members);
     const StreamClock::Line line = fit(floor);
     const double moved = std::abs(line.slope - 1) * static_cast<double>(floor.back().log - floor.front().log);
-    const bool keeps_pace = std::abs(line.slope - 1) <= rate_tolerance || moved <= least_apart;
+    const bool keeps_pace = (std::abs(line.slope - 1) <= rate_tolerance || moved <= least_apart) && !has_step(floor);
     const bool is_near = std::abs(usual) < static_cast<double>(near);
     clock.kind = is_near && keeps_pace ? RecordingClock::Kind::with_log_time : RecordingClock::Kind::carried;
     clock.is_wall = is_near || floor.front().stamp > epoch;
