@@ -132,7 +132,7 @@ class ClockedSource(SourceOver):
         for number in numbers:
             low, high = clock.log_range(number, start, end)
             if number > 0 and kept is not None:
-                cut, _ = clock.log_range(number, None, None)
+                cut = reset_before(clock, number)
                 at = int(clock.at(number, np.asarray([cut], np.int64))[0])
                 yield from map(self._tagged, kept.before(cut, number, at))
             carried = (self._carried(clock, number, batch) for batch in self.source.batches(streams, 0, low, high))
@@ -144,7 +144,7 @@ class ClockedSource(SourceOver):
         """The constants before the resets that these episodes begin with: they hold on, and are seldom sent again."""
         names = list(self.source.contents(0)) if streams is None else list(streams)
         wanted = [name for name in names if self._is_static(name)]
-        cuts = [clock.log_range(number, None, None)[0] for number in numbers]
+        cuts = [reset_before(clock, number) for number in numbers]
         return LastSamples(self.source.batches(wanted, 0, None, max(cuts)), cuts) if wanted else None
 
     def _carried(self, clock: _core.RecordingClock, number: int, batch: Batch) -> Batch:
@@ -252,6 +252,13 @@ def watch(
 
 def as_constant(batch: Batch) -> Batch:
     return batch._replace(info=as_static(batch.info), times=batch.arrivals)
+
+
+def reset_before(clock: _core.RecordingClock, number: int) -> int:
+    """The log time of the reset that begins an episode after the first."""
+    cut, _ = clock.log_range(number, None, None)
+    assert cut is not None
+    return cut
 
 
 class LastSamples:

@@ -115,6 +115,30 @@ for topic, content in topics.items():
 write("recording", "all", recording(topics))
 
 
+def clocks(ticks: bool) -> bytes:
+    """Two streams of simulated time at half its pace, one on a clock of its own, and a reset; with /clock or not."""
+    time = b"builtin_interfaces/Time clock\n===\nMSG: builtin_interfaces/Time\nint32 sec\nuint32 nanosec"
+    schemas = [(b"s", b"", b""), (b"rosgraph_msgs/msg/Clock", b"ros2msg", time)]
+    declared, logged = b"", b""
+    for id, schema in enumerate(schemas, 1):
+        body = b"".join(map(mcap_files.text, schema))
+        declared += mcap_files.record(mcap_files.SCHEMA, struct.pack("<H", id) + body)
+    for id, (topic, schema) in enumerate([("/a", 1), ("/b", 1), ("/c", 1), ("/clock", 2)], 1):
+        about = mcap_files.text(topic) + mcap_files.text("json" if schema == 1 else "cdr") + mcap_files.mapping({})
+        declared += mcap_files.record(mcap_files.CHANNEL, struct.pack("<HH", id, schema) + about)
+    for k in range(12):
+        log, simulated = 10**18 + k * 2 * 10**9, k % 6 + 1
+        for id, stamp in ((1, simulated), (2, simulated), (3, 2 * k + 5000)):
+            logged += mcap_files.message(log, b'{"x":1,"stamp":%d.5}' % stamp, id)
+        if ticks:
+            logged += mcap_files.message(log, b"\0\1\0\0" + struct.pack("<iI", simulated, 0), 4)
+    return mcap_files.finish(mcap_files.chunk(declared + logged), crc=False)
+
+
+write("recording", "clocks", clocks(False))
+write("recording", "clocks with ticks", clocks(True))
+
+
 # The cache: a manifest of two streams, and a shard of each
 def described(dtype: str, shape: list[int], ragged: bool) -> dict:
     channels = ["a", "b"] if shape == [2] else []

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <set>
 #include <tuple>
 #include <unordered_set>
 #include <utility>
@@ -20,8 +19,8 @@ namespace {
 using namespace clock;
 
 constexpr std::size_t most_common = 4096;            // seconds that two streams are compared over
-constexpr std::size_t most_neighbours = 8;           // streams that one is compared with in a second
-constexpr std::uint32_t most_failures = 1024;        // comparisons of a stream with others that are on other clocks
+constexpr std::size_t most_neighbours = 64;          // streams that one is compared with in a second
+constexpr std::uint32_t most_failures = 256;         // comparisons of a stream with others that are on other clocks
 constexpr std::size_t pieces = 64;                   // of a fit
 constexpr std::int64_t least_span = 2 * second;      // of a fit: a shorter one tells no rate
 constexpr std::int64_t wide_reach = 5 * second;      // of a slope, to either side
@@ -90,8 +89,10 @@ void group(std::vector<Candidate>& candidates) {
     return k;
   };
   std::vector<std::uint32_t> failures(candidates.size());
-  std::set<std::pair<std::uint32_t, std::uint32_t>> differing;
-  for (std::size_t k = 0; k < delays.size(); ++k) {
+  std::unordered_set<std::uint64_t> differing;  // pairs
+  std::size_t groups = candidates.size();
+  for (std::size_t k = 0; k < delays.size() && groups > 1; ++k) {
+    check_interrupt();
     const std::size_t end = std::min(delays.size(), k + 1 + most_neighbours);
     for (std::size_t other = k + 1; other < end; ++other) {
       if (delays[other].second != delays[k].second) break;
@@ -99,14 +100,15 @@ void group(std::vector<Candidate>& candidates) {
       const std::pair pair = std::minmax(delays[k].candidate, delays[other].candidate);
       const std::uint32_t a = pair.first, b = pair.second;
       if (root_of(a) == root_of(b) || std::max(failures[a], failures[b]) >= most_failures) continue;
-      if (differing.contains({a, b})) continue;
-      check_interrupt();
-      if (share_a_clock(*candidates[a].seen, *candidates[b].seen)) {
+      const std::uint64_t both = std::uint64_t{a} << 32U | b;
+      if (differing.contains(both)) continue;
+      if (share_a_clock(*candidates[b].seen, *candidates[a].seen)) {
         // The root is the last member, so that groups are numbered by it.
         const std::uint32_t x = root_of(a), y = root_of(b);
         parents[std::min(x, y)] = std::max(x, y);
+        --groups;
       } else {
-        differing.insert({a, b});
+        differing.insert(both);
         ++failures[a];
         ++failures[b];
       }
