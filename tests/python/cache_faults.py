@@ -70,6 +70,7 @@ def check_problems(cache: Path) -> None:
     report = rc.verify_cache(cache)
     left = (
         "left by a crash",
+        "have replaced all episodes of its group",  # shards that a commit had replaced, and not yet removed
         "interrupted",  # the last line of the journal, shards of later commits
         "lacks the shard",  # an episode that was not committed
         "belongs to a manifest.json that is not there",  # the journal of the manifest before
