@@ -74,7 +74,7 @@ def harm(path: Path) -> None:
 
 
 def build_versions(path: Path) -> None:
-    """A cache of two sources. Of "versions", an episode is lost, and the first one of a second version is there beside the
+    """A cache of two sources. Of "versions", an episode is lost, and the first one of a second version is beside the
     rest. Of "touched", an episode is lost and was read again under another mtime."""
     versions = path.parent / f"{path.name}.versions"
     touched = path.parent / f"{path.name}.touched"
@@ -272,7 +272,7 @@ def test_random_damage(tmp_path, keep_journal):
             error.add_note(where)
             raise
         lost = {places[name] for name in hurt}
-        # Shards do not say which versions of a source were beside each other: a manifest made of them has the newest one.
+        # Shards do not say which versions of a source were beside each other: a manifest made of them has the newest.
         is_anew = any(problem.repair.startswith("made anew") for problem in report.problems)
         older = {"v1", "v2", "t1"} if is_anew else set()
         for name, streams in expected.items():
