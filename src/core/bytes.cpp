@@ -45,7 +45,10 @@ void read_all(const File& file, const std::string& name, std::int64_t offset, st
 
 Bytes open_bytes(const std::filesystem::path& path) {
   const std::string name = path.string();
-  const auto file = std::make_shared<const File>(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const auto opened = [&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); };  // waits for no FIFO
+  int descriptor = opened();
+  while (descriptor < 0 && errno == EINTR) descriptor = opened();
+  const auto file = std::make_shared<const File>(descriptor);
   if (file->descriptor < 0) fail(name, std::strerror(errno));
   struct stat status {};
   if (fstat(file->descriptor, &status) != 0) fail(name, std::strerror(errno));
