@@ -309,7 +309,9 @@ def test_a_wall_clock_that_is_set_back_begins_an_episode(tmp_path, back, at):
     def stamp(true):
         return wall + true - np.where(true > at, back, 0)
 
-    messages = [m for k, name in enumerate("abc") for m in sampled(f"/{name}", 50, 100, paced(1.0), stamp=stamp, seed=k)]
+    messages = []
+    for k, name in enumerate("abc"):
+        messages += sampled(f"/{name}", 50, 100, paced(1.0), stamp=stamp, seed=k)
     recording = rc.open(write_mcap(tmp_path / "r.mcap", messages))
     assert [round(episode.duration) for episode in recording.episodes] == [at, 100 - at]
     for episode in recording.episodes:
@@ -818,9 +820,9 @@ def test_constants_are_read_once_for_all_episodes_of_a_split(tmp_path, monkeypat
     recording = split(rc.open(write_mcap(tmp_path / "a.mcap", messages)), "topic", topic="/episode")
     reads = counted_reads(monkeypatch)
     found = {}
-    for batch in recording.batches():
-        if batch.stream == "/tf_static/b":
-            found.setdefault(batch.episode, []).extend(batch.values[:, 0].tolist())
+    for piece in recording.batches():
+        if piece.stream == "/tf_static/b":
+            found.setdefault(piece.episode, []).extend(piece.values[:, 0].tolist())
     for k in range(10):
         before = [value for log, value in sent if log < 10.0 * k + 0.001][-1:]
         inside = [value for log, value in sent if 10.0 * k + 0.001 <= log < 10.0 * k + 10.001]
@@ -840,8 +842,8 @@ def test_constants_are_read_once_for_all_resets(tmp_path, monkeypatch):
     assert recording.clock["resets"] == 5
     reads = counted_reads(monkeypatch)
     found = {}
-    for batch in recording.batches():
-        if batch.stream == "/tf_static/b":
-            found.setdefault(batch.episode, []).extend(batch.values[:, 0].tolist())
+    for piece in recording.batches():
+        if piece.stream == "/tf_static/b":
+            found.setdefault(piece.episode, []).extend(piece.values[:, 0].tolist())
     assert found == {0: [5.0], 1: [5.0], 2: [5.0, 6.0, 7.0], 3: [7.0], 4: [7.0], 5: [7.0]}
     assert len(reads) == 1

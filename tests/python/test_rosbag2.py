@@ -36,14 +36,14 @@ def imu(k):
     )
 
 
-def write(path, plugin="SQLITE3", mode=None, count=300, version=9):
+def write(path, plugin="SQLITE3", mode=None, count=300, version=9, first=0):
     writer = rosbags.Writer(path, version=version, storage_plugin=rosbags.StoragePlugin[plugin])
     if mode is not None:
         writer.set_compression(rosbags.CompressionMode[mode], rosbags.CompressionFormat.ZSTD)
     with writer:
         topic = writer.add_connection("/imu", "sensor_msgs/msg/Imu", typestore=STORE)
         text = writer.add_connection("/says", "std_msgs/msg/String", typestore=STORE)
-        for k in range(count):
+        for k in range(first, first + count):
             at = 100 * SECOND + k * 10_000_000 + 2_000_000
             writer.write(topic, at, STORE.serialize_cdr(imu(k), "sensor_msgs/msg/Imu"))
         hello = STORE.types["std_msgs/msg/String"](data="hello")
@@ -225,11 +225,8 @@ def test_messages_that_cannot_be_unpacked_are_left_out_and_told(tmp_path, plugin
 
 
 def test_split_files_are_one_episode(tmp_path):
-    first, second = write(tmp_path / "one"), write(tmp_path / "two", count=100)
+    first, second = write(tmp_path / "one"), write(tmp_path / "two", count=100, first=300)
     (one,), (two,) = first.glob("*.db3"), second.glob("*.db3")
-    with sqlite3.connect(two) as connection:
-        connection.execute("UPDATE messages SET timestamp = timestamp + 3000000000")
-    connection.close()
     two.rename(first / "part_1.db3")
     text = (first / "metadata.yaml").read_text()
     (first / "metadata.yaml").write_text(text.replace(f"- {one.name}", f"- {one.name}\n  - part_1.db3"))
@@ -240,7 +237,21 @@ def test_split_files_are_one_episode(tmp_path):
     assert recording.streams.contents["/imu"].samples == 400
     stream = recording.streams["/imu"]
     assert len(stream) == 400
-    assert stream.backward == 1  # the second part repeats the stamps of the first
+    assert stream.backward == 0
+    np.testing.assert_array_equal(stream.values[:, 4], np.arange(400))
+
+
+def test_a_part_that_repeats_the_stamps_of_the_first_is_an_episode_of_its_own(tmp_path):
+    first, second = write(tmp_path / "one"), write(tmp_path / "two", count=100)
+    (one,), (two,) = first.glob("*.db3"), second.glob("*.db3")
+    with sqlite3.connect(two) as connection:
+        connection.execute("UPDATE messages SET timestamp = timestamp + 3000000000")
+    connection.close()
+    two.rename(first / "part_1.db3")
+    text = (first / "metadata.yaml").read_text()
+    (first / "metadata.yaml").write_text(text.replace(f"- {one.name}", f"- {one.name}\n  - part_1.db3"))
+    episodes = rc.open(first).episodes
+    assert [len(episode.streams["/imu"]) for episode in episodes] == [300, 100]
 
 
 @pytest.mark.parametrize(

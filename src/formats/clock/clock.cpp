@@ -150,6 +150,7 @@ StreamClock::Line fit(std::vector<Pair> floor) {
     if (!slopes.empty()) line.slope = median(std::move(slopes));
   }
   std::vector<double> rest;
+  rest.reserve(floor.size());
   for (const Pair& pair : floor) rest.push_back(y(pair) - line.slope * x(pair));
   line.log_time += std::llrint(percentile(std::move(rest), 0.1));
   return line;
@@ -185,6 +186,7 @@ std::vector<Pair> floor_of(std::span<const Candidate* const> members) {
     }
   }
   std::vector<Pair> floor;
+  floor.reserve(best.size());
   for (const auto& [number, pair] : best) floor.push_back(pair);
   return floor;
 }
@@ -320,6 +322,7 @@ Pair most_ahead(std::span<const Pair> pairs, double rate) {
 
 ClockMap::Node node_of(const std::vector<const Bin*>& bins, double rate) {
   std::vector<Pair> pairs;
+  pairs.reserve(bins.size());
   for (const Bin* const bin : bins) pairs.push_back(bin->best(rate));
   const Pair pair = most_ahead(pairs, rate);
   return {pair.log, pair.stamp};
