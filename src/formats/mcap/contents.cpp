@@ -17,7 +17,7 @@ void Declarations::learn(Source& source, Op op, Span body) {
 }
 
 template <class T>
-std::pair<const T*, bool> Declarations::add(std::map<std::uint16_t, T>& to, T&& made, const Source& source,
+std::pair<const T*, bool> Declarations::add(std::map<std::uint16_t, T>& to, T& made, const Source& source,
                                             std::uint64_t bytes) {
   const auto locked = lock_shared_facts();
   const auto found = to.find(made.id);
@@ -35,7 +35,7 @@ std::pair<const T*, bool> Declarations::add(std::map<std::uint16_t, T>& to, T&& 
 void Declarations::learn_schema(Source& source, Span body) {
   auto schema = parse<Schema>(body);
   if (schema.id == 0) throw Damage("has id 0");
-  const auto [entry, is_new] = add(schemas, std::move(schema), source, body.size());
+  const auto [entry, is_new] = add(schemas, schema, source, body.size());
   if (!is_new && (entry->name != schema.name || entry->encoding != schema.encoding || entry->data != schema.data)) {
     source.warn("declares schema ", schema.id, " twice, as ", quote(entry->name), " and differently as ",
                 quote(schema.name), "; the first counts");
@@ -45,7 +45,7 @@ void Declarations::learn_schema(Source& source, Span body) {
 void Declarations::learn_channel(Source& source, Span body) {
   auto channel = parse<Channel>(body);
   const std::uint64_t bytes = body.size() + channel.metadata.size() * sizeof(StringMap::value_type);
-  const auto [entry, is_new] = add(channels, std::move(channel), source, bytes);
+  const auto [entry, is_new] = add(channels, channel, source, bytes);
   if (!is_new && (entry->topic != channel.topic || entry->schema_id != channel.schema_id ||
                   entry->message_encoding != channel.message_encoding || entry->metadata != channel.metadata)) {
     source.warn("declares channel ", channel.id, " twice, as ", quote(entry->topic), " and differently as ",

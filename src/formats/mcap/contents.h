@@ -22,9 +22,9 @@ struct Declarations {
  private:
   void learn_schema(Source& source, Span body);
   void learn_channel(Source& source, Span body);
-  // The entry of an id, and whether it is the one that was given. Counts `bytes` where it is.
+  // The entry of an id, and whether it is new: then it is moved from `made`, and `bytes` are counted.
   template <class T>
-  std::pair<const T*, bool> add(std::map<std::uint16_t, T>& to, T&& made, const Source& source, std::uint64_t bytes);
+  std::pair<const T*, bool> add(std::map<std::uint16_t, T>& to, T& made, const Source& source, std::uint64_t bytes);
   std::uint64_t bytes_ = 0;  // of all of them
 };
 
