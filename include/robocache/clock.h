@@ -11,7 +11,7 @@
 // stamped, log time is the clock.
 //
 // Where the recording's clock runs with log time (within 60 s; its rate within 1,000 ppm, or less than 100 ms apart over
-// the whole recording) nothing is carried over. Else a map carries log times over: by /clock where it was recorded and
+// the whole recording; no step of over a second) nothing is carried over. Else a map carries log times over: by /clock where it was recorded and
 // belongs to that clock, else by nodes, one for each quarter of a second of log time: the pair of the stamped streams with
 // the largest stamp - r * log time (r: the slope over +-5 s, then over +-1 s of the nodes so found). Nodes never decrease.
 // The map is linear between them, and goes on with the slope of the nearest 2 s outside. A stamped stream on another clock
