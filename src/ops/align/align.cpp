@@ -418,6 +418,7 @@ class Planner {
     } else {
       run_cpu(plan_);
     }
+    plan_.arrivals = nullptr;
   }
 
   void check_backend(const Context& context) const { robocache::check_backend(Speaker{operation_}, context, device_); }

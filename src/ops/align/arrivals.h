@@ -47,15 +47,16 @@ inline namespace ROBOCACHE_SIMD_TARGET {
 
 // The arrivals of one row. A sample that has not arrived is rare where arrivals are on the stream's clock, so a few are
 // looked at before any block is made.
-class HostArrivals : public StampsAt {
+class HostArrivals {
  public:
   HostArrivals(const Plan& plan, const StreamPlan& s, const Row& row)
-      : StampsAt{&s.arrivals, row.arrivals_offset}, index_(plan.arrivals), s_(&s), row_(&row) {}
+      : at_{&s.arrivals, row.arrivals_offset}, index_(plan.arrivals), s_(&s), row_(&row) {}
 
+  std::int64_t operator()(std::int64_t k) const { return at_(k); }
   std::int64_t last_arrived(std::int64_t i, std::int64_t tau) const {
     constexpr std::int64_t few = 32;
     for (std::int64_t k = 0; k < few; ++k, --i) {
-      if (i < 0 || (*this)(i) <= tau) return i;
+      if (i < 0 || at_(i) <= tau) return i;
     }
     if (i < 0) return i;
     if (blocks_ == nullptr) blocks_ = &index_->blocks(*s_, row_->segment, row_->arrivals_offset, row_->count);
@@ -63,6 +64,7 @@ class HostArrivals : public StampsAt {
   }
 
  private:
+  StampsAt at_;
   ArrivalIndex* index_;
   const StreamPlan* s_;
   const Row* row_;
