@@ -21,7 +21,7 @@
 //                     offsets   [episodes + 1] int64: the samples of episode e are offsets[e] .. offsets[e + 1]
 //                     inner     [n + 1] int64, of ragged streams: the rows of sample i are inner[i] .. inner[i + 1]
 //                     padding   [1..7] uint8, where the int64 tensors would not lie at multiples of 8
-//                   `verify_cache` makes a lost manifest from the descriptions in __metadata__, which have a checksum, too.
+//                   The description in __metadata__ has a checksum; `verify_cache` rebuilds a lost manifest from it.
 //   lock            held (flock) by the one writer.
 //   quarantine/     what repairs have taken out, and whole shards that no known commit names. Readers do not look there.
 // Caches of version 1 (no journal, no checksums of the manifest and of descriptions) are read, and become version 2 with the

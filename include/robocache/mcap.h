@@ -244,7 +244,7 @@ class Reader {
   // valid. Not while another thread reads messages of this Reader: there, use channel(), schema() and those below.
   const std::map<std::uint16_t, Schema>& schemas() const noexcept;
   const std::map<std::uint16_t, Channel>& channels() const noexcept;
-  const Channel* channel(std::uint16_t id) const;      // nullptr: there is none
+  const Channel* channel(std::uint16_t id) const;      // nullptr if no channel has the id
   const Schema* schema(const Channel& channel) const;  // nullptr: it has none
   std::vector<const Channel*> all_channels() const;    // as they are now, by id
   std::vector<const Schema*> all_schemas() const;

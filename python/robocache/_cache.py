@@ -620,7 +620,7 @@ class CachedStream(RecordedStream):
     members: tuple[str, ...]
 
     def __init__(self, info: StreamInfo, members: tuple[str, ...], why_not: str) -> None:
-        # whoever reads the slots instead of the properties, as the engine does, must find no array there
+        # The engine reads the slots, not the properties: they must hold no array.
         super().__init__(NoSamples(), NoSamples(), channels=info.channels or None, name=info.name)  # type: ignore
         self.info, self.members, self._why_not = info, members, why_not
 
@@ -784,7 +784,7 @@ class Cache:
         """All samples in pieces of a few MiB, as a recording gives them: what another CacheWriter takes. Latencies are
         taken off the times."""
         for name in streams or ():
-            self._info(name)  # a sentence where there is none
+            self._info(name)  # raises where there is no such stream
         wanted = None if streams is None else {member for n in streams for member in self._joined.get(n, (n,))}
         for number in range(len(self.episodes)) if episode is None else [episode]:
             found = self.episodes[number].streams

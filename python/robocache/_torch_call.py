@@ -20,7 +20,7 @@ from ._align import Stream, Timeline, stored_duration
 OPTIONAL = ("arrivals", "lengths", "offsets", "rows")
 LIST, TIMELINE, TIMELINES = 0, 1, 2  # the targets: a list, a timeline from one start, from a start for each row
 NO_MAX_GAP = 2**63 - 1
-LEAST_LATENCY, LEAST_MAX_GAP = 1000, 1_000_000  # nanoseconds as an int: whoever writes fewer means another unit
+LEAST_LATENCY, LEAST_MAX_GAP = 1000, 1_000_000  # nanoseconds; a smaller int is surely meant in another unit
 
 
 class Call(NamedTuple):

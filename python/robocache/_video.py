@@ -129,7 +129,7 @@ class VideoDecoder:
                 frame = self._frame(number)
                 if frame is not None:
                     found[number] = to_rgb(frame, self._reformatter)
-        except BaseException as error:  # Ctrl-C, too, ends the generator of frames
+        except BaseException as error:  # Ctrl-C also ends the generator of frames
             self._frames, self._last = None, (-1, None)
             if isinstance(error, self._errors):
                 raise self._failure(error) from None

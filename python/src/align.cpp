@@ -243,6 +243,25 @@ nb::object resample(Argument values, Argument times, Argument targets, Argument 
   return nb::borrow(out);
 }
 
+// Makes the four results of each stream in `outputs`, which has room for them, and returns views of them.
+std::vector<Aligned> make_results(const StreamsCall& call, const Batch& shape_of_call, Outputs& outputs) {
+  for (const Stream& stream : call.streams) {
+    std::int64_t shape[max_rank];
+    const std::size_t rank = values_shape(call, shape_of_call, stream, shape);
+    const std::size_t lead = call.leading(shape_of_call, shape);
+    outputs.add(stream.values.dtype, {shape, rank});
+    outputs.add(DType::boolean, {shape, lead});
+    outputs.add(DType::i64, {shape, lead});
+    outputs.add(DType::i64, {shape, lead});
+  }
+  outputs.allocate();
+  std::vector<Aligned> aligned(call.streams.size());
+  for (std::size_t k = 0; k < aligned.size(); ++k) {
+    aligned[k] = {outputs[4 * k], outputs[4 * k + 1], outputs[4 * k + 2], outputs[4 * k + 3]};
+  }
+  return aligned;
+}
+
 // An Aligned of each stream: a dict where they came with names, else a list.
 nb::object aligned_records(const StreamsCall& call, Outputs& outputs) {
   nb::object result = nb::steal(call.by_name ? PyDict_New() : PyList_New(0));
@@ -265,24 +284,10 @@ nb::object align(Argument streams, Argument names, Argument targets, Argument ed
   if (!call.view(streams, names, targets)) return not_implemented();
   const Batch shape_of_call = batch(call.where.operation, call.streams, *call.targets);
   call.check_wide_integers("ages and indices", ", or use resample");
-  const std::size_t count = call.streams.size();
-  Outputs outputs(call.where, call.arrays, 4 * count);
-  std::vector<Aligned> aligned(count);
+  Outputs outputs(call.where, call.arrays, 4 * call.streams.size());
+  const std::vector<Aligned> aligned = make_results(call, shape_of_call, outputs);
   std::int64_t work = call.stamps();
-  for (std::size_t k = 0; k < count; ++k) {
-    std::int64_t shape[max_rank];
-    const std::size_t rank = values_shape(call, shape_of_call, call.streams[k], shape);
-    const std::size_t lead = call.leading(shape_of_call, shape);
-    outputs.add(call.streams[k].values.dtype, {shape, rank});
-    outputs.add(DType::boolean, {shape, lead});
-    outputs.add(DType::i64, {shape, lead});
-    outputs.add(DType::i64, {shape, lead});
-  }
-  outputs.allocate();
-  for (std::size_t k = 0; k < count; ++k) {
-    aligned[k] = {outputs[4 * k], outputs[4 * k + 1], outputs[4 * k + 2], outputs[4 * k + 3]};
-    work += aligned[k].values.size();
-  }
+  for (const Aligned& made : aligned) work += made.values.size();
   call.run(work, {}, [&](const Context& context) {
     robocache::align(context, call.streams, *call.targets, call.options, aligned);
   });
@@ -343,21 +348,8 @@ nb::object align_episodes(const Cache& cache, const Numbers& episodes, const Num
   }
   if (is_narrow) return not_implemented();
   Outputs outputs(call.where, call.arrays, 4 * count);
-  std::vector<Aligned> aligned(count);
-  for (std::size_t k = 0; k < count; ++k) {
-    std::int64_t shape[max_rank];
-    const std::size_t rank = values_shape(call, shape_of_call, call.streams[k], shape);
-    const std::size_t lead = call.leading(shape_of_call, shape);
-    outputs.add(call.streams[k].values.dtype, {shape, rank});
-    outputs.add(DType::boolean, {shape, lead});
-    outputs.add(DType::i64, {shape, lead});
-    outputs.add(DType::i64, {shape, lead});
-  }
-  outputs.allocate();
-  for (std::size_t k = 0; k < count; ++k) {
-    aligned[k] = {outputs[4 * k], outputs[4 * k + 1], outputs[4 * k + 2], outputs[4 * k + 3]};
-    work += aligned[k].values.size();
-  }
+  const std::vector<Aligned> aligned = make_results(call, shape_of_call, outputs);
+  for (const Aligned& made : aligned) work += made.values.size();
   call.run(work, {}, [&](const Context& context) {
     constexpr std::int64_t large_work = 1 << 16;  // elements that are worth another thread
     const std::int64_t grain = large_work * static_cast<std::int64_t>(rows) / std::max<std::int64_t>(work, 1) + 1;

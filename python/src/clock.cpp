@@ -1,7 +1,7 @@
 // One clock for a recording, for robocache/_clock.py.
 //
 //   _core.ClockSurvey(log_unit: int = 1)
-//     .add(stream: str, log_times, stamps)                  int64 [N]; a stamp of 0 is none
+//     .add(stream: str, log_times, stamps)                  int64 [N]; a stamp of 0 means: not stamped
 //     .add_clock(log_times, times)                          int64 [N]: messages of /clock
 //     .runs_with_log_time(static: list[str]) -> bool
 //     .log_unit() -> int

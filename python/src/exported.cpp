@@ -43,7 +43,7 @@ void leave(int device, void* data) noexcept {
   } catch (const std::bad_alloc&) {  // then it is never freed
   }
 }
-// The work that is waited for may include a callback into Python, so the GIL is let go meanwhile.
+// Releases the GIL while it waits: the work may include a callback into Python.
 void free_what_was_left() {
   std::vector<std::pair<int, void*>> blocks;
   {

@@ -32,7 +32,7 @@ BackendChoice parse_backend(const Where& where, PyObject* object);  // throws wh
 bool cuda_is_available();
 
 // A float is seconds, an int is nanoseconds, a timedelta is itself. An int from -999 up to `least` is refused, but
-// for 0, because whoever writes it means another unit.
+// for 0, because such a number is surely meant in another unit.
 std::int64_t parse_duration(const Where& where, const char* argument, PyObject* object, std::int64_t least = 1000);
 std::int64_t parse_max_gap(const Where& where, PyObject* object);  // None: no_max_gap
 

@@ -51,7 +51,7 @@ struct SavedManifest {
 SavedManifest save_manifest(const Path& cache, Manifest& manifest, bool reads_back = true,
                             bool* is_uncertain = nullptr);
 
-// Throws Error(file) where shards/ is a symbolic link: for whoever writes or removes files there.
+// Throws Error(file) if shards/ is a symbolic link. To be called before files there are written or removed.
 void refuse_links(const Path& cache);
 
 // Files of ours that the manifest does not name: what a crash left. Paths within the cache.

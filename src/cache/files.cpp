@@ -94,7 +94,7 @@ void File::read(std::int64_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
     const ssize_t count = retried([&] { return pread(descriptor_, to.data(), to.size(), offset); });
     if (count < 0) fail_errno(path_, "cannot be read", errno);
-    if (count == 0) {  // whoever shortens it is at work: this is no damage that a repair may act on
+    if (count == 0) {  // another process is shortening the file; a repair must not treat that as damage
       throw SystemError(concat(path_.string(), ": the file became shorter while it was read"), EIO);
     }
     to = to.subspan(static_cast<std::size_t>(count));

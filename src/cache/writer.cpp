@@ -155,7 +155,7 @@ struct CacheWriter::State {
   std::int64_t source = -1;
   std::vector<Path> source_files;
   std::vector<FileStamp> source_stamps;
-  bool has_lost = false;  // episodes of it that were whole: it is not complete, whoever says so
+  bool has_lost = false;  // whole episodes of this source were dropped, so it must not be marked complete
 
   ~State() { abandon(); }
   bool is_forked() const noexcept { return getpid() != process; }
@@ -783,7 +783,7 @@ void CacheWriter::end_episode() {
   }
   try {
     state.commit(false);
-  } catch (...) {  // Ctrl-C, too, which is no Error
+  } catch (...) {  // also Ctrl-C, which is not an Error
     if (state.episodes.empty() || state.take_back()) throw;
     try {
       throw;
