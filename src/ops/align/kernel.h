@@ -299,7 +299,7 @@ struct Cubic {
 };
 // Whether an interval is under 1/16 of its neighbour. The tangent between the two is then the slope of the longer one: the
 // slope over a tiny interval is mostly noise, and the parabola through all three points overshoots.
-ROBOCACHE_HD bool is_tiny(std::int64_t interval, std::int64_t neighbour) { return interval <= (neighbour - 1) / 16; }
+ROBOCACHE_HD bool is_tiny(std::int64_t interval, std::int64_t neighbour) { return interval <= ((neighbour - 1) >> 4); }
 // The tangent at one end of an interval, times the interval: `outer` times the step over the interval beyond that end, and
 // `own` times the step over the interval itself.
 struct Tangent {
