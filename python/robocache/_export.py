@@ -44,7 +44,7 @@ from robocache._default_timeline import (
 )
 from robocache._extent import extent
 from robocache._joined import info_of, put_together, shown
-from robocache._lerobot_write import BOOKKEEPING, Feature, LeRobotWriter
+from robocache._lerobot_write import BOOKKEEPING, BYTES_AT_ONCE, Feature, LeRobotWriter
 from robocache._new_folder import make_parents, new_folder, told
 from robocache._prepare import key_of, prepared
 from robocache._recording import Array, Batch, Episode, Packed, Recording, StreamInfo, is_cache, is_static, missing
@@ -632,7 +632,9 @@ def save(path: Path, tensors: Mapping[str, Array | Packing], metadata: Mapping[s
         for name in order:
             array = tensors[name]
             for piece in array.pieces() if isinstance(array, Packing) else [array]:
-                file.write(np.ascontiguousarray(piece).tobytes())
+                data = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
+                for first in range(0, len(data), BYTES_AT_ONCE):
+                    file.write(data[first : first + BYTES_AT_ONCE])
 
 
 # ---- MCAP
