@@ -79,13 +79,16 @@ class Options(NamedTuple):
 
 
 def held_on(stream: Stream[Any], aligned: Aligned[Any], times: Array) -> Aligned[Any]:
-    """What is written on change, or once, is still so behind its last sample, for as long as max_gap allows."""
+    """A stream that is written on change, or once, keeps its value behind its last sample, for as long as max_gap allows.
+
+    Where `edge` has put NaN or 0 there, nothing becomes valid: no sample is behind the value."""
     held = len(stream.times) == 1 or is_held(stream.method, np.asarray(stream.values).dtype)
     if not held or runs(np.asarray(stream.times)):
         return aligned
     since = times - int(extent("", stream)[1])
     long = np.inf if stream.max_gap is None else _core.nanoseconds("max_gap", stream.max_gap)
-    return aligned._replace(valid=np.asarray(aligned.valid) | ((since > 0) & (since <= long)))
+    kept = (since > 0) & (since <= long) & (np.asarray(aligned.index) >= 0)
+    return aligned._replace(valid=np.asarray(aligned.valid) | kept)
 
 
 def warn_of_cuts(episode: str, reaches: Mapping[str, Reach], line: Timeline, notes: list[str]) -> None:
