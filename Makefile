@@ -8,7 +8,7 @@ export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 SOURCES = git ls-files --cached --others --exclude-standard --deduplicate --
 CPP = $(SOURCES) '*.h' '*.cpp' '*.cu' '*.cuh'
 
-.PHONY: help build demo test judge gpu bench fuzz crash lint lint-format lint-tidy lint-python format wheel reproduce clean
+.PHONY: help build demo test judge gpu arm sse bench fuzz crash lint lint-format lint-tidy lint-python format wheel reproduce clean
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +32,12 @@ judge: $(VENV)/.ready build .judge/.ready ## LeRobot's own library opens what we
 
 gpu: ## on a machine with a GPU: tests, compute-sanitizer, profile, benchmark (tools/gpu STEP... for some of them)
 	@tools/gpu
+
+arm: $(VENV)/.demo ## for 64-bit ARM: the library, the C++ tests and the golden tests of Python, run by qemu; as root it installs both
+	@tools/arm
+
+sse: $(VENV)/.ready build ## the same tests on an x86 CPU without AVX2, which qemu emulates
+	@tools/sse
 
 bench: $(VENV)/.ready build ## ours beside torch, as tables
 	@$(PYTHON) -m bench.run

@@ -79,7 +79,7 @@ class Options(NamedTuple):
 
 
 def held_on(stream: Stream[Any], aligned: Aligned[Any], times: Array) -> Aligned[Any]:
-    """A stream that is written on change, or once, keeps its value behind its last sample, for as long as max_gap allows.
+    """A stream written on change, or once, keeps its value behind its last sample, for as long as max_gap allows.
 
     Where `edge` has put NaN or 0 there, nothing becomes valid: no sample is behind the value."""
     held = len(stream.times) == 1 or is_held(stream.method, np.asarray(stream.values).dtype)

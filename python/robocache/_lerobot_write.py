@@ -10,6 +10,7 @@ beside the target, synced to the disk and renamed at the end: a data set is whol
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -256,7 +257,7 @@ def nested(pa: Any, kind: Any) -> Any:
 
 def statistics(array: Array) -> dict[str, Any]:
     """Of the rows of [T, ...] that are finite, in LeRobot's words; zeros where none is. One NaN would spoil all."""
-    rows = array.reshape(len(array), -1)
+    rows = array.reshape(len(array), math.prod(array.shape[1:]))
     width = max(1, NUMBERS_AT_ONCE // max(len(rows), 1))
     blocks = [slice(first, first + width) for first in range(0, max(1, rows.shape[1]), width)]
     finite = np.ones(len(rows), bool)
