@@ -195,7 +195,7 @@ def duration(where: str, what: str, value: Any, least: int = LEAST_LATENCY) -> i
     if -LEAST_LATENCY < value < 0 or 0 < value < least:
         raise ValueError(
             f"{where}{what} = {value} is {value} ns, since an int is nanoseconds; write seconds as a float: {value}.0, "
-            f"or {value / 1000:g} for {value} ms"
+            f"or {value / 1000} for {value} ms"
         )
     return int(value)
 

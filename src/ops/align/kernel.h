@@ -299,7 +299,7 @@ struct Cubic {
 };
 // Whether an interval is under 1/16 of its neighbour. The tangent between the two is then the slope of the longer one: the
 // slope over a tiny interval is mostly noise, and the parabola through all three points overshoots.
-ROBOCACHE_HD bool is_tiny(std::int64_t interval, std::int64_t neighbour) { return interval <= (neighbour - 1) / 16; }
+ROBOCACHE_HD bool is_tiny(std::int64_t interval, std::int64_t neighbour) { return interval <= ((neighbour - 1) >> 4); }
 // The tangent at one end of an interval, times the interval: `outer` times the step over the interval beyond that end, and
 // `own` times the step over the interval itself.
 struct Tangent {
@@ -344,13 +344,15 @@ ROBOCACHE_HD C cubic(C p, C a, C b, C q, C before, C across, C after) {
 }
 // The four samples of a cubic and its steps. p = i, q = j where there is no such neighbour, or its weight is 0.
 struct CubicTaps {
-  std::int64_t p, q;
+  std::int64_t p = -1, q = -1;
   Cubic steps;
 };
 template <class At>
-ROBOCACHE_HD_CALLED CubicTaps cubic_taps(const StreamPlan& s, const At& at, std::int64_t count, const Location& found) {
-  CubicTaps taps{found.i, found.j, {}};
-  if (found.place != Place::between) return taps;
+ROBOCACHE_HD_CALLED void set_cubic_taps(const StreamPlan& s, const At& at, std::int64_t count, const Location& found,
+                                        CubicTaps& taps) {
+  taps.p = found.i;
+  taps.q = found.j;
+  if (found.place != Place::between) return;
   std::int64_t h_before = 0;
   std::int64_t h_after = 0;
   const std::int64_t group = found.i > 0 ? first_equal(at, found.i) : 0;
@@ -370,7 +372,6 @@ ROBOCACHE_HD_CALLED CubicTaps cubic_taps(const StreamPlan& s, const At& at, std:
     }
   }
   taps.steps = cubic_steps(weight(found), h_before, found.span, h_after);
-  return taps;
 }
 
 ROBOCACHE_HD double dot4(const double (&a)[4], const double (&b)[4]) {

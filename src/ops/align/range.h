@@ -99,7 +99,7 @@ struct Verdict {
   bool valid = false;
   std::int64_t source = -1;  // the sample to copy where the value is a copy; -1: none, the value is NaN or 0
   std::int64_t index = -1;
-  CubicTaps cubic{-1, -1, {}};
+  CubicTaps cubic;
 };
 
 // The sample that a valid, interpolating range copies bit for bit (slerp: normalises); -1 where it mixes several.
@@ -140,7 +140,7 @@ ROBOCACHE_HD_CALLED Verdict judge(const StreamPlan& s, const Samples<T>& samples
     if (has_no_sample(found.place)) return verdict;
     const auto w = static_cast<C>(weight(found));
     verdict.valid = is_valid(found.place);
-    if (range.method == Method::cubic) verdict.cubic = cubic_taps(s, at, count, found);
+    if (range.method == Method::cubic) set_cubic_taps(s, at, count, found, verdict.cubic);
     const std::int64_t copied = copied_sample(range.method, found, w);
     if (verdict.valid && s.on_nan == OnNan::skip) {
       if (copied >= 0 || found.place != Place::between) {
