@@ -8,7 +8,8 @@ export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 SOURCES = git ls-files --cached --others --exclude-standard --deduplicate --
 CPP = $(SOURCES) '*.h' '*.cpp' '*.cu' '*.cuh'
 
-.PHONY: help build demo test judge matrix gpu bench fuzz crash lint lint-format lint-tidy lint-python format wheel clean
+.PHONY: help build demo test judge matrix gpu arm sse bench fuzz crash distros lint lint-format lint-tidy lint-python format \
+  wheel clean
 .DEFAULT_GOAL := help
 
 help:
@@ -36,6 +37,12 @@ matrix: build ## the torch tests on each torch, Python and NumPy that is served,
 gpu: ## on a machine with a GPU: tests, compute-sanitizer, profile, benchmark (tools/gpu STEP... for some of them)
 	@tools/gpu
 
+arm: $(VENV)/.demo ## for 64-bit ARM: the library, the C++ tests and the golden tests of Python, run by qemu; as root it installs both
+	@tools/arm
+
+sse: $(VENV)/.ready build ## the same tests on an x86 CPU without AVX2, which qemu emulates
+	@tools/sse
+
 bench: $(VENV)/.ready build ## ours beside torch, as tables
 	@$(PYTHON) -m bench.run
 
@@ -45,6 +52,9 @@ fuzz: $(VENV)/.ready ## every fuzz target for 5 minutes
 
 crash: $(VENV)/.ready build ## power failures at every call of every write, and every call failing, for about an hour
 	@ROBOCACHE_CRASH=1 $(PYTHON) -m pytest tests/python/test_crash.py tests/python/test_cache_faults.py tests/python/test_shared.py
+
+distros: ## the README's install, demo, tests and every compiler in chroots of Debian 12, 13 and sid, for hours; needs root
+	@tools/distros
 
 lint: $(VENV)/.ready build lint-format lint-tidy lint-python ## clang-format, clang-tidy, ruff, mypy
 

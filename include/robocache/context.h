@@ -5,12 +5,14 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)  // the shared library exports what follows
+
 namespace robocache {
 
 enum class Backend {
   automatic,  // cpu for tensors in host memory, cuda for tensors on an NVIDIA GPU
   reference,  // plain scalar code: the truth that the others are compared with, bit for bit
-  cpu,        // SIMD and threads; on a CPU without a hardware fma it runs the reference code
+  cpu,        // SIMD and threads; on a CPU that runs no SIMD target it runs the reference code
   cuda,
 };
 
@@ -52,3 +54,5 @@ void set_simd_target(const std::string& name);
 void synchronize();
 
 }  // namespace robocache
+
+#pragma GCC visibility pop
