@@ -8,7 +8,8 @@ export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 SOURCES = git ls-files --cached --others --exclude-standard --deduplicate --
 CPP = $(SOURCES) '*.h' '*.cpp' '*.cu' '*.cuh'
 
-.PHONY: help build demo test judge gpu arm sse bench fuzz crash lint lint-format lint-tidy lint-python format wheel reproduce clean
+.PHONY: help build demo test judge matrix gpu arm sse bench fuzz crash distros lint lint-format lint-tidy lint-python format \
+  wheel reproduce clean
 .DEFAULT_GOAL := help
 
 help:
@@ -30,6 +31,9 @@ test: $(VENV)/.ready build ## every C++ and Python test that this machine can ru
 judge: $(VENV)/.ready build .judge/.ready ## LeRobot's own library opens what we export; needs a Python 3.12
 	@$(PYTHON) tests/judge/make.py build/judge && .judge/bin/python tests/judge/judge.py build/judge
 
+matrix: build ## the torch tests on each torch, Python and NumPy that is served, for hours; writes docs/versions.md
+	@tools/matrix
+
 gpu: ## on a machine with a GPU: tests, compute-sanitizer, profile, benchmark (tools/gpu STEP... for some of them)
 	@tools/gpu
 
@@ -48,6 +52,9 @@ fuzz: $(VENV)/.ready ## every fuzz target for 5 minutes
 
 crash: $(VENV)/.ready build ## power failures at every call of every write, and every call failing, for about an hour
 	@ROBOCACHE_CRASH=1 $(PYTHON) -m pytest tests/python/test_crash.py tests/python/test_cache_faults.py tests/python/test_shared.py
+
+distros: ## the README's install, demo, tests and every compiler in chroots of Debian 12, 13 and sid, for hours; needs root
+	@tools/distros
 
 lint: $(VENV)/.ready build lint-format lint-tidy lint-python ## clang-format, clang-tidy, ruff, mypy
 

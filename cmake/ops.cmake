@@ -11,15 +11,10 @@ endif()
 list(TRANSFORM ROBOCACHE_SIMD_TARGETS REPLACE "(.+)" "X(\\1)" OUTPUT_VARIABLE ROBOCACHE_SIMD_LIST)
 list(JOIN ROBOCACHE_SIMD_LIST " " ROBOCACHE_SIMD_LIST)
 
-find_path(HIGHWAY_INCLUDE_DIR hwy/highway.h DOC "Highway, used header-only (Debian: libhwy-dev)")
-if(NOT HIGHWAY_INCLUDE_DIR)
-  message(FATAL_ERROR "Highway's headers (hwy/highway.h) were not found. On Debian and Ubuntu: apt install libhwy-dev; "
-                      "elsewhere pass -DHIGHWAY_INCLUDE_DIR=<the folder that holds hwy/>.")
-endif()
-
 # Equal bits everywhere: nothing may contract a * b + c, on the host or on the device.
 # Nobody sees exception flags (core/float_environment.h), and unless told so GCC makes no vectors of floor.
-set(host_flags -ffp-contract=off -fno-trapping-math -Wall -Wextra)
+# Nobody replaces our exported functions at run time, so GCC may inline them into each other.
+set(host_flags -ffp-contract=off -fno-trapping-math -fno-semantic-interposition -Wall -Wextra)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND host_flags -Wno-restrict)  # GCC 12 warns of every "text" + std::string (its bug 105651)
 endif()

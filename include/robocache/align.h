@@ -33,6 +33,8 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)  // the shared library exports what follows
+
 namespace robocache {
 
 enum class Method : std::uint8_t {
@@ -141,3 +143,5 @@ void align_backward(const Context& context, std::span<const Stream> streams, con
                     std::span<const TensorView> value_gradients);
 
 }  // namespace robocache
+
+#pragma GCC visibility pop

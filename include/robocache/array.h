@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#pragma GCC visibility push(default)  // the shared library exports what follows
+
 namespace robocache {
 
 // A dense row-major tensor in host memory, and the memory.
@@ -20,3 +22,5 @@ struct Array {
 };
 
 }  // namespace robocache
+
+#pragma GCC visibility pop

@@ -32,6 +32,8 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)  // the shared library exports what follows
+
 namespace robocache {
 
 // What a query may see. All that are given must allow it. Positions count from the diagonal that ends in the last query
@@ -87,3 +89,5 @@ void attention_backward(const Context& context, const Attention& call, const Ten
 std::string describe_attention(const Context& context, const Attention& call);
 
 }  // namespace robocache
+
+#pragma GCC visibility pop

@@ -9,6 +9,8 @@
 #include <span>
 #include <string>
 
+#pragma GCC visibility push(default)  // the shared library exports what follows
+
 namespace robocache {
 
 struct Bytes {
@@ -26,3 +28,5 @@ Bytes open_bytes(const std::filesystem::path& path);
 Bytes bytes_of(std::span<const std::byte> memory, std::string name);
 
 }  // namespace robocache
+
+#pragma GCC visibility pop

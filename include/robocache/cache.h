@@ -72,6 +72,8 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)  // the shared library exports what follows
+
 namespace robocache {
 
 inline constexpr int cache_version = 2;
@@ -255,3 +257,5 @@ struct CacheReport {
 CacheReport verify_cache(const std::filesystem::path& path, bool repair, bool dry_run = false);
 
 }  // namespace robocache
+
+#pragma GCC visibility pop

@@ -32,6 +32,8 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)  // the shared library exports what follows
+
 namespace robocache {
 
 class RecordingClock;
@@ -125,3 +127,5 @@ class RecordingClock {
 RecordingClock find_clock(const ClockSurvey& survey, std::span<const std::string> static_streams = {});
 
 }  // namespace robocache
+
+#pragma GCC visibility pop

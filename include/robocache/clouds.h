@@ -43,6 +43,8 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)  // the shared library exports what follows
+
 namespace robocache {
 
 inline constexpr std::size_t max_cloud_fields = 1024;
@@ -74,3 +76,5 @@ Cloud read_cloud(std::span<const std::byte> content, CloudFormat format, std::st
 Array read_depth(std::span<const std::byte> content, std::string_view name);
 
 }  // namespace robocache
+
+#pragma GCC visibility pop

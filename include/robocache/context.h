@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)  // the shared library exports what follows
+
 namespace robocache {
 
 enum class Backend {
@@ -52,3 +54,5 @@ void set_simd_target(const std::string& name);
 void synchronize();
 
 }  // namespace robocache
+
+#pragma GCC visibility pop

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#pragma GCC visibility push(default)  // the shared library exports what follows
+
 namespace robocache {
 
 enum class ErrorKind {
@@ -25,3 +27,5 @@ class Error : public std::runtime_error {
 };
 
 }  // namespace robocache
+
+#pragma GCC visibility pop

@@ -54,6 +54,8 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)  // the shared library exports what follows
+
 namespace robocache {
 
 // Where a sample's time comes from: its header's stamp, or when it was logged, or published. automatic: the stamp where
@@ -197,3 +199,5 @@ class McapRecording {
 };
 
 }  // namespace robocache
+
+#pragma GCC visibility pop

@@ -13,6 +13,8 @@
 // asked. robocache's Python module installs one that raises KeyboardInterrupt.
 #pragma once
 
+#pragma GCC visibility push(default)  // the shared library exports what follows
+
 namespace robocache {
 
 using InterruptHook = void (*)();
@@ -21,3 +23,5 @@ using InterruptHook = void (*)();
 void set_interrupt_hook(InterruptHook hook) noexcept;
 
 }  // namespace robocache
+
+#pragma GCC visibility pop

@@ -50,6 +50,8 @@
 #include <variant>
 #include <vector>
 
+#pragma GCC visibility push(default)  // the shared library exports what follows
+
 namespace robocache::mcap {
 
 // ---- Records: names and fields as in the specification -------------------------------------------------------------
@@ -338,3 +340,5 @@ class Writer {
 };
 
 }  // namespace robocache::mcap
+
+#pragma GCC visibility pop

@@ -17,8 +17,12 @@
 #include <robocache/tsdf.h>
 #include <robocache/voxelize.h>
 
+#pragma GCC visibility push(default)  // the shared library exports what follows
+
 namespace robocache {
 
 const char* version() noexcept;  // "0.1.0"
 
 }  // namespace robocache
+
+#pragma GCC visibility pop

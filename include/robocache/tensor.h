@@ -7,6 +7,8 @@
 #include <initializer_list>
 #include <span>
 
+#pragma GCC visibility push(default)  // the shared library exports what follows
+
 namespace robocache {
 
 enum class DType : std::uint8_t { boolean, u8, u16, u32, u64, i8, i16, i32, i64, f16, bf16, f32, f64 };
@@ -73,3 +75,5 @@ struct TensorView {
 };
 
 }  // namespace robocache
+
+#pragma GCC visibility pop

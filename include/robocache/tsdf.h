@@ -23,6 +23,8 @@
 
 #include <robocache/voxelize.h>
 
+#pragma GCC visibility push(default)  // the shared library exports what follows
+
 namespace robocache {
 
 // Throws where the numbers make no volume, as every call does.
@@ -46,3 +48,5 @@ void tsdf_surface_points(const Context& context, const Grid& grid, const TensorV
                          const TensorView& offsets, const TensorView& points);
 
 }  // namespace robocache
+
+#pragma GCC visibility pop

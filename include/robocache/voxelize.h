@@ -42,6 +42,8 @@
 #include <span>
 #include <vector>
 
+#pragma GCC visibility push(default)  // the shared library exports what follows
+
 namespace robocache {
 
 // Cells [x, y, z]: cell 0 begins at the origin. At most 2^62 cells.
@@ -167,3 +169,5 @@ void voxel_downsample(const Context& context, const Clouds& clouds, const Lattic
                       const SparseOptions& options, const DownsampleRows& rows, const TensorView& dropped = {});
 
 }  // namespace robocache
+
+#pragma GCC visibility pop

@@ -953,9 +953,9 @@ ShardHeader parse_header(std::string_view text, std::int64_t data_bytes, const s
     }
     TensorEntry& tensor = header.tensors.emplace_back();
     tensor.name = key;
-    const std::string& dtype = node["dtype"].string();
-    const auto* const found = std::ranges::find(dtype_names, std::string_view(dtype), &DTypeName::safetensors);
-    if (found == dtype_names.end()) node["dtype"].fail("is ", in_quotes(dtype), ", which no tensor of a cache has");
+    const Node dtype = node["dtype"];
+    const auto* const found = std::ranges::find(dtype_names, std::string_view(dtype.string()), &DTypeName::safetensors);
+    if (found == dtype_names.end()) dtype.fail("is ", in_quotes(dtype.string()), ", which no tensor of a cache has");
     tensor.dtype = found->dtype;
     tensor.shape = parse_shape(node["shape"], max_rank);
     std::vector<std::int64_t> offsets;

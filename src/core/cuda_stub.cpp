@@ -5,10 +5,11 @@
 #include "core/cuda.h"
 #include "core/cuda_memory.h"
 #include "core/cuda_wait.h"
+#include "robocache_config.h"
 
 namespace robocache {
 namespace {
-constexpr const char* reason = "this build has no CUDA kernels: CUDA was turned off, or nvcc was not found";
+constexpr const char* reason = "this build has no CUDA kernels: " ROBOCACHE_WITHOUT_CUDA;
 }  // namespace
 
 void refuse_cuda() { throw Error(ErrorKind::unavailable, std::string("the cuda backend cannot run: ") + reason); }

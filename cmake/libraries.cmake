@@ -1,0 +1,18 @@
+# What the build needs of other projects. If anything is missing, one sentence names all of it.
+set(ZLIB_USE_STATIC_LIBS ON)  # the wheel carries no shared library
+include(cmake/robocacheLibraries.cmake)
+find_path(HIGHWAY_INCLUDE_DIR hwy/highway.h DOC "Highway, used header-only")
+find_path(ROBOCACHE_JSON_INCLUDE_DIR nlohmann/json.hpp DOC "nlohmann-json, header-only")
+find_path(ROBOCACHE_XXHASH_INCLUDE_DIR xxhash.h DOC "xxHash, used header-only")
+robocache_check(Highway libhwy-dev HIGHWAY_INCLUDE_DIR)
+robocache_check(nlohmann-json nlohmann-json3-dev ROBOCACHE_JSON_INCLUDE_DIR)
+robocache_check(xxHash libxxhash-dev ROBOCACHE_XXHASH_INCLUDE_DIR)
+if(ROBOCACHE_TESTS)
+  find_package(GTest QUIET)
+  robocache_check(GoogleTest libgtest-dev GTest_FOUND)
+endif()
+if(robocache_missing)
+  robocache_describe_missing(sentence)
+  message(FATAL_ERROR "${sentence}")
+endif()
+find_package(Threads REQUIRED)
