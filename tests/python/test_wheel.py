@@ -95,7 +95,8 @@ def test_the_compiler_read_no_header_that_is_not_listed():
 def test_the_linker_took_no_library_that_is_not_listed():
     (module,) = re.findall(r"^(\S*_core\S*\.so): \S*LINKER", ninja("-t", "targets", "all"), re.MULTILINE)
     command = ninja("-t", "commands", "-s", module)
-    archives = {Path(archive).name for archive in re.findall(r"(?<=\s)[^-\s]\S*\.a(?=\s)", command)}
+    paths = [BUILD / archive for archive in re.findall(r"(?<=\s)[^-\s]\S*\.a(?=\s)", command)]
+    archives = {path.name for path in paths if path.read_bytes() != b"!<arch>\n"}  # glibc's librt.a is empty
     listed = {archive: name for name, entry in known_components().items() for archive in entry.get("archives", ())}
     assert archives - listed.keys() == {"librobocache.a"}
     assert {listed[archive] for archive in archives & listed.keys()} <= _core.build_info()["components"].keys()
