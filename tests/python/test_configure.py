@@ -55,7 +55,8 @@ def nvcc(folder: Path, release: str, refusal: str = "") -> Path:
 def configure(build: Path, *options: str, **environment: str) -> tuple[int, str]:
     """The exit code and, as one line, what CMake said."""
     call = ["cmake", "-S", str(CHECKOUT), "-B", str(build), "-G", "Ninja", *options]
-    done = subprocess.run(call, env=os.environ | environment, capture_output=True, text=True, check=False)
+    inherited = {name: value for name, value in os.environ.items() if name != "CMAKE_PREFIX_PATH"}
+    done = subprocess.run(call, env=inherited | environment, capture_output=True, text=True, check=False)
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
@@ -85,7 +86,7 @@ def test_an_nvcc_that_refuses_the_host_compiler(tmp_path):
     assert "-allow-unsupported-compiler" not in said
     code, said = configure(tmp_path / "on", "-DROBOCACHE_CUDA=ON", CUDACXX=str(new))
     assert code != 0
-    assert "does not work with the host compiler g++" in said
+    assert "does not work with the host compiler" in said
 
 
 @needs_cmake

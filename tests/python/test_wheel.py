@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -62,6 +63,8 @@ def test_the_versions_are_those_that_debian_installed():
     assert components["nanobind"] == version("nanobind")
     if shutil.which("dpkg-query") is None:
         pytest.skip("not a Debian system")
+    if "ROBOCACHE_CARRIED" in os.environ:
+        pytest.skip("the module was built on another machine")
     for name, package in DEBIAN.items():
         told = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", package], capture_output=True, text=True).stdout
         assert re.match(r"(?:\d+:)?([\d.]*\d)", told)[1] == components[name], name
