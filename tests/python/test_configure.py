@@ -150,11 +150,11 @@ def test_setup_names_the_packages_and_the_distribution(tmp_path):
     script(tmp_path / "bin/apt-get", "exit 0")
     script(tmp_path / "bin/apt-cache", 'test "$2" != libhwy-dev')
     script(tmp_path / "bin/sudo", "exit 1")
-    said = setup(tmp_path, "grep")
+    said = setup(tmp_path, "grep", "bash")
     if os.geteuid() == 0:
         expected = f"{DISTRIBUTION} has no package libhwy-dev. RoboCache builds on Debian 12, "
     else:
         expected = (
             f"{DISTRIBUTION} lacks packages, and only root can install them. As root: apt-get install g++ make cmake"
         )
-    assert said.startswith(f"tools/setup: {expected}")
+    assert said.startswith(f"tools/packages: {expected}")
