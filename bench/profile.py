@@ -25,6 +25,7 @@ import torch
 from bench import records
 from bench.attention import ActionCase
 from bench.cases import CASES, AnyCase, select
+from bench.goals import Absent
 
 MARK = "spin_kernel"  # torch.cuda._sleep
 KERNELS = f"regex:robocache|align|voxelize|tsdf|attention|cub|{MARK}"
@@ -77,11 +78,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = options.json or records.BUILT / f"{record['machine']}.json"
     merge(path, record, found, cases)
     print(table(found))
-    missing = [case.title for case in cases if case.title not in {entry["case"] for entry in found}]
-    for title in missing:
-        print(f"FAILED {title}: no kernel of ours was seen")
+    seen = {entry["case"] for entry in found}
+    failed = False
+    for case in cases:
+        if case.title in seen:
+            continue
+        reason = reason_to_skip(case)
+        failed |= reason is None
+        print(f"{case.title}: skipped: {reason}" if reason else f"FAILED {case.title}: no kernel of ours was seen")
     print(f"{path}: {len(found)} kernels")
-    return 1 if missing else 0
+    return 1 if failed else 0
+
+
+def reason_to_skip(case: AnyCase) -> str | None:
+    try:
+        case.make("cuda")
+    except Absent as reason:
+        return str(reason)
+    return None
 
 
 def profiled(cases: Sequence[AnyCase]) -> list[AnyCase]:

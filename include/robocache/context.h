@@ -12,7 +12,7 @@ namespace robocache {
 enum class Backend {
   automatic,  // cpu for tensors in host memory, cuda for tensors on an NVIDIA GPU
   reference,  // plain scalar code: the truth that the others are compared with, bit for bit
-  cpu,        // SIMD and threads; on a CPU without a hardware fma it runs the reference code
+  cpu,        // SIMD and threads; on a CPU that runs no SIMD target it runs the reference code
   cuda,
 };
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral
+from numbers import Integral, Number
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from robocache import _core
@@ -238,6 +238,7 @@ class Timeline:
         self.first = 0
         if not _compiling():  # a traced call is checked when it runs
             _core.check_timeline(self)
+            self.start, self.rate, self.count = _python_number(start), _python_number(rate), _python_number(count)
 
     @staticmethod
     def around(t: Any, *, history: int, horizon: int, rate: float) -> Timeline:
@@ -516,9 +517,9 @@ def fuse(
 def _look_for_torch() -> bool:
     """Whether torch.compile or torch.export traces this. torch is never imported for the question."""
     global _compiling
-    torch = sys.modules.get("torch")
-    compiler = getattr(torch, "compiler", None)
-    if compiler is None:
+    compiler: Any = getattr(sys.modules.get("torch"), "compiler", None)
+    # No torch, or one before 2.5, which cannot trace our calls: it breaks the graph there, and makes them as they are.
+    if not hasattr(compiler, "substitute_in_graph"):
         return False
     if compiler.is_compiling():
         return True
@@ -567,6 +568,12 @@ def _unpack(
 
 def _options(edge: str, causal: bool, on_nan: str, check: bool, backend: str | None) -> dict[str, Any]:
     return {"edge": edge, "causal": causal, "on_nan": on_nan, "check": check, "backend": backend}
+
+
+def _python_number(number: Any) -> Any:
+    """What is no number of NumPy stays as it is. Dynamo would take a number of NumPy for an array."""
+    is_numpy = isinstance(number, Number) and type(number).__module__ == "numpy"
+    return number.item() if is_numpy else number
 
 
 def _kind(thing: Any) -> str:

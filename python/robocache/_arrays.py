@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from robocache import _align
+from robocache import _align, _versions
+
+_versions.require("numpy")  # no module of the package imports NumPy before this one
 
 
 def beside(like: Any, thing: Any, dtype: Any = None) -> Any:

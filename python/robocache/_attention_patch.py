@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from robocache._attention import Mask, attention
+from robocache._versions import import_torch
 
 # As bench/results/h200.json has it: few queries are ours however many keys there are, and of more queries what is small
 # in all (ACT's encoder has 11.6 million scores, and takes 0.8 times what torch's fastest kernel does).
@@ -38,10 +39,8 @@ def attention_patch(*, always: bool = False) -> Iterator[None]:
     It holds for the whole process, all its threads, until the last that entered has left. Modules that took the
     function itself (`from torch.nn.functional import scaled_dot_product_attention`) do not notice.
     """
-    import torch
-
     global _original
-    functional = torch.nn.functional
+    functional = import_torch("attention_patch").nn.functional
     if "transformers.modeling_utils" in sys.modules:  # else importing it here would take seconds
         with contextlib.suppress(ImportError):  # an older one has no such interface
             register_transformers()
@@ -72,16 +71,10 @@ def _patched(
     if not can_serve(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa) or not (
         _inside[-1:] == [True] or is_faster(query, key, value, attn_mask)
     ):
-        return _original(
-            query,
-            key,
-            value,
-            attn_mask=attn_mask,
-            dropout_p=dropout_p,
-            is_causal=is_causal,
-            scale=scale,
-            enable_gqa=enable_gqa,
-        )
+        options = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
+        if enable_gqa:  # torch has it from 2.5 on
+            options["enable_gqa"] = True
+        return _original(query, key, value, **options)
     return serve(query, key, value, attn_mask, is_causal, scale)
 
 
@@ -125,7 +118,7 @@ def can_serve(
         attn_mask.dtype == torch.bool
         and not is_causal
         and attn_mask.ndim in (2, 4)
-        and all(size in (1, full) for size, full in zip(attn_mask.shape[::-1], wanted[::-1], strict=False))
+        and all(size in (1, full) for size, full in zip(attn_mask.shape, wanted[-attn_mask.ndim :], strict=True))
     )
 
 

@@ -5,21 +5,27 @@ from __future__ import annotations
 import importlib.util
 import sys
 
-from robocache import _core
+from robocache import _core, _versions
 
 
 def backends() -> list[tuple[str, bool, str]]:
     """(name, available, description) of each backend; never fails, and imports no framework."""
-    found = package_version("torch")
-    there = "torch" in sys.modules or importlib.util.find_spec("torch") is not None
-    if there:
-        description = (
-            f"torch {found or 'of an unknown version'}, on any of its devices: close to the others, not equal,"
-        )
-        description += " but for voxels"
-    else:
-        description = "torch is not installed"
-    return [*_core.backends(), ("torch", there, description)]
+    return [*_core.backends(), ("torch", *torch_backend())]
+
+
+def torch_backend() -> tuple[bool, str]:
+    loaded = sys.modules.get("torch")
+    if loaded is None and ("torch" in sys.modules or importlib.util.find_spec("torch") is None):
+        return False, "torch is not installed"
+    version = _versions.loaded_version("torch") or package_version("torch")
+    sentence = _versions.too_old("torch", version)
+    if sentence is not None:
+        return False, sentence
+    name = f"torch {version or 'of an unknown version'}"
+    description = f"{name}, on any of its devices: close to the others, not equal, but for voxels"
+    if version is not None and _versions.numbers(version) < _versions.OLDEST_TRACED_TORCH:
+        description += "; torch.compile(fullgraph=True) and torch.export need torch 2.5"
+    return True, description
 
 
 def package_version(*names: str) -> str | None:

@@ -55,6 +55,7 @@ from robocache._recording import (
 )
 from robocache._recording import method_of as method_in
 from robocache._stamps import FileStamp, check_unchanged
+from robocache._versions import import_torch
 
 Path = str | os.PathLike[str]
 Stamps = NDArray[np.int64]
@@ -1300,10 +1301,7 @@ def keep(array: NDArray[Any]) -> NDArray[Any]:
 def mover(device: Any) -> Callable[[NDArray[Any]], Any]:
     if device is None:
         return keep
-    try:
-        import torch
-    except ImportError:
-        raise ModuleNotFoundError(f"Cache.align: device={device!r} needs torch, which is not installed") from None
+    torch = import_torch(f"Cache.align: device={device!r}")
 
     def move(array: NDArray[Any]) -> Any:
         bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array

@@ -49,12 +49,17 @@ class Decision(NamedTuple):
 
 
 class ClockedSource(SourceOver):
-    """A source whose times and arrivals are on the recording's clock; a reset of a simulation begins an episode."""
+    """A source whose times and arrivals are on the recording's clock; a reset of a simulation begins an episode.
 
-    def __init__(self, source: Source) -> None:
+    as_stamped   streams whose stamps a recipe keeps as they are
+    not_static   streams that a recipe says are no constants
+    """
+
+    def __init__(
+        self, source: Source, as_stamped: frozenset[str] = frozenset(), not_static: frozenset[str] = frozenset()
+    ) -> None:
         super().__init__(source)
-        self.as_stamped: frozenset[str] = frozenset()  # streams whose stamps a recipe keeps as they are,
-        self.not_static: frozenset[str] = frozenset()  # and those that it says are no constants
+        self.as_stamped, self.not_static = as_stamped, not_static
         self._decision: Decision | None = None
         self._lock = ForkLock()
         self._static_infos: dict[str, tuple[StreamInfo, StreamInfo]] = {}

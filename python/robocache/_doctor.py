@@ -153,7 +153,7 @@ def lines(report: dict[str, Any]) -> list[str]:
         ("Python", report["python"]),
         ("system", f"{system['os']}, kernel {system['kernel']}, glibc {system['glibc'] or 'none'}"),
         ("CPU", f"{cpu['model']}, {cpu['cores']} cores, {' '.join(cpu['features']) or cpu['architecture']}"),
-        ("SIMD", f"{cpu['simd_target']} in use; runs here: {spoken(cpu['simd_targets'])}; {cpu['threads']} threads"),
+        ("SIMD", f"{simd(cpu)}; {cpu['threads']} threads"),
     ]
     for number, card in enumerate(report["gpus"]):
         name, capability, memory, free, driver = (card[field] for field in GPU_FIELDS)
@@ -178,6 +178,12 @@ def lines(report: dict[str, Any]) -> list[str]:
     found.extend((f"  on {name}", f"{size}: {kernel}") for name, kernel in attention["kernels"].items())
     width = max(len(name) for name, _ in found)
     return [f"{name.ljust(width)}  {text}" for name, text in found]
+
+
+def simd(cpu: dict[str, Any]) -> str:
+    if not cpu["simd_targets"]:
+        return "none that this CPU runs, so the reference code serves as backend cpu"
+    return f"{cpu['simd_target']} in use; runs here: {spoken(cpu['simd_targets'])}"
 
 
 def parts(build: dict[str, Any]) -> list[str]:

@@ -44,7 +44,7 @@ from robocache._default_timeline import (
 )
 from robocache._extent import extent
 from robocache._joined import info_of, put_together, shown
-from robocache._lerobot_write import BOOKKEEPING, Feature, LeRobotWriter
+from robocache._lerobot_write import BOOKKEEPING, BYTES_AT_ONCE, Feature, LeRobotWriter
 from robocache._new_folder import make_parents, new_folder, told
 from robocache._prepare import key_of, prepared
 from robocache._recording import Array, Batch, Episode, Packed, Recording, StreamInfo, is_cache, is_static, missing
@@ -79,13 +79,16 @@ class Options(NamedTuple):
 
 
 def held_on(stream: Stream[Any], aligned: Aligned[Any], times: Array) -> Aligned[Any]:
-    """What is written on change, or once, is still so behind its last sample, for as long as max_gap allows."""
+    """A stream written on change, or once, keeps its value behind its last sample, for as long as max_gap allows.
+
+    Where `edge` has put NaN or 0 there, nothing becomes valid: no sample is behind the value."""
     held = len(stream.times) == 1 or is_held(stream.method, np.asarray(stream.values).dtype)
     if not held or runs(np.asarray(stream.times)):
         return aligned
     since = times - int(extent("", stream)[1])
     long = np.inf if stream.max_gap is None else _core.nanoseconds("max_gap", stream.max_gap)
-    return aligned._replace(valid=np.asarray(aligned.valid) | ((since > 0) & (since <= long)))
+    kept = (since > 0) & (since <= long) & (np.asarray(aligned.index) >= 0)
+    return aligned._replace(valid=np.asarray(aligned.valid) | kept)
 
 
 def warn_of_cuts(episode: str, reaches: Mapping[str, Reach], line: Timeline, notes: list[str]) -> None:
@@ -632,7 +635,9 @@ def save(path: Path, tensors: Mapping[str, Array | Packing], metadata: Mapping[s
         for name in order:
             array = tensors[name]
             for piece in array.pieces() if isinstance(array, Packing) else [array]:
-                file.write(np.ascontiguousarray(piece).tobytes())
+                data = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
+                for first in range(0, len(data), BYTES_AT_ONCE):
+                    file.write(data[first : first + BYTES_AT_ONCE])
 
 
 # ---- MCAP

@@ -10,6 +10,7 @@ beside the target, synced to the disk and renamed at the end: a data set is whol
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -30,6 +31,10 @@ QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 CODECS = ("libx264", "libopenh264", "libsvtav1", "mpeg4")  # the first that this PyAV has
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")  # features of every data set
 STILLS = 100  # frames of a video that its statistics are taken from, evenly
+# One call into NumPy or Arrow works on at most so much: Python looks for Ctrl-C only between calls.
+NUMBERS_AT_ONCE = 1 << 22
+BYTES_AT_ONCE = 32 << 20
+EPISODES_AT_ONCE = 100
 
 
 class Feature(NamedTuple):
@@ -149,7 +154,9 @@ class LeRobotWriter:
             path = self.root / f"data/chunk-{chunk:03d}/file-{file:03d}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
             self.writer = self.pq.ParquetWriter(path, table.schema)
-        self.writer.write_table(table)
+        rows = max(1, BYTES_AT_ONCE * len(table) // max(table.nbytes, 1))
+        for first in range(0, len(table), rows):
+            self.writer.write_table(table.slice(first, rows))
         self.written += table.nbytes
         if self.written >= DATA_FILE:
             self._end_file()
@@ -172,7 +179,12 @@ class LeRobotWriter:
             for row, of in zip(self.episodes, stats, strict=True)
         ]
         if rows:
-            pq.write_table(pa.Table.from_pylist(rows), meta / "episodes/chunk-000/file-000.parquet")
+            some = pa.Table.from_pylist(rows[:EPISODES_AT_ONCE])
+            with pq.ParquetWriter(meta / "episodes/chunk-000/file-000.parquet", some.schema) as writer:
+                writer.write_table(some)
+                for first in range(EPISODES_AT_ONCE, len(rows), EPISODES_AT_ONCE):
+                    more = rows[first : first + EPISODES_AT_ONCE]
+                    writer.write_table(pa.Table.from_pylist(more, schema=some.schema))
         (meta / "stats.json").write_text(json.dumps(gathered(stats), indent=4))
         self._write_tasks(meta / "tasks.parquet")
         (meta / "info.json").write_text(json.dumps(self._info(), indent=4))
@@ -245,17 +257,23 @@ def nested(pa: Any, kind: Any) -> Any:
 
 def statistics(array: Array) -> dict[str, Any]:
     """Of the rows of [T, ...] that are finite, in LeRobot's words; zeros where none is. One NaN would spoil all."""
-    wide = array.astype(np.float64)
-    wide = wide[np.isfinite(wide).all(axis=tuple(range(1, wide.ndim)))]
-    count, wide = len(wide), wide if len(wide) else np.zeros((1, *array.shape[1:]))
-    found: dict[str, Any] = {
-        "min": wide.min(axis=0).tolist(),
-        "max": wide.max(axis=0).tolist(),
-        "mean": wide.mean(axis=0).tolist(),
-        "std": wide.std(axis=0).tolist(),
-        "count": [count],
-    }
-    return found | {name: np.quantile(wide, at, axis=0).tolist() for name, at in QUANTILES.items()}
+    rows = array.reshape(len(array), math.prod(array.shape[1:]))
+    width = max(1, NUMBERS_AT_ONCE // max(len(rows), 1))
+    blocks = [slice(first, first + width) for first in range(0, max(1, rows.shape[1]), width)]
+    finite = np.ones(len(rows), bool)
+    for block in blocks:
+        finite &= np.isfinite(rows[:, block]).all(axis=1)
+    count = int(finite.sum())
+    found: dict[str, list[Array]] = {}
+    for block in blocks:
+        wide = rows[finite, block].astype(np.float64) if count else np.zeros((1, rows[:, block].shape[1]))
+        quantiles = zip(QUANTILES, np.quantile(wide, list(QUANTILES.values()), axis=0), strict=True)
+        plain = ((name, getattr(wide, name)(axis=0)) for name in ("min", "max", "mean", "std"))
+        for name, values in (*plain, *quantiles):
+            found.setdefault(name, []).append(values)
+    shape = array.shape[1:]
+    made = {name: np.concatenate(values).reshape(shape).tolist() for name, values in found.items()}
+    return {**made, "count": [count]}
 
 
 def gathered(stats: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:

@@ -116,8 +116,9 @@ class Recipe:
             twice = by_clock["as stamped"] & by_clock["recording"]
             if twice:
                 raise ValueError(f"{self.path}: {min(twice)} is taken twice, with and without its own clock; say one")
-            opened._source.as_stamped = frozenset(by_clock["as stamped"])
-            opened._source.not_static = frozenset(w.topic for w in self.streams if w.static is False)
+            not_static = frozenset(w.topic for w in self.streams if w.static is False)
+            source = ClockedSource(opened._source.source, frozenset(by_clock["as stamped"]), not_static)
+            return Recording(source)
         return opened
 
     def apply(self, recording: Recording) -> Recording:

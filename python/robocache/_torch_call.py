@@ -115,7 +115,9 @@ def pack(
     else:
         rate = float(targets.rate)
         start = targets.start
-        if isinstance(start, Tensor | np.ndarray):
+        if isinstance(start, np.ndarray) and start.ndim == 0:  # what Dynamo makes of numpy.int64(...)
+            start = torch.as_tensor(start)
+        if isinstance(start, (Tensor, np.ndarray)):  # Dynamo traces no `A | B` before torch 2.10
             add(f"{operation}: ", "the timeline's start", start)
             numbers += [0, targets.first, targets.count]
             present.append(TIMELINES)
@@ -180,20 +182,20 @@ def duration(where: str, what: str, value: Any, least: int = LEAST_LATENCY) -> i
         if not -math.inf < value < math.inf:  # Dynamo traces no math.isfinite
             raise ValueError(f"{where}{what} = {value} s; it must be finite and within 2^62 ns")
         return round(value * 1e9)
-    if not isinstance(value, int | torch.SymInt):  # NumPy's scalars
+    if not isinstance(value, (int, torch.SymInt)):  # NumPy's scalars
         if type(value).__name__ == "timedelta64":
             return int(value.astype("timedelta64[ns]").astype("int64"))
         value = value.item() if hasattr(value, "item") else value
         if isinstance(value, float):
             return duration(where, what, value, least)
-    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
         raise TypeError(
             f"{where}{what} is {value!r}; expected seconds as a float, nanoseconds as an int, or a timedelta"
         )
     if -LEAST_LATENCY < value < 0 or 0 < value < least:
         raise ValueError(
             f"{where}{what} = {value} is {value} ns, since an int is nanoseconds; write seconds as a float: {value}.0, "
-            f"or {value / 1000:g} for {value} ms"
+            f"or {value / 1000} for {value} ms"
         )
     return int(value)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _core, _torch_backend
+from . import _core, _torch_backend, _versions
 from ._align import Stream
 from ._torch_call import (
     LIST,
@@ -26,6 +26,8 @@ from ._torch_call import (
     unpack,
     words_of,
 )
+
+_versions.require("torch")  # every module that registers operators imports this one first
 
 
 def run(tensors: Sequence[Tensor], call: Call) -> list[Tensor]:

@@ -1,6 +1,12 @@
-"""The portable backend of TsdfVolume: docs/semantics.md in plain torch operations, on any device that has float64.
+"""TsdfVolume in torch: torch.compile, and every device that has no kernels of ours.
 
-Its results have the bits of the other backends. No gradients: depth, intrinsics and pose are taken as constants.
+The engine serves plain tensors by itself. _tsdf.py comes here where it cannot, and each call takes the first of these
+ways that fits:
+1. traced (Dynamo, export, fake or meta tensors): `torch.ops.robocache.tsdf_integrate`, which writes the volume, and
+   `tsdf_surface_points`, whose size only the data tells. Run for real, they go to the engine, or 2.
+2. the portable backend: docs/semantics.md in plain torch operations, on any device that has float64. Its results have
+   the bits of the other backends.
+No gradients: depth, intrinsics and pose are taken as constants.
 """
 
 from __future__ import annotations
@@ -14,13 +20,45 @@ from torch import Tensor
 
 from . import _core
 from ._torch_run import uses_portable
+from ._torch_voxels import is_traced
 from ._torch_voxels_backend import Scene, fused, measured, to_single
+from ._tsdf import _surface_points
 from ._voxelize import Grid
 
 SLAB = 1 << 22  # voxels at a time: what is computed in between takes some 200 bytes each
 
 
 def integrate(
+    values: Tensor,
+    weights: Tensor,
+    grid: Grid,
+    truncation: float,
+    depth: Any,
+    intrinsics: Any,
+    pose: Any,
+    depth_scale: float | None,
+    depth_min: float,
+    depth_max: float,
+    invalid: Sequence[float],
+    check: bool,
+    backend: str | None,
+) -> None:
+    if not is_traced([array for array in (values, weights, depth, intrinsics, pose) if isinstance(array, Tensor)]):
+        limits: tuple[Any, ...] = (depth_scale, depth_min, depth_max, invalid, check, backend)
+        integrate_portable(values, weights, grid, truncation, depth, intrinsics, pose, *limits)
+        return
+    for name, array in (("depth", depth), ("intrinsics", intrinsics), ("pose", pose)):
+        if not isinstance(array, Tensor) and (name != "pose" or array is not None):
+            raise TypeError(f"tsdf: {name} is a {type(array).__name__}; torch tensors and other arrays do not mix")
+    if depth_scale == 0:  # which is the default below
+        raise ValueError("tsdf: depth_scale is 0; it must be positive and finite")
+    numbers = [*box_of(grid), truncation, 0.0 if depth_scale is None else float(depth_scale)]
+    numbers += [float(depth_min), float(depth_max)]
+    call = (numbers, [float(x) for x in invalid], bool(check), backend)
+    torch.ops.robocache.tsdf_integrate(values, weights, depth, intrinsics, pose, *call)
+
+
+def integrate_portable(
     values: Tensor,
     weights: Tensor,
     grid: Grid,
@@ -147,6 +185,12 @@ def add(
 
 
 def surface_points(values: Tensor, weights: Tensor, grid: Grid, backend: str | None) -> Tensor:
+    if is_traced([values, weights]):
+        return torch.ops.robocache.tsdf_surface_points(values, weights, box_of(grid), backend)
+    return surface_points_portable(values, weights, grid, backend)
+
+
+def surface_points_portable(values: Tensor, weights: Tensor, grid: Grid, backend: str | None) -> Tensor:
     """nonzero() gives the voxels in their order, then the axes; on a GPU it waits."""
     uses_portable(SimpleNamespace(operation="tsdf", backend=backend), values.device)  # type: ignore[arg-type]
     refuse_single(values.device)
@@ -166,3 +210,61 @@ def surface_points(values: Tensor, weights: Tensor, grid: Grid, backend: str | N
     size = torch.tensor(grid.voxel_size, dtype=torch.float64, device=values.device)
     origin = torch.tensor(grid.origin, dtype=torch.float64, device=values.device)
     return fused((index.to(torch.float64) + 0.5) + part, size, origin).to(torch.float32)
+
+
+# ---- operators
+
+
+def box_of(grid: Grid) -> list[float]:
+    """The grid's origin and voxel size; its shape is the volume's."""
+    return [*grid.origin, *grid.voxel_size]
+
+
+def grid_of(box: Sequence[float], values: Tensor) -> Grid:
+    return Grid(box[:3], box[3:6], values.shape)
+
+
+def tsdf_integrate(
+    values: Tensor,
+    weights: Tensor,
+    depth: Tensor,
+    intrinsics: Tensor,
+    pose: Tensor | None,
+    numbers: Sequence[float],
+    invalid: Sequence[float],
+    check: bool,
+    backend: str | None,
+) -> None:
+    truncation, depth_scale, depth_min, depth_max = numbers[6:]
+    volume = (values, weights, grid_of(numbers, values), truncation)
+    limits: Any = (depth_scale or None, depth_min, depth_max, tuple(invalid), check, backend)
+    if _core.tsdf_integrate(*volume, depth, intrinsics, pose, *limits) is NotImplemented:
+        integrate_portable(*volume, depth, intrinsics, pose, *limits)
+
+
+def tsdf_integrate_fake(values: Tensor, weights: Tensor, *call: Any) -> None:
+    pass
+
+
+def tsdf_surface_points(values: Tensor, weights: Tensor, box: Sequence[float], backend: str | None) -> Tensor:
+    grid = grid_of(box, values)
+    made = _surface_points(values, weights, grid, backend)
+    return surface_points_portable(values, weights, grid, backend) if made is NotImplemented else made
+
+
+def tsdf_surface_points_fake(values: Tensor, weights: Tensor, *call: Any) -> Tensor:
+    return values.new_empty([torch.library.get_ctx().new_dynamic_size(), 3])
+
+
+library = torch.library.Library("robocache", "FRAGMENT")
+tags = (torch.Tag.pt2_compliant_tag,)
+library.define(
+    "tsdf_integrate(Tensor(a!) values, Tensor(b!) weights, Tensor depth, Tensor intrinsics, Tensor? pose, float[] "
+    "numbers, float[] invalid, bool check, str? backend) -> ()",
+    tags=tags,
+)
+library.define("tsdf_surface_points(Tensor values, Tensor weights, float[] box, str? backend) -> Tensor", tags=tags)
+library.impl("tsdf_integrate", tsdf_integrate, "CompositeExplicitAutograd")
+library.impl("tsdf_surface_points", tsdf_surface_points, "CompositeExplicitAutograd")
+torch.library.register_fake("robocache::tsdf_integrate", tsdf_integrate_fake, lib=library)
+torch.library.register_fake("robocache::tsdf_surface_points", tsdf_surface_points_fake, lib=library)

@@ -112,7 +112,7 @@ def run(
         made = run_now(tensors, call)
     values = made[:-1]
     check_outs(operation, outs, values)
-    for tensor, value in zip(outs, values, strict=False):
+    for tensor, value in zip(outs, values):  # noqa: B905  Dynamo traces no strict=False before torch 2.10
         tensor.copy_(value)
     if outs:
         values = list(outs)
@@ -156,7 +156,7 @@ def outs_of(operation: str, reduce: str | Sequence[str], out: Any) -> Sequence[T
 
 def check_outs(operation: str, outs: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
     """All of them, before any is written."""
-    for out, like in zip(outs, expected, strict=False):
+    for out, like in zip(outs, expected):  # noqa: B905  Dynamo traces no strict=False before torch 2.10
         if out.shape != like.shape or out.dtype != like.dtype:
             raise ValueError(
                 f"{operation}: out is {out.dtype} {list(out.shape)}; expected {like.dtype} {list(like.shape)}"

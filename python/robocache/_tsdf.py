@@ -1,7 +1,8 @@
 """Depth images fused into a volume of truncated signed distances: TsdfVolume.
 
 Nothing is computed here. The engine (robocache._core) serves arrays that have memory; robocache._torch_tsdf serves what
-it hands back with NotImplemented: backend="torch", and devices that have no kernels of ours.
+it hands back with NotImplemented (backend="torch", devices that have no kernels of ours), and everything while
+torch.compile traces.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from robocache import _align, _core
 from robocache._align import _kind, _shape
 from robocache._arrays import beside
+from robocache._versions import import_torch
 from robocache._voxelize import Grid
 
 
@@ -47,7 +49,8 @@ class TsdfVolume:
         if device is not None and like is not None:
             raise ValueError("tsdf: device is for torch tensors and like for arrays of any library; give one")
         where = _Place(device, like)
-        _core.tsdf_check(grid, truncation, where.in_host_memory)
+        if not _align._compiling():  # a traced call is checked when it runs
+            _core.tsdf_check(grid, truncation, where.in_host_memory)
         self._grid = grid
         self._truncation = float(truncation)
         self._values = where.full(grid.shape, 1)
@@ -103,13 +106,13 @@ class TsdfVolume:
         depth = beside(self._values, depth)
         intrinsics = beside(self._values, intrinsics, np.float64)
         pose = beside(self._values, pose, np.float64)
-        _refuse_tracing("integrate")
-        images = (depth, intrinsics, pose, depth_scale, depth_min, depth_max, invalid, check, backend)
-        made = _core.tsdf_integrate(self._values, self._weights, self._grid, self._truncation, *images)
-        if made is NotImplemented:
-            from robocache import _torch_tsdf
+        volume = (self._values, self._weights, self._grid, self._truncation)
+        images: Any = (depth, intrinsics, pose, depth_scale, depth_min, depth_max, invalid, check, backend)
+        if not _align._compiling() and _core.tsdf_integrate(*volume, *images) is not NotImplemented:
+            return
+        from robocache import _torch_tsdf
 
-            _torch_tsdf.integrate(self._values, self._weights, self._grid, self._truncation, *images)
+        _torch_tsdf.integrate(*volume, *images)
 
     def surface_points(self, *, backend: str | None = None) -> Any:
         """float32 [M, 3]: where the surface passes between two neighbouring voxels, in the grid's frame.
@@ -118,11 +121,10 @@ class TsdfVolume:
         the other is not: where the line between the two values is 0. They come in the order of the lower voxel, x, then
         y, then z, and those of one voxel along x, y, z. On CUDA this waits once, to learn M.
         """
-        _refuse_tracing("surface_points")
         volume = (self._values, self._weights)
-        offsets = _core.tsdf_surface_count(*volume, self._grid, backend)
-        if offsets is not NotImplemented:
-            return _core.tsdf_surface_points(*volume, offsets, int(offsets[-1]), self._grid, backend)
+        made = NotImplemented if _align._compiling() else _surface_points(*volume, self._grid, backend)
+        if made is not NotImplemented:
+            return made
         from robocache import _torch_tsdf
 
         return _torch_tsdf.surface_points(*volume, self._grid, backend)
@@ -138,10 +140,7 @@ class _Place:
         self.torch_device: Any = None
         self.cupy_device: Any = None
         if device is not None:
-            try:
-                import torch
-            except ModuleNotFoundError:
-                raise ValueError("tsdf: device= is for torch tensors, and torch is not installed") from None
+            torch = sys.modules["torch"] if _align._compiling() else import_torch(f"tsdf: device={device!r}")
             try:
                 self.torch_device = torch.device(device)
             except RuntimeError as error:
@@ -172,6 +171,9 @@ class _Place:
         return np.full(shape, value, np.float32)
 
 
-def _refuse_tracing(method: str) -> None:
-    if _align._compiling():
-        raise ValueError(f"tsdf: {method} cannot be traced; call it outside of torch.compile")
+def _surface_points(values: Any, weights: Any, grid: Grid, backend: str | None) -> Any:
+    """By the engine, or NotImplemented."""
+    offsets = _core.tsdf_surface_count(values, weights, grid, backend)
+    if offsets is NotImplemented:
+        return offsets
+    return _core.tsdf_surface_points(values, weights, offsets, int(offsets[-1]), grid, backend)

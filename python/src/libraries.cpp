@@ -63,6 +63,9 @@ bool overrides_dispatch(PyTypeObject* type) {
   return own.ptr() != base.ptr();
 }
 
+// Throws ImportError where the library is older than the oldest that we serve.
+void require_served(const char* library) { nb::module_::import_("robocache._versions").attr("require")(library); }
+
 ArrayType classify(PyObject* object) {
   ArrayType found;
   PyTypeObject* const type = Py_TYPE(object);
@@ -73,12 +76,14 @@ ArrayType classify(PyObject* object) {
     return found;
   }
   if (is_instance(object, "jax", {"Array"})) {
+    require_served("jax");
     found.library = Library::jax;
     found.opaque = is_instance(object, "jax", {"core", "Tracer"});
     return found;
   }
   found.api = exchange_api(type);
   if (is_subtype(type, "torch", {"Tensor"})) {
+    require_served("torch");
     found.library = Library::torch;
     found.opaque = overrides_dispatch(type);
   } else if (is_subtype(type, "cupy", {"ndarray"})) {

@@ -198,7 +198,7 @@ std::int64_t parse_duration(const Where& where, const char* argument, PyObject* 
     if (ns != 0 && ns > -1000 && ns < least) {
       fail(ErrorKind::value, where, argument, " = ", ns, " is ", ns,
            " ns, since an int is nanoseconds; write seconds as a float: ", ns, ".0, or ",
-           concat(static_cast<double>(ns) / 1000), " for ", ns, " ms");
+           concat(static_cast<double>(ns) / 1000), ns % 1000 == 0 ? ".0" : "", " for ", ns, " ms");
     }
     return ns;
   }

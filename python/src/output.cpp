@@ -7,6 +7,7 @@
 #include "exported.h"
 #include "once.h"
 #include "shared_block.h"
+#include "torch_tensor.h"
 
 namespace nb = nanobind;
 
@@ -48,12 +49,6 @@ nb::object numpy_empty(DType dtype, std::span<const std::int64_t> shape) {
   nb::object array = nb::steal(PyObject_Vectorcall(numpy().empty, arguments, 2, nullptr));
   if (!array.is_valid()) throw nb::python_error();
   return array;
-}
-
-nb::object torch_empty(const Arrays& arrays, DType dtype, std::span<const std::int64_t> shape) {
-  const nb::module_ torch = nb::module_::import_("torch");
-  return torch.attr("empty")(shape_tuple(shape), nb::arg("dtype") = torch.attr(name_of(dtype)),
-                             nb::arg("device") = nb::handle(arrays.first()).attr("device"));
 }
 
 nb::object cupy_empty(const Arrays& arrays, DType dtype, std::span<const std::int64_t> shape) {
@@ -121,7 +116,7 @@ void Outputs::allocate() {
         break;
       }
       case Library::torch:
-        output.view.data = view_array(output, torch_empty(arrays_, dtype, shape));
+        output.view.data = view_array(output, torch_tensor::empty(arrays_.first(), dtype, shape_tuple(shape)));
         break;
       default:
         output.view.data = view_array(output, cupy_empty(arrays_, dtype, shape));

@@ -244,10 +244,7 @@ bool Arrays::view(const Where& where, const char* argument, PyObject* array, Rol
       }
       if (type.opaque) return false;
       if (role == Role::values && torch_tensor::requires_grad(array) && torch_tensor::grad_enabled()) return false;
-      if (!(type.api != nullptr ? view_exchange(where, argument, array, type, view)
-                                : view_dlpack(where, argument, array, writable, view))) {
-        return false;
-      }
+      if (!view_torch(where, argument, array, type, writable, view)) return false;
       if (role == Role::values && torch_tensor::has_tangent(array)) {
         fail(ErrorKind::value, where, argument,
              " has a tangent; there are gradients backward (torch.func.grad, vjp), and none forward (jvp)");
@@ -277,6 +274,13 @@ bool Arrays::view(const Where& where, const char* argument, PyObject* array, Rol
   if (writable) check_writable_layout(where, argument, view);
   if (first_ == array) device_ = view.device;
   return true;
+}
+
+bool Arrays::view_torch(const Where& where, const char* argument, PyObject* array, const ArrayType& type, bool writable,
+                        TensorView& view) {
+  if (type.api != nullptr) return view_exchange(where, argument, array, type, view);
+  if (!torch_tensor::view(array, view)) return view_dlpack(where, argument, array, writable, view);
+  return view.device.kind == DeviceKind::cpu || !backend_.any() || cuda_is_available();
 }
 
 bool Arrays::view_exchange(const Where& where, const char* argument, PyObject* array, const ArrayType& type,
@@ -343,7 +347,11 @@ bool Arrays::view_dlpack(const Where& where, const char* argument, PyObject* arr
       if (torch_tensor::requires_grad(array)) exporter = nb::handle(array).attr("detach")();
     }
     const nb::object device = nb::steal(PyObject_CallMethod(array, "__dlpack_device__", nullptr));
-    if (!device.is_valid()) throw nb::python_error();
+    if (!device.is_valid()) {
+      if (type_.library != Library::torch) throw nb::python_error();
+      torch_tensor::explain_refusal(where, argument, array);  // torch before 2.6 has no number for meta
+      return false;
+    }
     if (PyLong_AsLong(nb::object(device[0]).ptr()) == dlpack::device_cuda) {
       // The stream that the call will run on, so that the library need not wait. 0 is not allowed here; 1 says the same.
       device_ = {DeviceKind::cuda, static_cast<int>(PyLong_AsLong(nb::object(device[1]).ptr()))};
@@ -433,6 +441,7 @@ void* Arrays::current_stream(const Where& where) const {
     return stream;
   }
   if (type_.library == Library::torch) {
+    if (const std::optional<void*> stream = torch_tensor::current_stream(device_.index)) return *stream;
     return stream_pointer(where, nb::module_::import_("torch.cuda").attr("current_stream")(device_.index),
                           "cuda_stream");
   }

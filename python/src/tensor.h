@@ -1,7 +1,7 @@
 // Arrays of any library, seen as TensorViews for the length of one call.
 //
-// How the memory is reached, the first that the type has: DLPack's exchange API (torch: about 50 ns an array), the
-// buffer protocol (NumPy), __dlpack__ (JAX, CuPy, older torch).
+// How the memory is reached, the first that the type has: DLPack's exchange API (torch from 2.10 on: about 50 ns an
+// array), the buffer protocol (NumPy), the attributes of a plain tensor (older torch), __dlpack__ (JAX, CuPy).
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -46,6 +46,8 @@ class Arrays {
   void keep(nanobind::object object) { objects_.push_back(std::move(object)); }
 
  private:
+  bool view_torch(const Where& where, const char* argument, PyObject* array, const ArrayType& type, bool writable,
+                  TensorView& view);
   bool view_exchange(const Where& where, const char* argument, PyObject* array, const ArrayType& type,
                      TensorView& view);
   void view_buffer(const Where& where, const char* argument, PyObject* array, bool writable, TensorView& view);

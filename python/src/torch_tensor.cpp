@@ -1,5 +1,8 @@
 #include "torch_tensor.h"
 
+#include <algorithm>
+#include <array>
+
 #include "once.h"
 
 namespace nb = nanobind;
@@ -8,10 +11,32 @@ namespace robocache::python::torch_tensor {
 
 namespace {
 
-struct Torch {
-  PyObject* requires_grad = nullptr;  // the descriptor on torch.Tensor: skips the lookup through the type
+// An attribute of torch.Tensor, read through its descriptor: this skips the lookup through the type.
+struct Attribute {
+  PyObject* descriptor = nullptr;
   descrgetfunc get = nullptr;
-  PyCFunction is_neg = nullptr;  // what torch.Tensor.is_neg calls; nullptr where that is no plain C function
+
+  Attribute() = default;
+  Attribute(const nb::object& type, const char* name) : descriptor(type.attr(name).inc_ref().ptr()) {
+    get = reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(descriptor), Py_tp_descr_get));
+  }
+  nb::object operator()(PyObject* tensor) const {
+    return nb::steal(get(descriptor, tensor, reinterpret_cast<PyObject*>(Py_TYPE(tensor))));
+  }
+};
+
+constexpr std::size_t dtype_count = static_cast<std::size_t>(DType::f64) + 1;
+
+struct Torch {
+  PyObject *plain = nullptr, *parameter = nullptr;  // torch.Tensor and torch.nn.Parameter
+  std::array<PyObject*, dtype_count> dtypes{};      // torch.float32 and so on, by DType
+  Attribute requires_grad, dtype, device, is_cpu, is_cuda, shape;
+  PyObject *stride = nullptr, *data_ptr = nullptr, *get_device = nullptr;  // methods of torch.Tensor
+  bool has_cuda = false;                                                   // ROCm's tensors say that they are CUDA's
+  PyObject* empty = nullptr;
+  PyObject* empty_names = nullptr;
+  PyObject* raw_stream = nullptr;  // nullptr where torch has no CUDA
+  PyCFunction is_neg = nullptr;    // what torch.Tensor.is_neg calls; nullptr where that is no plain C function
   PyObject* is_grad_enabled = nullptr;
   PyObject* increment_version = nullptr;
   PyObject* forward_ad = nullptr;  // what torch.autograd.forward_ad defines
@@ -20,8 +45,25 @@ struct Torch {
   Torch() {
     const nb::module_ torch = nb::module_::import_("torch");
     const nb::object tensor = torch.attr("Tensor");
-    requires_grad = tensor.attr("requires_grad").inc_ref().ptr();
-    get = reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(requires_grad), Py_tp_descr_get));
+    plain = nb::object(tensor).release().ptr();
+    parameter = torch.attr("nn").attr("Parameter").inc_ref().ptr();
+    for (std::size_t k = 0; k < dtype_count; ++k) {
+      dtypes[k] = torch.attr(name_of(static_cast<DType>(k))).inc_ref().ptr();
+    }
+    requires_grad = {tensor, "requires_grad"};
+    dtype = {tensor, "dtype"};
+    device = {tensor, "device"};
+    is_cpu = {tensor, "is_cpu"};
+    is_cuda = {tensor, "is_cuda"};
+    shape = {tensor, "shape"};
+    stride = tensor.attr("stride").inc_ref().ptr();
+    data_ptr = tensor.attr("data_ptr").inc_ref().ptr();
+    get_device = tensor.attr("get_device").inc_ref().ptr();
+    has_cuda = nb::getattr(torch.attr("version"), "hip", nb::none()).is_none();
+    empty = torch.attr("empty").inc_ref().ptr();
+    empty_names = Py_BuildValue("(ss)", "dtype", "device");
+    const nb::object stream = nb::getattr(torch.attr("_C"), "_cuda_getCurrentRawStream", nb::none());
+    if (!stream.is_none()) raw_stream = nb::object(stream).release().ptr();
     const nb::object bound = torch.attr("zeros")(0).attr("is_neg");
     if (PyCFunction_CheckExact(bound.ptr()) != 0 && PyCFunction_GetFlags(bound.ptr()) == METH_NOARGS) {
       is_neg = PyCFunction_GetFunction(bound.ptr());
@@ -41,6 +83,14 @@ bool truth(PyObject* result) {
   return yes;
 }
 
+bool truth(nb::object result) { return truth(result.release().ptr()); }
+
+// A method without arguments.
+nb::object call(PyObject* method, PyObject* tensor) {
+  PyObject* arguments[] = {tensor};
+  return nb::steal(PyObject_Vectorcall(method, arguments, 1, nullptr));
+}
+
 bool flag(PyObject* tensor, const char* name) {
   const nb::object value = nb::steal(PyObject_GetAttrString(tensor, name));
   if (!value.is_valid()) PyErr_Clear();
@@ -51,10 +101,70 @@ std::string device_type(PyObject* tensor) { return text_of(nb::handle(tensor).at
 
 }  // namespace
 
-bool requires_grad(PyObject* tensor) {
+bool view(PyObject* tensor, TensorView& view) {
   const Torch& t = torch();
-  return truth(t.get(t.requires_grad, tensor, reinterpret_cast<PyObject*>(Py_TYPE(tensor))));
+  auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(tensor));
+  if (type != t.plain && type != t.parameter) return false;
+  const auto dtype = std::ranges::find(t.dtypes, t.dtype(tensor).ptr());
+  if (dtype == t.dtypes.end()) return false;
+  TensorView found;
+  found.dtype = static_cast<DType>(dtype - t.dtypes.begin());
+  if (truth(t.is_cpu(tensor))) {
+    found.device = {DeviceKind::cpu, 0};
+  } else if (t.has_cuda && truth(t.is_cuda(tensor))) {
+    const nb::object index = call(t.get_device, tensor);
+    if (!index.is_valid()) throw nb::python_error();
+    found.device = {DeviceKind::cuda, static_cast<int>(PyLong_AsLong(index.ptr()))};
+  } else {
+    return false;
+  }
+  const nb::object data = call(t.data_ptr, tensor), shape = t.shape(tensor), strides = call(t.stride, tensor);
+  if (!data.is_valid() || !shape.is_valid() || !strides.is_valid()) {  // sparse, or a wrapper of torch.func
+    PyErr_Clear();
+    return false;
+  }
+  const Py_ssize_t rank = PyTuple_Size(shape.ptr());
+  if (rank < 0 || rank > max_rank || PyTuple_Size(strides.ptr()) != rank) {
+    PyErr_Clear();
+    return false;
+  }
+  found.rank = static_cast<int>(rank);
+  for (Py_ssize_t k = 0; k < rank; ++k) {
+    const auto d = static_cast<std::size_t>(k);
+    found.shape[d] = PyLong_AsLongLong(PyTuple_GetItem(shape.ptr(), k));
+    found.strides[d] = PyLong_AsLongLong(PyTuple_GetItem(strides.ptr(), k));
+  }
+  found.data = PyLong_AsVoidPtr(data.ptr());
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  if (found.data == nullptr && found.size() != 0) return false;  // a lazily zero tensor
+  view = found;
+  return true;
 }
+
+nb::object empty(PyObject* like, DType dtype, nb::handle shape) {
+  const Torch& t = torch();
+  const nb::object device = t.device(like);
+  if (!device.is_valid()) throw nb::python_error();
+  PyObject* arguments[] = {shape.ptr(), t.dtypes[static_cast<std::size_t>(dtype)], device.ptr()};
+  nb::object made = nb::steal(PyObject_Vectorcall(t.empty, arguments, 1, t.empty_names));
+  if (!made.is_valid()) throw nb::python_error();
+  return made;
+}
+
+std::optional<void*> current_stream(int device) {
+  PyObject* const raw_stream = torch().raw_stream;
+  if (raw_stream == nullptr) return std::nullopt;
+  const nb::object stream = nb::steal(PyObject_CallFunction(raw_stream, "i", device));
+  if (!stream.is_valid()) throw nb::python_error();
+  void* const pointer = PyLong_AsVoidPtr(stream.ptr());
+  if (pointer == nullptr && PyErr_Occurred() != nullptr) throw nb::python_error();
+  return pointer;
+}
+
+bool requires_grad(PyObject* tensor) { return truth(torch().requires_grad(tensor)); }
 
 bool grad_enabled() { return truth(PyObject_CallNoArgs(torch().is_grad_enabled)); }
 

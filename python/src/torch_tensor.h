@@ -1,11 +1,25 @@
-// What DLPack does not say about a torch tensor: it hands out tensors whatever autograd and lazy bits they carry.
+// What is asked of torch tensors by their Python attributes. DLPack hands out tensors whatever autograd and lazy bits they
+// carry; and before torch 2.10, which has no exchange API, it costs several times what the attributes do.
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <robocache/tensor.h>
+
+#include <optional>
 
 #include "errors.h"
 
 namespace robocache::python::torch_tensor {
+
+// Reads where the memory of a plain tensor lies: torch.Tensor itself or a Parameter, on the CPU or CUDA, of a dtype that
+// we have. False, with no exception set, where DLPack must say what the tensor is.
+bool view(PyObject* tensor, TensorView& view);
+
+// A new tensor on the device of another one. `shape` is a tuple.
+nanobind::object empty(PyObject* like, DType dtype, nanobind::handle shape);
+
+// The current CUDA stream of a device; nothing where this torch does not offer it to C.
+std::optional<void*> current_stream(int device);
 
 bool requires_grad(PyObject* tensor);
 bool grad_enabled();

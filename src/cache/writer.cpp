@@ -174,6 +174,7 @@ struct CacheWriter::State {
   void remove_leftovers(bool is_journal_whole) const;
   void make_index();
   void index(const CachedEpisode& entry);
+  std::vector<SourceVersion> versions_of(const std::vector<std::int64_t>& entries) const;
   std::int64_t find_source(const CacheSource& wanted, std::span<const Path> files) const;
   std::vector<std::int64_t> merge(const StreamInfo& info, std::int64_t& stream);
   void check_methods(const StreamInfo& info, std::int64_t stream, const std::vector<std::int64_t>& columns) const;
@@ -364,18 +365,32 @@ bool is_unchanged(std::span<const Path> files, const std::vector<FileStamp>& sta
 
 }  // namespace
 
-// The entry that has this version of it; -1 where none has.
+// The versions of a source, by their entries.
+std::vector<SourceVersion> CacheWriter::State::versions_of(const std::vector<std::int64_t>& entries) const {
+  std::vector<SourceVersion> versions;
+  for (const std::int64_t place : entries) {
+    const auto rows = by_source.find(place);
+    versions.push_back(
+        {sources[static_cast<std::size_t>(place)].is_complete, rows != by_source.end() && !rows->second.empty()});
+  }
+  return versions;
+}
+
+// The entry that has this version of it; -1 where none has. An entry that a later version replaces has nothing: a file
+// that is what it was two versions ago is read again.
 std::int64_t CacheWriter::State::find_source(const CacheSource& wanted, std::span<const Path> files) const {
   const auto entries = by_path.find(wanted.path);
   if (entries == by_path.end() || wanted.size < 0) return -1;
+  const std::vector<bool> is_replaced = replaced_versions(versions_of(entries->second));
   std::string hash;
-  for (auto place = entries->second.rbegin(); place != entries->second.rend(); ++place) {
-    const CacheSource& known = sources[static_cast<std::size_t>(*place)];
-    if (known.options != wanted.options || known.size != wanted.size) continue;
-    if (known.stamp.empty() ? known.mtime == wanted.mtime : known.stamp == wanted.stamp) return *place;
+  for (std::size_t k = entries->second.size(); k-- > 0;) {
+    const std::int64_t place = entries->second[k];
+    const CacheSource& known = sources[static_cast<std::size_t>(place)];
+    if (is_replaced[k] || known.options != wanted.options || known.size != wanted.size) continue;
+    if (known.stamp.empty() ? known.mtime == wanted.mtime : known.stamp == wanted.stamp) return place;
     if (known.hash.empty()) continue;
     if (hash.empty()) hash = hash_of(files);
-    if (known.hash == hash) return *place;
+    if (known.hash == hash) return place;
   }
   return -1;
 }
@@ -902,12 +917,7 @@ Change CacheWriter::State::make_change(std::vector<Path>& useless) {
   }
   for (const std::string_view name : paths) {
     const std::vector<std::int64_t>& entries = by_path.at(std::string(name));
-    std::vector<SourceVersion> versions;
-    for (const std::int64_t place : entries) {
-      const auto rows = by_source.find(place);
-      versions.push_back(
-          {sources[static_cast<std::size_t>(place)].is_complete, rows != by_source.end() && !rows->second.empty()});
-    }
+    const std::vector<SourceVersion> versions = versions_of(entries);
     const std::vector<bool> is_replaced = replaced_versions(versions);
     for (std::size_t k = 0; k < entries.size(); ++k) {
       if (!is_replaced[k]) continue;

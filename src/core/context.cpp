@@ -6,15 +6,26 @@
 
 namespace robocache {
 
+namespace {
+
+std::string describe_cpu() {
+  const std::string target = simd_target();
+  if (target != "none") return concat(target, ", ", num_threads(), num_threads() == 1 ? " thread" : " threads");
+  if (!simd_targets().empty()) return "the reference code: SIMD is switched off (ROBOCACHE_SIMD, set_simd_target)";
+#define ROBOCACHE_NAME(target) " " #target
+  return "the reference code: this CPU runs none of the SIMD targets of this build:" ROBOCACHE_SIMD_TARGETS(
+      ROBOCACHE_NAME);
+#undef ROBOCACHE_NAME
+}
+
+}  // namespace
+
 const char* version() noexcept { return ROBOCACHE_VERSION; }
 
 std::vector<BackendInfo> backends() {
-  const std::string target = simd_target();
-  const std::string threads = concat(num_threads(), num_threads() == 1 ? " thread" : " threads");
   const CudaStatus& cuda = cuda_status();
   return {{"reference", true, "scalar, 1 thread"},
-          {"cpu", true,
-           target == "none" ? "the reference code: no SIMD target with a hardware fma" : concat(target, ", ", threads)},
+          {"cpu", true, describe_cpu()},
           {"cuda", cuda.available, cuda.description}};
 }
 

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "core/float_environment.h"
+#include "core/interrupt.h"
 
 #if defined(__linux__)
 #include <sched.h>
@@ -24,7 +25,8 @@ namespace {
 
 constexpr int most_threads = 4096;
 constexpr int spins = 400;  // a sleeping worker takes microseconds to wake: look for that long before sleeping
-constexpr std::int64_t pieces_per_thread = 8;  // so that a thread which is late costs an eighth of its share
+constexpr std::int64_t shares_per_thread = 8;  // so that a thread which is late costs an eighth of its work
+constexpr std::int64_t pieces_per_share = 8;   // so that a loop of a minute looks for Ctrl-C each second
 
 void pause() {
 #if defined(__x86_64__)
@@ -44,7 +46,7 @@ struct Pool {
   // The loop. Written while no worker is inside, published by `open`.
   ParallelPiece piece = nullptr;
   const void* state = nullptr;
-  std::int64_t count = 0, step = 0;
+  std::int64_t count = 0, share = 0, length = 0;  // a thread takes a share at a time, in pieces of this length
   std::exception_ptr* error = nullptr;
 
   std::atomic<std::uint32_t> round{0};  // what idle workers wait for: it changes with each loop
@@ -73,16 +75,21 @@ int threads_by_default() noexcept {
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, unsigned{most_threads}));
 }
 
-// Takes pieces until none are left.
+// Takes shares until none are left.
 void work() {
   for (;;) {
-    const std::int64_t begin = pool.next.fetch_add(pool.step, std::memory_order_relaxed);
-    if (begin >= pool.count || pool.failed.load(std::memory_order_relaxed)) return;
+    const std::int64_t begin = pool.next.fetch_add(pool.share, std::memory_order_relaxed);
+    const std::int64_t end = std::min(begin + pool.share, pool.count);
     try {
-      pool.piece(pool.state, begin, std::min(begin + pool.step, pool.count));
+      for (std::int64_t at = begin; at < end; at += pool.length) {
+        if (pool.failed.load(std::memory_order_relaxed)) return;
+        check_interrupt();
+        pool.piece(pool.state, at, std::min(at + pool.length, end));
+      }
     } catch (...) {
       if (!pool.failed.exchange(true)) *pool.error = std::current_exception();
     }
+    if (end >= pool.count) return;
   }
 }
 
@@ -96,6 +103,7 @@ void join_loop() {
 
 void worker(std::uint32_t seen) {
   const FloatEnvironment environment;
+  ignore_interrupts_in_this_thread();
   for (;;) {
     for (int k = 0; k < spins && pool.round.load(std::memory_order_relaxed) == seen; ++k) pause();
     pool.round.wait(seen);
@@ -154,12 +162,16 @@ void set_num_threads(int threads) {
 
 void run_in_parallel(std::int64_t count, std::int64_t grain, ParallelPiece piece, const void* state) {
   const std::int64_t threads = num_threads();
-  const std::int64_t share = count / (threads * pieces_per_thread) + 1;
-  const std::int64_t step = std::max({grain, share, std::int64_t{1}});
-  const std::int64_t pieces = (count - 1) / step + 1;
-  const int helpers = static_cast<int>(std::min(threads, pieces)) - 1;
+  const std::int64_t fair = count / (threads * shares_per_thread) + 1;
+  const std::int64_t length = std::max({grain, fair / pieces_per_share, std::int64_t{1}});
+  const std::int64_t share = ((fair - 1) / length + 1) * length;
+  const std::int64_t shares = (count - 1) / share + 1;
+  const int helpers = static_cast<int>(std::min(threads, shares)) - 1;
   if (helpers < 1 || pool.busy.exchange(true, std::memory_order_acquire)) {
-    piece(state, 0, count);
+    for (std::int64_t at = 0; at < count; at += length) {
+      check_interrupt();
+      piece(state, at, std::min(at + length, count));
+    }
     return;
   }
   if (pool.workers < helpers) start_workers(static_cast<int>(threads) - 1);
@@ -168,7 +180,8 @@ void run_in_parallel(std::int64_t count, std::int64_t grain, ParallelPiece piece
   pool.piece = piece;
   pool.state = state;
   pool.count = count;
-  pool.step = step;
+  pool.share = share;
+  pool.length = length;
   pool.error = &error;
   pool.next.store(0, std::memory_order_relaxed);
   pool.failed.store(false, std::memory_order_relaxed);

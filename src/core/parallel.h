@@ -3,9 +3,10 @@
 //   parallel_for(rows, 16, [&](std::int64_t begin, std::int64_t end) { ... });
 //
 // The pieces are at least `grain` long and are handed out as threads become free; the calling thread works too. The
-// first exception that a piece throws is thrown here, and pieces that have not begun are then left out. A call from
-// inside a piece, or while another thread's loop has the pool, runs in the calling thread. The pool starts with the
-// first loop that is longer than its grain, and again in a child process after fork(). A piece must not fork().
+// first exception that a piece throws is thrown here, and pieces that have not begun are then left out. Ctrl-C is such
+// an exception: the calling thread looks for it between pieces (core/interrupt.h). A call from inside a piece, or while
+// another thread's loop has the pool, runs in the calling thread. The pool starts with the first loop that is longer
+// than its grain, and again in a child process after fork(). A piece must not fork().
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,11 @@
 
 // GCC's -march=haswell leaves AES out, which Highway would otherwise ask of AVX2. Nothing here uses it.
 #define HWY_DISABLE_PCLMUL_AES
+#if defined(__aarch64__)
+// Highway 1.0 takes runtime dispatch for granted where GCC has <sys/auxv.h>, and compiles NEON for "+crypto". Such a function
+// cannot be inlined into ours, and a Raspberry Pi 4 has no AES either. We dispatch by ourselves (core/simd.h).
+#define TOOLCHAIN_MISS_SYS_AUXV_H
+#endif
 #include <hwy/highway.h>
 
 #include "core/element.h"

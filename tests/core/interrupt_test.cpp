@@ -1,9 +1,13 @@
 // A hook that throws ends every long call, and what the call works on can be used afterwards.
 #include <gtest/gtest.h>
+#include <robocache/align.h>
+#include <robocache/attention.h>
 #include <robocache/bytes.h>
 #include <robocache/cache.h>
 #include <robocache/interrupt.h>
 #include <robocache/mcap.h>
+#include <robocache/tsdf.h>
+#include <robocache/voxelize.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -14,6 +18,7 @@
 #include <thread>
 
 #include "core/interrupt.h"
+#include "core/parallel.h"
 
 namespace robocache {
 namespace {
@@ -163,6 +168,69 @@ TEST_F(Interrupt, OpeningAFileWithoutAnIndexIsStopped) {
   EXPECT_THROW(static_cast<void>(mcap::Reader(open_bytes(file))), Stopped);
   set_interrupt_hook(nullptr);
   EXPECT_FALSE(mcap::Reader(open_bytes(file)).is_indexed());
+}
+
+// ---- operations
+
+TEST_F(Interrupt, AParallelLoopIsStoppedByTheThreadThatCalledIt) {
+  const int before = num_threads();
+  set_num_threads(4);
+  arm();
+  std::atomic<int> ran = 0;
+  EXPECT_THROW(parallel_for(1 << 20, 1, [&](std::int64_t, std::int64_t) { ++ran; }), Stopped);
+  EXPECT_EQ(asked, 1) << "a worker asked the hook";
+  EXPECT_LT(ran, 4 * 8 * 8) << "pieces began after the loop was stopped";
+  set_num_threads(1);
+  arm();
+  EXPECT_THROW(parallel_for(1 << 20, 1, [](std::int64_t, std::int64_t) {}), Stopped);
+  set_num_threads(before);
+}
+
+TEST_F(Interrupt, OperationsAreStoppedOnEveryHostBackend) {
+  const std::int64_t count = 1 << 16;
+  std::vector<float> values(static_cast<std::size_t>(4 * count), 0.5f);
+  std::vector<float> out(values.size());
+  std::vector<std::int64_t> times(static_cast<std::size_t>(count));
+  for (std::size_t k = 0; k < times.size(); ++k) times[k] = static_cast<std::int64_t>(k);
+  std::vector<std::int32_t> counts(1 << 18);
+  const auto view = [](auto& array, DType dtype, std::vector<std::int64_t> shape) {
+    return TensorView::contiguous(array.data(), dtype, shape);
+  };
+  const Stream stream{.values = view(values, DType::f32, {count, 4}), .times = view(times, DType::i64, {count})};
+  Attention attend;
+  attend.queries = view(values, DType::f32, {1, 2, 1024, 64});
+  attend.segments = {{attend.queries, attend.queries}};
+  Clouds clouds;
+  clouds.points = view(values, DType::f32, {count, 4});
+  const Grid grid{.origin = {0, 0, 0}, .voxel_size = {0.1, 0.1, 0.1}, .shape = {64, 64, 64}};
+  const VoxelOutput cells{Reduction::count, view(counts, DType::i32, {64, 64, 64})};
+  const std::vector<float> intrinsics{100, 100, 128, 128};
+  DepthImages images;
+  images.depth = view(values, DType::f32, {256, 256});
+  images.intrinsics = view(intrinsics, DType::f32, {4});
+  std::vector<float> weights(1 << 18, 1.0f);
+  std::vector<float> distances(1 << 18, 1.0f);
+
+  for (const Backend backend : {Backend::reference, Backend::cpu}) {
+    const Context context{.backend = backend};
+    arm();
+    EXPECT_THROW(resample(context, stream, view(times, DType::i64, {count}), {.check = false},
+                          {.values = view(out, DType::f32, {count, 4})}),
+                 Stopped);
+    arm();
+    EXPECT_THROW(align_backward(context, {&stream, 1}, view(times, DType::i64, {count}), {},
+                                std::vector{view(values, DType::f32, {count, 4})},
+                                std::vector{view(out, DType::f32, {count, 4})}),
+                 Stopped);
+    arm();
+    EXPECT_THROW(attention(context, attend, view(out, DType::f32, {1, 2, 1024, 64})), Stopped);
+    arm();
+    EXPECT_THROW(voxelize(context, clouds, grid, {}, {&cells, 1}), Stopped);
+    arm();
+    EXPECT_THROW(tsdf_integrate(context, images, grid, 0.15, view(distances, DType::f32, {64, 64, 64}),
+                                view(weights, DType::f32, {64, 64, 64})),
+                 Stopped);
+  }
 }
 
 }  // namespace

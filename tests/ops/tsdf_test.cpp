@@ -10,6 +10,7 @@
 #include "ops/arrays.h"
 #include "ops/compare.h"
 #include "ops/device.h"
+#include "ops/golden.h"
 
 namespace robocache::test {
 namespace {
@@ -182,6 +183,14 @@ TEST(Tsdf, CpuEqualsReferenceAtEverySimdTarget) {
     found += one.found;
   }
   EXPECT_GT(found, 1000 * static_cast<std::int64_t>(cases));  // the cases do have surfaces
+}
+
+TEST(Tsdf, GivesTheGoldenHashes) {
+  static constexpr std::string_view hashes[] = {
+#include "golden/drawn_tsdf.txt"
+  };
+  expect_golden("drawn_tsdf.txt", hashes,
+                [](unsigned seed, Backend backend, DeviceKind where) { return Case(seed).run(backend, where); });
 }
 
 TEST(Tsdf, ImagesTogetherAndOneByOneAreTheSame) {

@@ -78,6 +78,15 @@ def half_unit(dtype: np.dtype) -> float:
     return 0.0 if dtype == np.float32 else 2.0 ** -(11 if dtype == np.float16 else 8)
 
 
+def grouped_sdpa(q: Any, k: Any, v: Any, **options: Any) -> Any:
+    """torch's, with keys and values repeated for the heads that share them: enable_gqa is there from torch 2.5 on."""
+    import torch
+
+    if q.shape[1] != k.shape[1]:
+        k, v = (part.repeat_interleave(q.shape[1] // part.shape[1], 1) for part in (k, v))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
+
+
 def sdpa(s: oracle.Sequence, dtype: np.dtype) -> Any:
     import torch
 
@@ -87,10 +96,7 @@ def sdpa(s: oracle.Sequence, dtype: np.dtype) -> Any:
     reached = torch.from_numpy(oracle.reached(s))[None, :, :, None]
     k, v = (torch.where(reached, tensor(part), 0) for part in (s.keys, s.values))
     seen = torch.from_numpy(s.seen)[None]
-    grouped = len(s.q) != len(s.keys)  # torch 2.11 divides by the number of heads, which may be 0
-    made = torch.nn.functional.scaled_dot_product_attention(
-        tensor(s.q), k, v, attn_mask=seen, scale=s.scale, enable_gqa=grouped
-    )
+    made = grouped_sdpa(tensor(s.q), k, v, attn_mask=seen, scale=s.scale)
     return torch.where(seen.any(-1, keepdim=True), made, 0)[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 # A shell ignores Ctrl-C in what it starts in the background, and processes inherit that; tests send it to theirs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -16,6 +17,7 @@ import calling
 import pytest
 
 import robocache as rc
+from robocache import _versions
 
 try:
     from hypothesis import settings
@@ -24,6 +26,15 @@ except ImportError:
 else:
     settings.register_profile("robocache", deadline=None, max_examples=60, derandomize=True)
     settings.load_profile("robocache")
+
+
+def pytest_collection_modifyitems(items):
+    """torch.compile with fullgraph, as the tests call it, is served from torch 2.5 on."""
+    torch = sys.modules.get("torch")
+    if torch is not None and _versions.numbers(torch.__version__) < _versions.OLDEST_TRACED_TORCH:
+        for item in items:
+            if "compile" in item.name:
+                item.add_marker(pytest.mark.skip(reason="torch.compile(fullgraph=True) needs torch 2.5"))
 
 
 @pytest.fixture(params=["reference", "cpu", "cuda"])

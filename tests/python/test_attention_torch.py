@@ -92,9 +92,7 @@ def math_gradients(problem: cases.Problem, d_out: np.ndarray) -> list[np.ndarray
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         scale = problem.options.get("scale")
         k, v = (torch.cat(parts, 2) for parts in turned[1:])
-        queries = turned[0][0]
-        grouped = queries.shape[1] != k.shape[1]  # torch 2.11 divides by the number of heads, which may be 0
-        out = F.scaled_dot_product_attention(queries, k, v, seen, scale=scale, enable_gqa=grouped)
+        out = attending.grouped_sdpa(turned[0][0], k, v, attn_mask=seen, scale=scale)
     given = calling.to_torch(d_out.astype(problem.q.dtype))
     made = torch.autograd.grad(out.transpose(1, 2) if first else out, leaves, given)
     return [calling.to_numpy(part) for part in made]
@@ -371,7 +369,7 @@ def test_meta_tensors():
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_patched_sdpa(queries, keys, is_causal):
     q, k, v = (part.requires_grad_() for part in qkv(queries=queries, keys=keys))
-    expected = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=True)
+    expected = attending.grouped_sdpa(q, k, v, is_causal=is_causal)
     wanted = torch.autograd.grad(expected.square().sum(), (q, k, v))
     with rc.attention_patch(always=True):
         made = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=True)

@@ -215,3 +215,17 @@ def test_files_that_no_one_can_read_do_not_stop_the_others(three, tmp_path):
     again = robocache("build", tmp_path, "-o", tmp_path / "cache", "--json")
     assert again.exit_code == 1
     assert [row["state"] for row in json.loads(again.stdout)["sources"]].count("unchanged") == 3
+
+
+@pytest.mark.parametrize("versions", [(1, 2, 1), (1, 2, 1, 2), (1, 2, 2, 1)], ids=str)
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_file_that_becomes_again_what_it_was_is_read_again(tmp_path, versions, commits):
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        for version in versions:
+            write(tmp_path / "a.mcap", {"/fast": 100}, seconds=0.5 * version)
+            writer.add(rc.open(tmp_path / "a.mcap"))
+            if commits:
+                writer.commit()
+    (episode,) = rc.Cache(tmp_path / "cache").episodes
+    assert episode.samples["/fast"] == 50 * versions[-1]
+    assert rc.verify_cache(tmp_path / "cache").ok

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -218,7 +219,9 @@ def test_a_recipe_and_time_stamp_leave_it_as_stamped(tmp_path):
     recipe = tmp_path / "r.toml"
     recipe.write_text('[streams."/camera"]\nclock = "as stamped"\n[streams."/imu"]\n')
     cooked = load_recipe(recipe)
-    assert np.array_equal(cooked.apply(cooked.open(path)).streams["/camera"].times, raw)
+    recording = cooked.apply(cooked.open(path))
+    assert np.array_equal(recording.streams["/camera"].times, raw)
+    assert np.array_equal(pickle.loads(pickle.dumps(recording)).streams["/camera"].times, raw)
     recipe.write_text('[streams."/camera"]\nclock = "its own"\n')
     with pytest.raises(ValueError, match='clock is "its own"; expected "as stamped"'):
         load_recipe(recipe)

@@ -292,6 +292,17 @@ def test_causal_edge_and_method_by_stream(tmp_path):
             rc.export(cache, tmp_path / "none", rate=10, format="mcap", **{argument: {"slwo": 1, "slow": 1}})
 
 
+@pytest.mark.parametrize(("edge", "behind"), [("clamp", 7), ("zero", 0)])
+def test_a_stream_written_on_change_is_valid_behind_its_last_sample_where_its_value_is_kept(tmp_path, edge, behind):
+    fast = np.arange(11) * 100 * MS
+    streams = {"fast": rc.Stream(fast / 1e9, fast), "state": rc.Stream(np.array([3, 7]), [0, 350 * MS])}
+    rc.export(cache_of(tmp_path / "cache", ("x", streams)), tmp_path / "out", rate=10, format="safetensors", edge=edge)
+    found = tensors(tmp_path / "out")
+    inside = fast <= 350 * MS
+    np.testing.assert_array_equal(found["state"], np.where(inside, 3, behind))
+    np.testing.assert_array_equal(found["state.valid"], inside | (edge == "clamp"))
+
+
 def test_the_same_of_cache_align(tmp_path):
     cache = late(tmp_path / "cache")
     at = np.arange(11) * 100 * MS

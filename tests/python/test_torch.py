@@ -519,16 +519,6 @@ def test_the_operator_is_well_formed():
         torch.library.opcheck(torch.ops.robocache.align.default, (*arguments, 0.0, dtype, True, None))
 
 
-def test_exported():
-    class Model(torch.nn.Module):
-        def forward(self, values, times, targets):
-            return rc.resample(values, times, targets)
-
-    arguments = some_stream()
-    exported = torch.export.export(Model(), arguments)
-    assert torch.equal(exported.module()(*arguments), rc.resample(*arguments))
-
-
 # ---- tensors of every kind ---------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/interrupt.h"
 #include "core/parallel.h"
 #include "ops/align/arrivals.h"
 #include "ops/align/gradient.h"
@@ -82,6 +83,7 @@ void run_stream(const Plan& plan, const StreamPlan& s, T* gradient, bool threads
     const std::int64_t end = std::min(channels, begin + width);
     std::vector<double> sums(static_cast<std::size_t>(samples * (end - begin)));
     for (std::int64_t b = 0; b < plan.targets.rows; ++b) {
+      check_interrupt();
       add_row<T>(plan, s, b, begin, end, sums.data() + first_sample(s, row_of(s, b)) * (end - begin));
     }
     for (std::int64_t n = 0; n < samples; ++n) {

@@ -144,6 +144,22 @@ ROBOCACHE_HD std::int64_t upper_bound(const At& at, std::int64_t lo, std::int64_
   return lo;
 }
 
+// The same of at(0) .. at(count - 1), in growing steps from a guess.
+template <class At>
+ROBOCACHE_HD std::int64_t upper_bound_about(const At& at, std::int64_t guess, std::int64_t count, std::int64_t key) {
+  std::int64_t low = guess;   // at(low - 1) <= key, or low is 0
+  std::int64_t high = guess;  // at(high) > key, or high is the count
+  for (std::int64_t step = 8; low > 0 && at(low - 1) > key; step *= 4) {
+    high = low - 1;
+    low = low > step ? low - step : 0;
+  }
+  for (std::int64_t step = 8; high < count && at(high) <= key; step *= 4) {
+    low = high + 1;
+    high = high + step < count ? high + step : count;
+  }
+  return upper_bound(at, low, high, key);
+}
+
 // The last sample that has the stamp of sample k: equal stamps are rare and few, so look ahead in doubling steps.
 template <class At>
 ROBOCACHE_HD_CALLED std::int64_t last_equal(At at, std::int64_t k, std::int64_t count) {
@@ -299,7 +315,7 @@ struct Cubic {
 };
 // Whether an interval is under 1/16 of its neighbour. The tangent between the two is then the slope of the longer one: the
 // slope over a tiny interval is mostly noise, and the parabola through all three points overshoots.
-ROBOCACHE_HD bool is_tiny(std::int64_t interval, std::int64_t neighbour) { return interval <= (neighbour - 1) / 16; }
+ROBOCACHE_HD bool is_tiny(std::int64_t interval, std::int64_t neighbour) { return interval <= ((neighbour - 1) >> 4); }
 // The tangent at one end of an interval, times the interval: `outer` times the step over the interval beyond that end, and
 // `own` times the step over the interval itself.
 struct Tangent {
@@ -344,13 +360,15 @@ ROBOCACHE_HD C cubic(C p, C a, C b, C q, C before, C across, C after) {
 }
 // The four samples of a cubic and its steps. p = i, q = j where there is no such neighbour, or its weight is 0.
 struct CubicTaps {
-  std::int64_t p, q;
+  std::int64_t p = -1, q = -1;
   Cubic steps;
 };
 template <class At>
-ROBOCACHE_HD_CALLED CubicTaps cubic_taps(const StreamPlan& s, const At& at, std::int64_t count, const Location& found) {
-  CubicTaps taps{found.i, found.j, {}};
-  if (found.place != Place::between) return taps;
+ROBOCACHE_HD_CALLED void set_cubic_taps(const StreamPlan& s, const At& at, std::int64_t count, const Location& found,
+                                        CubicTaps& taps) {
+  taps.p = found.i;
+  taps.q = found.j;
+  if (found.place != Place::between) return;
   std::int64_t h_before = 0;
   std::int64_t h_after = 0;
   const std::int64_t group = found.i > 0 ? first_equal(at, found.i) : 0;
@@ -370,7 +388,6 @@ ROBOCACHE_HD_CALLED CubicTaps cubic_taps(const StreamPlan& s, const At& at, std:
     }
   }
   taps.steps = cubic_steps(weight(found), h_before, found.span, h_after);
-  return taps;
 }
 
 ROBOCACHE_HD double dot4(const double (&a)[4], const double (&b)[4]) {
@@ -385,7 +402,7 @@ ROBOCACHE_HD bool normalise(double (&q)[4]) {
 }
 // Along the great arc from one to the other, 0 < w. NaN where a norm is 0 or not finite. Where only one sample has a
 // weight, that sample is normalised, or copied where its norm is 0 or not finite.
-ROBOCACHE_HD_CALLED void slerp(const double (&from)[4], const double (&to)[4], double w, double (&out)[4]) {
+ROBOCACHE_HD_INLINED void slerp(const double (&from)[4], const double (&to)[4], double w, double (&out)[4]) {
   double a[4] = {from[0], from[1], from[2], from[3]};
   double b[4] = {to[0], to[1], to[2], to[3]};
   bool real = normalise(a);

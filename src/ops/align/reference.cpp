@@ -1,4 +1,5 @@
 // The truth: every target, range and channel one after the other.
+#include "core/interrupt.h"
 #include "ops/align/arrivals.h"
 
 namespace robocache::align_op {
@@ -14,6 +15,7 @@ void run_stream(const Plan& plan, const StreamPlan& s) {
     const HostArrivals arrival_at(plan, s, row);
     const Samples<T> samples(s, row);
     for (std::int64_t t = 0; t < targets.count; ++t) {
+      check_interrupt();
       const Target here = target_at(s, targets, at, arrival_at, row.count, b, t);
       bool valid = true;
       std::int64_t index = -1;

@@ -2,6 +2,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/interrupt.h"
 #include "ops/attention/host.h"
 
 namespace robocache::attention_op {
@@ -52,7 +53,10 @@ void over_queries(const Plan& plan, const F& f) {
     const Sequence sequence = sequence_of(plan, b);
     for (std::int64_t g = 0; g < plan.kv_heads; ++g) {
       for (std::int64_t h = g * plan.group(); h < (g + 1) * plan.group(); ++h) {
-        for (std::int64_t i = 0; i < sequence.queries; ++i) f(Query{plan, sequence, g, h, i});
+        for (std::int64_t i = 0; i < sequence.queries; ++i) {
+          check_interrupt();
+          f(Query{plan, sequence, g, h, i});
+        }
       }
     }
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "core/interrupt.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
 #include "core/simd.h"
@@ -77,8 +78,14 @@ void over_tasks(const Plan& plan, std::int64_t count, std::int64_t work, const F
   std::atomic<std::int64_t> next{0};
   parallel_for(std::min<std::int64_t>(num_threads(), divide_up(count, step)), 1, [&](std::int64_t, std::int64_t) {
     const auto scratch = make_scratch<float>(static_cast<std::size_t>(scratch_floats(plan)));
-    for (std::int64_t begin = next.fetch_add(step); begin < count; begin = next.fetch_add(step)) {
-      f(begin, std::min(begin + step, count), scratch.get());
+    try {
+      for (std::int64_t begin = next.fetch_add(step); begin < count; begin = next.fetch_add(step)) {
+        check_interrupt();
+        f(begin, std::min(begin + step, count), scratch.get());
+      }
+    } catch (...) {
+      next = count;  // the other threads stop as well
+      throw;
     }
   });
 }
@@ -146,7 +153,7 @@ void run_cpu_backward(const BackwardPlan& plan) {
 
 std::string describe_cpu(const Plan& plan) {
   if (code_in_use() == nullptr)
-    return "cpu: the reference code; this CPU has no fused multiply-add, or it was asked for";
+    return "cpu: the reference code, because no SIMD target is in use";
   const Tiling tiling = tiling_of(plan);
   std::string text = concat("cpu: ", simd_target(), ", ", plan.batch * plan.kv_heads, " key heads x ", tiling.tiles,
                             " tiles of ", tiling.rows, " rows");

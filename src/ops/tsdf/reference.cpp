@@ -1,6 +1,7 @@
 // The truth: every voxel one after the other.
 #include <vector>
 
+#include "core/interrupt.h"
 #include "ops/tsdf/kernel.h"
 #include "ops/tsdf/lines.h"
 
@@ -14,6 +15,7 @@ void integrate(const Plan& plan) {
   std::vector<Camera<C>> cameras;
   for (std::int64_t c = 0; c < plan.images.clouds; ++c) cameras.push_back(camera_of<C>(plan, c));
   for (std::int64_t key = 0; key < plan.images.cells; ++key) {
+    check_interrupt();
     const std::int64_t line_number = key / plan.images.shape[2];
     const std::int64_t x = line_number / plan.images.shape[1];
     const std::int64_t y = line_number % plan.images.shape[1];

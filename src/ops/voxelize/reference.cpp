@@ -1,6 +1,7 @@
 // The truth: every point one after the other, then every cell that has some.
 #include <cstddef>
 
+#include "core/interrupt.h"
 #include "ops/voxelize/rows.h"
 
 namespace robocache::voxelize_op {
@@ -21,6 +22,7 @@ std::vector<Entry> locate_all(const Plan& plan, compute_t<T>* located = nullptr)
     const auto cloud = cloud_of<compute_t<T>>(plan, c);
     std::int64_t dropped[drop_reasons] = {};
     for (std::int64_t k = 0; k < cloud.count; ++k) {
+      check_interrupt();
       compute_t<T> p[3] = {};
       const Place place = locate<T>(plan, cloud, k, p);
       if (place.drop != Drop::none) {
