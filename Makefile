@@ -9,11 +9,11 @@ SOURCES = git ls-files --cached --others --exclude-standard --deduplicate --
 CPP = $(SOURCES) '*.h' '*.cpp' '*.cu' '*.cuh'
 
 .PHONY: help build demo test judge matrix gpu arm sse bench fuzz crash distros lint lint-format lint-tidy lint-python format \
-  wheel clean
+  wheel reproduce clean
 .DEFAULT_GOAL := help
 
 help:
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: build ## a simulated arm, aligned, and its table, voxelized: tables and figures; the first time it builds, for minutes
 	@$(VENV)/bin/robocache demo --output build
@@ -74,10 +74,13 @@ format: $(VENV)/.ready ## fixes what clang-format and ruff can fix
 	@$(CPP) | xargs -r clang-format -i
 	@$(VENV)/bin/ruff check --quiet --fix . ; $(VENV)/bin/ruff format --quiet .
 
-wheel: $(VENV)/.ready ## one wheel for every GPU into dist/, and the proof that it runs with NumPy alone
-	@rm -rf build/wheel && $(PYTHON) -m pip wheel -v . --no-deps --no-build-isolation -w build/wheel \
-	  -C cmake.define.ROBOCACHE_ALL_ARCHITECTURES=ON
-	@tools/check-wheel build/wheel/*.whl
+wheel: $(VENV)/.ready ## for every GPU, into dist/: a wheel for Python 3.12 and later and one for 3.11, checked in 3.11, 3.12 and 3.13
+	@rm -rf dist; for version in 3.12 3.11; do if python=$$(tools/find-python $$version); then \
+	  tools/build-wheel dist $$python -C cmake.define.ROBOCACHE_ALL_ARCHITECTURES=ON || exit 1; fi; done
+	@tools/check-wheel dist/*.whl
+
+reproduce: $(VENV)/.ready ## builds the wheel twice at different paths, with kernels for one GPU, and compares the bytes
+	@tools/check-reproducible -C cmake.define.CMAKE_CUDA_ARCHITECTURES=90-real
 
 clean: ## everything that was built; keeps .venv
 	@rm -rf build dist python/robocache/_core.* .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -14,6 +14,9 @@
 #include "cache.h"
 #include "clock.h"
 #include "clouds.h"
+#include "core/components.h"
+#include "core/text.h"
+#include "dlpack.h"
 #include "errors.h"
 #include "exported.h"
 #include "interrupt.h"
@@ -25,6 +28,10 @@
 #include "tsdf.h"
 #include "voxelize.h"
 
+#if __has_include(<tsl/robin_growth_policy.h>)  // the copy that nanobind has brought
+#include <tsl/robin_growth_policy.h>
+#endif
+
 namespace nb = nanobind;
 
 namespace robocache::python {
@@ -34,6 +41,18 @@ namespace {
 std::vector<std::tuple<std::string, bool, std::string>> list_backends() {
   std::vector<std::tuple<std::string, bool, std::string>> list;
   for (const BackendInfo& backend : backends()) list.emplace_back(backend.name, backend.available, backend.description);
+  return list;
+}
+
+// What the module itself adds to components().
+Components module_components() {
+  Components list{
+      {"nanobind", concat(NB_VERSION_MAJOR, ".", NB_VERSION_MINOR, ".", NB_VERSION_PATCH)},
+      {"DLPack", concat(dlpack::major_version, ".", dlpack::minor_version)},
+  };
+#ifdef TSL_RH_VERSION_MAJOR
+  list.emplace_back("robin-map", concat(TSL_RH_VERSION_MAJOR, ".", TSL_RH_VERSION_MINOR, ".", TSL_RH_VERSION_PATCH));
+#endif
   return list;
 }
 
@@ -52,6 +71,11 @@ nb::dict build_info() {
 #else
   info["compiler"] = "gcc " __VERSION__;
 #endif
+  nb::dict versions;
+  for (const Components& list : {components(), module_components()}) {
+    for (const auto& [name, version] : list) versions[name.c_str()] = version;
+  }
+  info["components"] = versions;
   return info;
 }
 
@@ -103,7 +127,8 @@ NB_MODULE(_core, m) {
       "Waits for all CUDA work and raises what a data check on the GPU found.");
   m.def("version", &version);
   m.def("build_info", &build_info,
-        "What this build is: version, commit, CUDA toolkit (None: without) and architectures, SIMD targets, compiler.",
+        "What this build is: version, commit, CUDA toolkit (None: without) and architectures, SIMD targets, compiler, "
+        "and the versions of the libraries that are compiled in.",
         nb::sig("def build_info() -> dict[str, typing.Any]"));
 }
 

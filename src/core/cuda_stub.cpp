@@ -1,6 +1,7 @@
 // What stands in for the CUDA parts in a build without CUDA.
 #include <robocache/error.h>
 
+#include "core/components.h"
 #include "core/cuda.h"
 #include "core/cuda_memory.h"
 #include "core/cuda_wait.h"
@@ -22,5 +23,6 @@ void* cuda_allocate(int, std::size_t, void*) { refuse_cuda(); }
 void cuda_free(int, void*, void*) noexcept {}
 void cuda_synchronize(int, void*) { refuse_cuda(); }
 void cuda_wait(int) noexcept {}
+Components cuda_components() { return {}; }
 
 }  // namespace robocache
