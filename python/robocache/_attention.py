@@ -219,7 +219,8 @@ def _on_host(array: Any) -> bool:
         return True
     if kind.__module__.partition(".")[0] == "torch":
         return kind.__name__ in ("Tensor", "Parameter") and array.device.type == "cpu"  # others have no memory
-    return getattr(getattr(array, "device", None), "platform", None) == "cpu"
+    devices = array.devices() if hasattr(array, "devices") else ()  # JAX: `device` is a method before 0.4.31
+    return any(device.platform == "cpu" for device in devices)
 
 
 def _namespace(argument: str, array: Any) -> Any:

@@ -191,5 +191,5 @@ def like(times: Any, starts: Stamps) -> Any:
         import jax
 
         wide = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
-        return jax.device_put(starts if wide else (starts / 1e9).astype(np.float32), times.device)
+        return jax.device_put(starts if wide else (starts / 1e9).astype(np.float32), next(iter(times.devices())))
     return starts
