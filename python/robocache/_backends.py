@@ -21,8 +21,8 @@ def torch_backend() -> tuple[bool, str]:
     sentence = _versions.too_old("torch", version)
     if sentence is not None:
         return False, sentence
-    name = f"torch {version or 'of an unknown version'}"
-    description = f"{name}, on any of its devices: close to the others, not equal, but for voxels"
+    plain = (version or "of an unknown version").split("+")[0]  # torch itself adds +cu130, its package does not
+    description = f"torch {plain}, on any of its devices: close to the others, not equal, but for voxels"
     if version is not None and _versions.numbers(version) < _versions.OLDEST_TRACED_TORCH:
         description += "; torch.compile(fullgraph=True) and torch.export need torch 2.5"
     return True, description

@@ -18,9 +18,11 @@
 #include <cuda_fp16.h>
 #define ROBOCACHE_HD __host__ __device__ __forceinline__
 #define ROBOCACHE_HD_CALLED inline __host__ __device__ __noinline__  // large, or called from many places
+#define ROBOCACHE_HD_INLINED ROBOCACHE_HD  // large, but a call on a GPU would pass its arguments through local memory
 #else
 #define ROBOCACHE_HD inline __attribute__((always_inline))
 #define ROBOCACHE_HD_CALLED inline
+#define ROBOCACHE_HD_INLINED inline
 #endif
 #ifndef ROBOCACHE_SIMD_TARGET
 #define ROBOCACHE_SIMD_TARGET baseline

@@ -1,5 +1,6 @@
 #include "core/components.h"
 
+#define HWY_COMPILE_ONLY_SCALAR  // only the version is read here, so no SIMD code needs to compile
 #include <hwy/highway.h>
 #include <lz4.h>
 #include <xxhash.h>

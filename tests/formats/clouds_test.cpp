@@ -3,6 +3,7 @@
 #include <robocache/clouds.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <fstream>

@@ -5,6 +5,7 @@
 #include <robocache/formats.h>
 #include <robocache/mcap.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>

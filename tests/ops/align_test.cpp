@@ -4,6 +4,7 @@
 #include <robocache/robocache.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <string>
 
@@ -422,6 +423,119 @@ TEST(Align, CudaRaisesWhatTheDataHidInTheNextCall) {
   EXPECT_EQ(sentence([] { synchronize(); }),
             "resample: stream \"imu\": times[2] = 5 is before times[1] = 9; times must not decrease");
   EXPECT_EQ(sentence([] { synchronize(); }), "no error");
+}
+
+// A stream in one of the layouts that a GPU checks in its own way, with at most one thing wrong.
+class Faulty : private Random {
+ public:
+  explicit Faulty(unsigned seed) : Random(seed) {
+    const std::int64_t samples = pick({1, 7, 300, 5000, 70'000});
+    const std::int64_t segments = samples > 5000 ? pick({1, 3}) : pick({1, 3, 40});
+    layout_ = static_cast<Layout>(uniform(0, 3));
+    dtype_ = pick_of({DType::i64, DType::i64, DType::f64, DType::f32});
+    std::vector<std::int64_t> offsets{0};
+    std::vector<std::int64_t> lengths;
+    for (std::int64_t g = 0; g < segments; ++g) {
+      const std::int64_t length = layout_ == Layout::whole ? samples : uniform(1, samples);
+      const std::int64_t padding = layout_ == Layout::padded ? samples - length : 0;
+      for (std::int64_t k = 0; k < length; ++k) times_.push_back((2 * k + uniform(0, 1)) * millisecond);
+      for (std::int64_t k = 0; k < padding; ++k) times_.push_back(-k * millisecond);  // anything
+      lengths.push_back(length);
+      offsets.push_back(offsets.back() + length);
+    }
+    arrivals_ = times_;
+    const std::int64_t stride = layout_ == Layout::padded || layout_ == Layout::whole ? samples : 0;
+    const std::int64_t g = uniform(0, segments - 1);
+    const std::int64_t first = stride > 0 ? g * stride : offsets[static_cast<std::size_t>(g)];
+    const std::int64_t length = lengths[static_cast<std::size_t>(g)];
+    const auto k = static_cast<std::size_t>(first + uniform(std::min<std::int64_t>(1, length - 1), length - 1));
+    std::vector<std::int64_t> rows;
+    for (std::int64_t b = 0; b < 3 * segments; ++b) rows.push_back(uniform(0, segments - 1));
+    const int what = static_cast<int>(uniform(0, 4));
+    if (what == 0 && length > 1) times_[k] = times_[k - 1] - millisecond;
+    if (what == 1) times_[static_cast<std::size_t>(first + length - 1)] = no_time;
+    if (what == 2) arrivals_[k] = no_time;
+    if (what == 3 && layout_ == Layout::chosen) rows[rows.size() / 2] = segments;
+
+    const std::int64_t all = stride > 0 ? segments * samples : offsets.back();
+    shape_ = stride > 0 ? std::vector<std::int64_t>{segments, samples} : std::vector<std::int64_t>{all};
+    lengths_ = layout_ == Layout::padded ? list(lengths) : absent();
+    offsets_ = layout_ == Layout::packed || layout_ == Layout::chosen ? list(offsets) : absent();
+    rows_ = layout_ == Layout::chosen ? list(rows) : absent();
+    out_rows_ = layout_ == Layout::chosen ? 3 * segments : segments;
+    method_ = pick_of({Method::linear, Method::cubic, Method::hold});
+    has_arrivals_ = what == 2 || chance(20);
+  }
+
+  // What the call raises, sooner or later.
+  std::string run(DeviceKind where) {
+    Array values(DType::f32, shape_, std::vector<unsigned char>(times_.size() * 4));
+    Array times = stamps(times_);
+    Array arrivals = has_arrivals_ ? stamps(arrivals_) : absent();
+    const std::vector<std::int64_t> wanted{3 * millisecond, 40 * millisecond, 70 * millisecond};
+    Array targets = list(wanted);
+    Array out(DType::f32, {out_rows_, 3}, std::vector<unsigned char>(static_cast<std::size_t>(out_rows_) * 12));
+    const Stream stream{.values = values.view(where),
+                        .times = times.view(where),
+                        .arrivals = arrivals.view(where),
+                        .lengths = lengths_.view(where),
+                        .offsets = offsets_.view(where),
+                        .rows = rows_.view(where),
+                        .methods = {{method_, 0, 1}},
+                        .name = "imu"};
+    return sentence([&] {
+      resample({}, stream, targets.view(where), {}, {.values = out.view(where)});
+      synchronize();
+    });
+  }
+
+ private:
+  enum class Layout { whole, padded, packed, chosen };
+  static constexpr std::int64_t no_time = std::int64_t{1} << 62;
+
+  static Array list(const std::vector<std::int64_t>& numbers) {
+    std::vector<unsigned char> bytes(numbers.size() * 8);
+    std::memcpy(bytes.data(), numbers.data(), bytes.size());
+    return {DType::i64, {static_cast<std::int64_t>(numbers.size())}, std::move(bytes)};
+  }
+  static Array absent() {
+    Array none;
+    none.drop();
+    return none;
+  }
+  Array stamps(const std::vector<std::int64_t>& ns) const {
+    std::vector<unsigned char> bytes(ns.size() * static_cast<std::size_t>(size_of(dtype_)));
+    for (std::size_t k = 0; k < ns.size(); ++k) {
+      const double seconds = ns[k] == no_time ? 20'000.0 : static_cast<double>(ns[k]) * 1e-9;
+      const double unusable = ns[k] == no_time ? std::nan("") : seconds;
+      const auto narrow = static_cast<float>(seconds);
+      if (dtype_ == DType::i64) std::memcpy(bytes.data() + 8 * k, &ns[k], 8);
+      if (dtype_ == DType::f64) std::memcpy(bytes.data() + 8 * k, &unusable, 8);
+      if (dtype_ == DType::f32) std::memcpy(bytes.data() + 4 * k, &narrow, 4);
+    }
+    return {dtype_, shape_, std::move(bytes)};
+  }
+
+  Layout layout_ = Layout::whole;
+  DType dtype_ = DType::i64;
+  Method method_ = Method::linear;
+  bool has_arrivals_ = false;
+  std::int64_t out_rows_ = 1;
+  std::vector<std::int64_t> shape_, times_, arrivals_;
+  Array lengths_, offsets_, rows_;
+};
+
+TEST(Align, CudaNamesTheFaultThatTheHostNames) {
+  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  unsigned found = 0;
+  const unsigned tried = std::min(200u, cuda_cases());
+  for (unsigned seed = 0; seed < tried; ++seed) {
+    Faulty one(seed);
+    const std::string expected = one.run(DeviceKind::cpu);
+    EXPECT_EQ(one.run(DeviceKind::cuda), expected) << "seed " << seed;
+    if (expected != "no error") ++found;
+  }
+  EXPECT_GT(found, tried / 4);
 }
 
 }  // namespace

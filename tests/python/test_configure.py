@@ -55,7 +55,8 @@ def nvcc(folder: Path, release: str, refusal: str = "") -> Path:
 def configure(build: Path, *options: str, **environment: str) -> tuple[int, str]:
     """The exit code and, as one line, what CMake said."""
     call = ["cmake", "-S", str(CHECKOUT), "-B", str(build), "-G", "Ninja", *options]
-    done = subprocess.run(call, env=os.environ | environment, capture_output=True, text=True, check=False)
+    inherited = {name: value for name, value in os.environ.items() if name != "CMAKE_PREFIX_PATH"}
+    done = subprocess.run(call, env=inherited | environment, capture_output=True, text=True, check=False)
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
@@ -85,7 +86,7 @@ def test_an_nvcc_that_refuses_the_host_compiler(tmp_path):
     assert "-allow-unsupported-compiler" not in said
     code, said = configure(tmp_path / "on", "-DROBOCACHE_CUDA=ON", CUDACXX=str(new))
     assert code != 0
-    assert "does not work with the host compiler g++" in said
+    assert "does not work with the host compiler" in said
 
 
 @needs_cmake
@@ -130,7 +131,7 @@ def test_a_build_folder_whose_isolated_environment_is_gone(tmp_path):
 
 def setup(folder: Path, *tools: str) -> str:
     """What tools/setup says where the PATH has only fakes, and these tools."""
-    for tool in ("dirname", *tools):
+    for tool in ("bash", "dirname", *tools):
         (folder / "bin" / tool).symlink_to(shutil.which(tool))
     environment = {"PATH": str(folder / "bin"), "HOME": str(folder)}
     call = [shutil.which("bash"), str(CHECKOUT / "tools/setup"), str(folder / "venv"), "demo"]
@@ -141,7 +142,7 @@ def setup(folder: Path, *tools: str) -> str:
 
 def test_setup_names_a_python_that_is_too_old(tmp_path):
     script(tmp_path / "bin/python3", 'case "$1" in --version) echo Python 3.9.2 ;; *) exit 1 ;; esac')
-    assert setup(tmp_path) == "tools/setup: RoboCache needs Python 3.11 or newer, and python3 is Python 3.9.2.\n"
+    assert setup(tmp_path) == "RoboCache needs Python 3.11 or newer, and python3 is Python 3.9.2.\n"
 
 
 def test_setup_names_the_packages_and_the_distribution(tmp_path):
@@ -149,11 +150,11 @@ def test_setup_names_the_packages_and_the_distribution(tmp_path):
     script(tmp_path / "bin/apt-get", "exit 0")
     script(tmp_path / "bin/apt-cache", 'test "$2" != libhwy-dev')
     script(tmp_path / "bin/sudo", "exit 1")
-    said = setup(tmp_path, "grep")
+    said = setup(tmp_path, "grep", "bash")
     if os.geteuid() == 0:
-        expected = f"{DISTRIBUTION} has no package libhwy-dev. RoboCache builds on Debian 12, "
+        expected = f"{DISTRIBUTION} has no package libhwy-dev"
     else:
         expected = (
             f"{DISTRIBUTION} lacks packages, and only root can install them. As root: apt-get install g++ make cmake"
         )
-    assert said.startswith(f"tools/setup: {expected}")
+    assert said.startswith(f"tools/packages: {expected}")

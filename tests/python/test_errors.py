@@ -335,7 +335,7 @@ def test_a_duration_that_was_meant_as_seconds(number):
 def test_a_max_gap_of_less_than_a_millisecond_as_an_int(number):
     """max_gap=1000 was a microsecond, and everything was invalid without a word. As a float it may be any."""
     torch = pytest.importorskip("torch")
-    parts = ["max_gap", f"{number} ns", f"{number}.0", f"{number / 1000:g} for {number} ms"]
+    parts = ["max_gap", f"{number} ns", f"{number}.0", f"{number / 1000} for {number} ms"]
     says(ValueError, ["resample: ", *parts], rc.resample, VALUES, TIMES, TARGETS, max_gap=number)
     says(ValueError, ["Stream: ", *parts], stream, max_gap=number)
     tensors = [torch.from_numpy(array) for array in (VALUES, TIMES, TARGETS)]

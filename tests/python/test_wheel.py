@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -62,6 +63,8 @@ def test_the_versions_are_those_that_debian_installed():
     assert components["nanobind"] == version("nanobind")
     if shutil.which("dpkg-query") is None:
         pytest.skip("not a Debian system")
+    if "ROBOCACHE_CARRIED" in os.environ:
+        pytest.skip("the module was built on another machine")
     for name, package in DEBIAN.items():
         told = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", package], capture_output=True, text=True).stdout
         assert re.match(r"(?:\d+:)?([\d.]*\d)", told)[1] == components[name], name
@@ -95,7 +98,8 @@ def test_the_compiler_read_no_header_that_is_not_listed():
 def test_the_linker_took_no_library_that_is_not_listed():
     (module,) = re.findall(r"^(\S*_core\S*\.so): \S*LINKER", ninja("-t", "targets", "all"), re.MULTILINE)
     command = ninja("-t", "commands", "-s", module)
-    archives = {Path(archive).name for archive in re.findall(r"\S+\.a\b", command)}
+    paths = [BUILD / archive for archive in re.findall(r"(?<=\s)[^-\s]\S*\.a(?=\s)", command)]
+    archives = {path.name for path in paths if path.read_bytes() != b"!<arch>\n"}  # glibc's librt.a is empty
     listed = {archive: name for name, entry in known_components().items() for archive in entry.get("archives", ())}
     assert archives - listed.keys() == {"librobocache.a"}
     assert {listed[archive] for archive in archives & listed.keys()} <= _core.build_info()["components"].keys()

@@ -32,6 +32,14 @@ struct IntegerCheck {
   ROBOCACHE_HD std::int64_t rows() const { return s->rows.data != nullptr ? output_rows : 0; }
 };
 
+// The segment that sample k of a packed stream is in; -1 or `segments` where it is in none.
+template <class At>
+ROBOCACHE_HD std::int64_t segment_of(const At& offset_at, std::int64_t segments, std::int64_t samples, std::int64_t k) {
+  const double share = static_cast<double>(k) / static_cast<double>(samples);
+  const auto guess = static_cast<std::int64_t>(share * static_cast<double>(segments));  // right where all are equal
+  return upper_bound_about(offset_at, guess, segments + 1, k) - 1;
+}
+
 // The stamps and arrivals of a stream as they lie in memory: rows one after the other, padding left out.
 struct StampCheck {
   Operation operation;
@@ -56,7 +64,7 @@ struct StampCheck {
     if (state == StampState::usable && !decreases && arrived == StampState::usable) return fault;
     if (packed()) {  // between segments stamps may fall, and samples that are in none may be anything
       const auto at = [this](std::int64_t segment) { return integer(s->offsets, segment); };
-      const std::int64_t segment = upper_bound(at, 0, s->segments + 1, k) - 1;
+      const std::int64_t segment = segment_of(at, s->segments, s->samples, k);
       if (segment < 0 || segment >= s->segments) return fault;
       if (at(segment) == k) decreases = false;
     }

@@ -1,16 +1,17 @@
 // Align on a GPU. One launch per value dtype: a block takes a tile of targets of one stream. First each thread searches
 // one target and leaves in shared memory where the value comes from (a Tap); then the block moves the values, 16 bytes a
 // thread. What that cannot do (slerp, cubic, bins, other strides, ...) is for cuda_general.cu. Stamps are checked by the
-// tile that has them at hand or, where that is nobody, by blocks that do nothing else.
+// tile that has them at hand or, where that is nobody, by a launch of checks (cuda_check.cu).
 #include <algorithm>
 #include <type_traits>
 
 #include "core/text.h"
+#include "ops/align/cuda_check.h"
 #include "ops/align/cuda_tile.h"
 
 namespace robocache::align_op {
 
-const void* general_kernel(DType dtype, bool small);  // cuda_general.cu
+const void* general_kernel(DType dtype);  // cuda_general.cu
 
 namespace {
 
@@ -53,13 +54,16 @@ struct alignas(64) PlainStream {
 };
 static_assert(sizeof(PlainStream) == 192);
 
+// Forms of a plain launch have room for 1, these many, or all streams.
+inline constexpr int plain_streams = 4;
+
 template <int Streams>
 struct PlainLaunch {
   FaultBox* box;
   Operation operation;
   bool check;
+  bool checks_follow;  // a launch of checks, which should run beside this one
   std::uint16_t streams;
-  std::uint32_t check_blocks;
   TargetPlan targets;
   std::uint32_t first_block[Streams];
   PlainStream plans[Streams];
@@ -249,6 +253,7 @@ __device__ void plain_tile(const L& launch, const PlainStream& p, const SharedSt
 
   // The samples.
   after_earlier_work();
+  if (launch.checks_follow) let_next_begin();
   std::uint32_t segment = p.batched ? b : 0;
   std::int64_t first_sample = 0;
   auto count = static_cast<int>(p.samples);
@@ -348,27 +353,13 @@ __device__ void plain_tile(const L& launch, const PlainStream& p, const SharedSt
               vectors == p.vectors ? magic : magic_of(vectors));
 }
 
-// Streams whose stamps no tile checks: many rows may read one segment, or a tile lies in many rows.
-template <class L>
-__device__ __noinline__ void check_plain(const L& launch) {
-  for (int k = 0; k < launch.streams; ++k) {
-    if (launch.plans[k].check_rows) continue;
-    const StreamPlan s = unpack(launch.plans[k]);
-    if (!surely_fine(s, launch.check_blocks)) {
-      check_share(StampCheck{launch.operation, &s}, launch.check_blocks, launch.box);
-    }
-    check_share(IntegerCheck{launch.operation, &s, launch.targets.rows}, launch.check_blocks, launch.box);
-  }
-  check_share(TargetCheck{launch.operation, &launch.targets, false}, launch.check_blocks, launch.box);
-}
-
 // The stream that this block works for. An argument whose address is computed is slow to read, so of several streams the
 // block's own is brought into shared memory, a word a thread.
 __device__ const PlainStream& choose_stream(const PlainLaunch<1>& launch, PlainStream&) { return launch.plans[0]; }
 template <int Streams>
 __device__ const PlainStream& choose_stream(const PlainLaunch<Streams>& launch, PlainStream& chosen) {
   int k = 0;
-  if constexpr (Streams <= small_streams) {
+  if constexpr (Streams <= plain_streams) {
 #pragma unroll
     for (int other = 1; other < Streams; ++other) k += blockIdx.x >= launch.first_block[other] ? 1 : 0;
   } else {
@@ -387,11 +378,6 @@ __device__ const PlainStream& choose_stream(const PlainLaunch<Streams>& launch, 
 template <class T, int Streams>
 __global__ void __launch_bounds__(tuning::threads, tuning::blocks_per_processor)
     align_kernel(const __grid_constant__ PlainLaunch<Streams> launch) {
-  if (blockIdx.x < launch.check_blocks) {
-    after_earlier_work();
-    check_plain(launch);
-    return;
-  }
   __shared__ std::int64_t stamps[tuning::window_stamps];
   __shared__ Tap<T> taps[tuning::threads];
   __shared__ PlainStream chosen;
@@ -497,7 +483,7 @@ Tiling tiling_of(const StreamPlan& s, const TargetPlan& targets, int vector_byte
   if (!tiling.by_row) {
     tiling.targets = static_cast<std::int32_t>(wanted);
     const bool ragged = s.lengths.data != nullptr || s.offsets.data != nullptr || s.rows.data != nullptr;
-    const bool together = s.batched && !ragged && s.times.row_stride == s.samples;
+    const bool together = s.batched && !ragged && s.times.row_stride == s.samples * s.times.stride;
     if (together && samples > 0 && targets.count > 0) {
       const std::int64_t rows = std::min(wanted / targets.count, (tuning::window_stamps - 2) / samples);
       tiling.whole_rows = static_cast<std::int32_t>(rows);
@@ -542,7 +528,6 @@ struct Group {
   bool plain = true;  // all of them go without range.h
   bool bins = false;
   std::int64_t vectors = 0;
-  std::int64_t to_check = 0;
 
   const StreamPlan& operator[](int k) const { return plan->streams[static_cast<std::size_t>(chosen[k])]; }
 
@@ -567,29 +552,16 @@ struct Group {
     for (int k = 0; k < count; ++k) {
       const StreamPlan& s = (*this)[k];
       tilings[k] = tiling_of(s, plan->targets, tilings[k].vector_bytes, per_tile);
-      if (!checks_in_tiles(s, plan->targets, tilings[k])) count_stamps(s);
     }
   }
 
-  void count_stamps(const StreamPlan& s) {
-    to_check = std::max({to_check, StampCheck{plan->operation, &s}.count(), std::int64_t{1}});
-  }
-
-  // Sets check_blocks, and each tiling's first_block after them. Returns all blocks.
+  // Sets the first_block of streams [begin, begin + n). Returns all blocks.
   template <class L>
-  std::int64_t place(L& launch) {
-    launch.box = box;
-    launch.operation = plan->operation;
-    launch.streams = static_cast<std::uint16_t>(count);
+  std::int64_t place(L& launch, int begin, int n) {
+    launch.streams = static_cast<std::uint16_t>(n);
     launch.targets = plan->targets;
-    launch.check_blocks = 0;
-    if (plan->check && to_check > 0) {
-      const std::int64_t per_block = std::int64_t{tuning::threads} * tuning::checks_per_thread;
-      launch.check_blocks =
-          static_cast<std::uint32_t>(std::clamp<std::int64_t>(divide_up(to_check, per_block), 1, 4096));
-    }
-    std::int64_t first = launch.check_blocks;
-    for (int k = 0; k < count; ++k) {
+    std::int64_t first = 0;
+    for (int k = begin; k < begin + n; ++k) {
       tilings[k].first_block = static_cast<std::uint32_t>(first);
       first += tilings[k].tiles;
     }
@@ -599,16 +571,20 @@ struct Group {
     return first;
   }
 
-  void run(const void* kernel, std::int64_t all, void* launch) const {
+  void run(const void* kernel, std::int64_t all, void* launch) {
     if (all == 0) return;
+    launched = true;
     cuda_launch(kernel, all, tuning::threads, 0, launch, device, stream, name_of(plan->operation));
   }
 
   template <int Streams>
   void launch_plain() {
     PlainLaunch<Streams> launch;
-    const std::int64_t all = place(launch);
     launch.check = plan->check;
+    launch.checks_follow = checks_follow();
+    launch.box = box;
+    launch.operation = plan->operation;
+    const std::int64_t all = place(launch, 0, count);
     std::fill_n(launch.first_block, Streams, ~0u);
     for (int k = 0; k < count; ++k) {
       const StreamPlan& s = (*this)[k];
@@ -619,23 +595,60 @@ struct Group {
     run(plain_kernel<Streams>((*this)[0].dtype), all, &launch);
   }
 
-  template <class L>
-  void launch_general() {
-    L launch;
-    for (int k = 0; k < count; ++k) count_stamps((*this)[k]);
-    to_check = std::max(to_check, TargetCheck{plan->operation, &plan->targets, false}.count());
-    const std::int64_t all = place(launch);
-    launch.targets_must_rise = bins;
+  // Streams [begin, begin + n).
+  void launch_general(int begin, int n) {
+    GeneralLaunch launch;
+    launch.checks_follow = plan->check;
+    const std::int64_t all = place(launch, begin, n);
     std::int32_t range = 0;
-    for (int k = 0; k < count; ++k) {
+    for (int k = 0; k < n; ++k) {
       StreamPlan& s = launch.plans[k];
-      s = (*this)[k];
-      launch.tilings[k] = tilings[k];
+      s = (*this)[begin + k];
+      launch.tilings[k] = tilings[begin + k];
       std::copy_n(plan->ranges.begin() + s.first_range, s.range_count, launch.ranges + range);
       s.first_range = range;
       range += s.range_count;
     }
-    run(general_kernel((*this)[0].dtype, std::is_same_v<L, SmallLaunch>), all, &launch);
+    run(general_kernel((*this)[begin].dtype), all, &launch);
+  }
+
+  // Whether something is left that no tile checks.
+  bool checks_follow() const {
+    if (!plan->check) return false;
+    for (int k = 0; k < count; ++k) {
+      if (!plain || !checks_in_tiles((*this)[k], plan->targets, tilings[k])) return true;
+    }
+    return false;
+  }
+
+  void check() {
+    CheckLaunch launch;
+    launch.targets = plan->targets;
+    launch.box = box;
+    launch.operation = plan->operation;
+    launch.targets_must_rise = bins;
+    for (int k = 0; k < count; ++k) {
+      const StreamPlan& s = (*this)[k];
+      if (plain && checks_in_tiles(s, plan->targets, tilings[k])) continue;
+      // A plain tile checks its targets, but of a start and a step only the sum.
+      launch.check_targets =
+          !targets_checked && (!plain || launch.check_targets || plan->targets.timeline || tilings[k].tiles == 0);
+      launch.plans[launch.streams++] = s;
+      if (launch.streams == checked_streams) run_checks(launch);
+    }
+    if (launch.streams > 0) run_checks(launch);
+  }
+
+ private:
+  bool launched = false;         // something, after which checks may begin early
+  bool targets_checked = false;  // by a launch of checks
+
+  void run_checks(CheckLaunch& launch) {
+    launch.follows = launched;
+    launched = launch_checks(launch, device, stream) || launched;
+    targets_checked = targets_checked || launch.check_targets;
+    launch.check_targets = false;
+    launch.streams = 0;
   }
 };
 
@@ -661,15 +674,16 @@ void run_cuda(const Plan& plan, const Context& context, int device) {
     group.tile();
     if (group.plain && group.count == 1) {
       group.launch_plain<1>();
-    } else if (group.plain && group.count <= small_streams) {
-      group.launch_plain<small_streams>();
+    } else if (group.plain && group.count <= plain_streams) {
+      group.launch_plain<plain_streams>();
     } else if (group.plain) {
       group.launch_plain<max_streams>();
-    } else if (group.count <= small_streams && group.ranges <= small_ranges) {
-      group.launch_general<SmallLaunch>();
     } else {
-      group.launch_general<LargeLaunch>();
+      for (int k = 0; k < group.count; k += general_streams) {
+        group.launch_general(k, std::min(general_streams, group.count - k));
+      }
     }
+    if (plan.check) group.check();
   }
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "core/cuda.h"
-#include "ops/align/check.h"
 #include "ops/align/range.h"
 #include "ops/align/tuning.h"
 
@@ -29,23 +28,18 @@ struct Tiling {
 // Channels of a float stream that range.h's results are made of at a time.
 constexpr int wide_channels(int element_size) { return element_size == 8 ? 2 : 4; }
 
-template <int Streams, int Ranges>
-struct Launch {
+// Streams of one launch of the general kernel.
+inline constexpr int general_streams = 4;
+
+struct GeneralLaunch {
   TargetPlan targets;
-  FaultBox* box = nullptr;
-  Operation operation = Operation::align;
-  bool targets_must_rise = false;
-  std::uint32_t check_blocks = 0;
   int streams = 0;
-  Tiling tilings[Streams];
-  StreamPlan plans[Streams];
-  Range ranges[Ranges];
+  bool checks_follow = false;  // a launch of checks, which should run beside this one
+  Tiling tilings[general_streams];
+  StreamPlan plans[general_streams];
+  Range ranges[max_ranges];
 };
-inline constexpr int small_streams = 4;
-inline constexpr int small_ranges = 16;
-using SmallLaunch = Launch<small_streams, small_ranges>;
-using LargeLaunch = Launch<max_streams, max_ranges>;
-static_assert(sizeof(LargeLaunch) <= 32764, "a kernel's arguments end there");
+static_assert(sizeof(GeneralLaunch) <= 4096, "every launch copies its arguments");
 
 __device__ inline int thread_of_block() { return static_cast<int>(threadIdx.x); }
 
@@ -75,6 +69,28 @@ class SharedStamps {
  private:
   std::uint32_t address_;
 };
+
+// The stamps of one row in memory, by their type.
+__device__ inline std::int64_t as_nanoseconds(std::int64_t stamp) { return stamp; }
+__device__ inline std::int64_t as_nanoseconds(double stamp) { return nanoseconds(stamp); }
+template <class X>
+struct RowStamps {
+  const X* first;
+  std::int64_t stride;
+  __device__ std::int64_t operator()(std::int64_t k) const { return as_nanoseconds(first[k * stride]); }
+  __device__ RowStamps from(int k) const { return {first + k * stride, stride}; }
+};
+// Calls f with the RowStamps that begin at an offset.
+template <class F>
+__device__ void with_row_stamps(const Stamps& stamps, std::int64_t offset, const F& f) {
+  if (stamps.dtype == DType::i64) {
+    f(RowStamps<std::int64_t>{static_cast<const std::int64_t*>(stamps.data) + offset, stamps.stride});
+  } else if (stamps.dtype == DType::f64) {
+    f(RowStamps<double>{static_cast<const double*>(stamps.data) + offset, stamps.stride});
+  } else {
+    f(RowStamps<float>{static_cast<const float*>(stamps.data) + offset, stamps.stride});
+  }
+}
 
 // Stamps first .. first + count of a row, in shared memory.
 struct Window {
@@ -121,6 +137,7 @@ struct Brought {
   static constexpr int most = tuning::window_stamps / tuning::threads;
   std::int64_t stamps[most];
 
+  Brought() = default;
   template <class All>
   __device__ Brought(const All& all, const Window& window) {
     const int rest = window.count - thread_of_block();
@@ -182,23 +199,6 @@ __device__ inline bool tells(const Window& window, int found, int count) {
   return (found > 0 || window.first == 0) && (found < window.count || window.first + window.count == count);
 }
 
-// How many of `count` stamps are <= key, in growing steps from where even ones would have it.
-template <class All>
-__device__ std::int64_t search_from(const All& all, const EvenStamps& even, std::int64_t key) {
-  const std::int64_t guess = even.place(key);
-  std::int64_t low = guess;   // all(low - 1) <= key, or low is 0
-  std::int64_t high = guess;  // all(high) > key, or high is the count
-  for (std::int64_t step = 8; low > 0 && all(low - 1) > key; step *= 4) {
-    high = low - 1;
-    low = max(low - step, std::int64_t{0});
-  }
-  for (std::int64_t step = 8; high < even.count && all(high) <= key; step *= 4) {
-    low = high + 1;
-    high = min(high + step, static_cast<std::int64_t>(even.count));
-  }
-  return upper_bound(all, low, high, key);
-}
-
 // How many stamps are <= key, by a window about the keys of the tile's first and last target. For all threads of a block;
 // those without a target have any key.
 template <class All>
@@ -216,7 +216,7 @@ __device__ __noinline__ std::int64_t search_by_time(All all, int count, std::int
   Brought(all, window).put(shared);
   const int found = search_window(shared, key);
   if (window.count > 0 && tells(window, found, count)) return window.first + found;
-  return search_from(all, even, key);
+  return upper_bound_about(all, even.place(key), count, key);
 }
 
 // ---- vectors -------------------------------------------------------------------------------------------------------
@@ -464,34 +464,108 @@ __device__ inline Tile tile_of(const Tiling& tiling, const TargetPlan& targets, 
 
 // What a thread knows of its target after the search.
 struct Searched {
-  bool mine = false;
-  std::int64_t b = 0, t = 0, tau = 0;
+  bool mine;
+  std::uint32_t b, t;
+  std::int64_t tau;
   Row row;
-  std::int64_t upper = 0;
+  int upper;            // how many stamps are <= search_key
+  SharedStamps stamps;  // those of the window
+  Window window;
 };
-__device__ inline Searched search_tile(const StreamPlan& s, const TargetPlan& targets, const Tiling& tiling,
-                                       const Tile& tile, const SharedStamps& shared) {
-  Searched result;
-  result.mine = thread_of_block() < tile.targets;
-  result.b = tile.row;
-  result.t = tile.first + thread_of_block();
-  if (!tiling.by_row && result.mine) {  // the planner keeps this under 2^32
-    const auto flat = static_cast<std::uint32_t>(result.t);
-    const std::uint32_t b = flat / static_cast<std::uint32_t>(targets.count);
-    result.b = b;
-    result.t = flat - b * static_cast<std::uint32_t>(targets.count);
+__device__ __forceinline__ Searched search_tile(const StreamPlan& s, const TargetPlan& targets, const Tiling& tiling,
+                                                const Tile& tile, const SharedStamps& shared) {
+  const bool mine = thread_of_block() < tile.targets;
+  const auto row_targets = static_cast<std::uint32_t>(targets.count);
+  auto b = static_cast<std::uint32_t>(tile.row);
+  std::uint32_t t = static_cast<std::uint32_t>(tile.first) + threadIdx.x;
+  std::uint32_t first_row = b;
+  if (!tiling.by_row) {  // the planner keeps this under 2^32
+    first_row = static_cast<std::uint32_t>(tile.first) / row_targets;
+    const std::uint32_t flat = mine ? t : static_cast<std::uint32_t>(tile.first);
+    b = flat / row_targets;
+    t = flat - b * row_targets;
   }
-  if (result.mine) result.tau = target(targets, result.b, result.t);
-  result.row = row_of(s, result.b);
-  const StampsAt all{&s.times, result.row.times_offset};
-  const auto count = static_cast<int>(result.row.count);
-  const std::int64_t key = search_key(s, result.tau);
-  if (!tiling.by_row) {
-    if (result.mine) result.upper = upper_bound(all, 0, count, key);
-  } else if (count > 0) {
-    result.upper = search_by_time(all, count, key, tile.targets, shared);
+  const Row row = row_of(s, b);
+  const auto count = static_cast<int>(row.count);
+
+  // The stamps and the targets come together: nothing waits for the one before the other is on its way.
+  Window window;
+  const bool whole_rows = !tiling.by_row && tiling.whole_rows > 0;
+  if (tiling.by_row && count > 0) {
+    window = window_by_place(t - threadIdx.x, static_cast<std::uint32_t>(tiling.targets), row_targets, count);
+  } else if (whole_rows) {
+    window.count = static_cast<int>(static_cast<std::uint32_t>(tile.targets) / row_targets) * count;
   }
-  return result;
+  Brought brought;
+  if (window.count > 0) {
+    const std::int64_t from = whole_rows ? first_row * s.times.row_stride : row.times_offset;
+    with_row_stamps(s.times, from, [&](const auto& all) { brought = Brought(all, window); });
+  }
+  std::int64_t tau = 0;
+  if (mine) tau = target(targets, b, t);
+  const std::int64_t key = search_key(s, tau);
+  int upper = -1;  // not known
+  SharedStamps stamps = shared;
+  if (window.count > 0) {
+    brought.put(shared);
+    int found = 0;
+    if (whole_rows) {
+      stamps = shared.from(static_cast<int>(b - first_row) * count);
+      window.count = count;
+      found = search_some(stamps, count, key);
+    } else {
+      found = search_window(shared, key);
+    }
+    if (tells(window, found, count)) upper = window.first + found;
+  }
+  if (tiling.by_row && count > 0) {
+    if (__syncthreads_or(mine && upper < 0)) {
+      window.count = 0;
+      with_row_stamps(s.times, row.times_offset, [&](const auto& all) {
+        upper = static_cast<int>(search_by_time(all, count, key, tile.targets, shared));
+      });
+    }
+  } else if (upper < 0) {
+    upper = mine ? static_cast<int>(upper_bound(StampsAt{&s.times, row.times_offset}, 0, count, key)) : 0;
+  }
+  return {mine, b, t, tau, row, upper, stamps, window};
+}
+
+// A target on a sample, or between two that are alone with their stamps and have no gap between them: the usual cases of
+// locate(), from the window where it has all the stamps they need.
+struct EasyPlace {
+  bool easy = false;
+  std::int64_t since = 0, span = 1;    // as in Location; since is 0 on a sample
+  std::int64_t before = 0, after = 0;  // the intervals beside that one, 0 where there is none; only with `neighbours`
+};
+__device__ inline EasyPlace easy_place(const StreamPlan& s, const Searched& here, bool neighbours) {
+  EasyPlace place;
+  const int i = here.upper - 1;
+  const auto last = static_cast<int>(here.row.count) - 1;
+  if (s.causal || i < 0) return place;
+  const int from = neighbours ? max(i - 1, 0) : i;
+  const int to = min(i + (neighbours ? 3 : 2), last);
+  std::int64_t stamps[5];  // i - 1 .. i + 3, or the nearest that is needed
+  if (from >= here.window.first && to < here.window.first + here.window.count) {
+#pragma unroll
+    for (int k = 0; k < 5; ++k) stamps[k] = here.stamps[min(max(i - 1 + k, from), to) - here.window.first];
+  } else {
+#pragma unroll
+    for (int k = 0; k < 5; ++k) {
+      stamps[k] = stamp(s.times, here.row.times_offset + min(max(i - 1 + k, from), to) * s.times.stride);
+    }
+  }
+  place.since = minus(shifted_target(s, here.tau), stamps[1]);
+  place.easy = place.since == 0;
+  if (place.easy || i == last) return place;
+  place.span = minus(stamps[2], stamps[1]);
+  place.easy = place.span <= s.max_gap && (i + 2 > last || stamps[3] != stamps[2]);
+  if (neighbours) {
+    place.before = minus(stamps[1], stamps[0]);
+    place.after = minus(stamps[3], stamps[2]);
+    place.easy = place.easy && (i == 0 || place.before != 0) && (i + 3 > last || stamps[4] != stamps[3]);
+  }
+  return place;
 }
 
 // What a plain method makes of a target.
@@ -523,9 +597,8 @@ __device__ Choice<C> choose(const StreamPlan& s, Method method, const Location& 
 }
 
 template <class T>
-__device__ void fast_tile(const StreamPlan& s, Method method, const TargetPlan& targets, const Tiling& tiling,
-                          const Tile& tile, const SharedStamps& shared, Tap<T>* taps) {
-  const Searched here = search_tile(s, targets, tiling, tile, shared);
+__device__ void fast_tile(const StreamPlan& s, Method method, const Tiling& tiling, const Tile& tile,
+                          const Searched& here, Tap<T>* taps) {
   if (here.mine) {
     const StampsAt at{&s.times, here.row.times_offset};
     const StampsAt arrival_at{&s.arrivals, here.row.arrivals_offset};
@@ -550,57 +623,10 @@ __device__ void fast_tile(const StreamPlan& s, Method method, const TargetPlan& 
 }
 
 // The stream that this block works for.
-template <class L>
-__device__ int stream_of(const L& launch) {
+__device__ inline int stream_of(const GeneralLaunch& launch) {
   int k = 0;
   while (k + 1 < launch.streams && blockIdx.x >= launch.tilings[k + 1].first_block) ++k;
   return k;
-}
-
-// ---- checks --------------------------------------------------------------------------------------------------------
-
-template <class Check>
-__device__ __noinline__ void check_share(Check check, std::uint32_t blocks, FaultBox* box) {
-  const std::int64_t count = check.count();
-  const std::int64_t stride = static_cast<std::int64_t>(blocks) * tuning::threads;
-#pragma unroll 1
-  for (std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * tuning::threads + threadIdx.x; k < count; k += stride) {
-    const Fault fault = check(k);
-    if (fault.code != FaultCode::none) report(box, fault);
-  }
-}
-
-// Whether this block's share of dense int64 stamps is surely fine: the usual case, several loads in flight.
-__device__ inline bool surely_fine(const StreamPlan& s, std::uint32_t blocks) {
-  if (s.times.dtype != DType::i64 || s.times.stride != 1 || s.times.row_stride != s.samples) return false;
-  if (s.arrivals.data != nullptr || s.lengths.data != nullptr || s.offsets.data != nullptr) return false;
-  if (s.segments * s.samples >= std::int64_t{1} << 31) return false;
-  const auto* const times = static_cast<const std::int64_t*>(s.times.data);
-  const auto count = static_cast<std::uint32_t>(s.segments * s.samples);
-  const auto samples = static_cast<std::uint32_t>(s.samples);
-  bool fine = true;
-#pragma unroll 4
-  for (std::uint32_t k = blockIdx.x * tuning::threads + threadIdx.x; k < count; k += blocks * tuning::threads) {
-    const std::int64_t here = __ldg(times + k);
-    const std::int64_t before = k % samples != 0 ? __ldg(times + k - 1) : -time_limit + 1;
-    fine = fine && here >= before && here < time_limit;
-  }
-  return fine;
-}
-
-template <class L>
-__device__ void check_all(const L& launch) {
-  for (int k = 0; k < launch.streams; ++k) {
-    const StreamPlan& s = launch.plans[k];
-    if (!surely_fine(s, launch.check_blocks)) {
-      check_share(StampCheck{launch.operation, &s}, launch.check_blocks, launch.box);
-    }
-    if (s.lengths.data != nullptr || s.offsets.data != nullptr || s.rows.data != nullptr) {
-      check_share(IntegerCheck{launch.operation, &s, launch.targets.rows}, launch.check_blocks, launch.box);
-    }
-  }
-  check_share(TargetCheck{launch.operation, &launch.targets, launch.targets_must_rise}, launch.check_blocks,
-              launch.box);
 }
 
 }  // namespace

@@ -144,6 +144,22 @@ ROBOCACHE_HD std::int64_t upper_bound(const At& at, std::int64_t lo, std::int64_
   return lo;
 }
 
+// The same of at(0) .. at(count - 1), in growing steps from a guess.
+template <class At>
+ROBOCACHE_HD std::int64_t upper_bound_about(const At& at, std::int64_t guess, std::int64_t count, std::int64_t key) {
+  std::int64_t low = guess;   // at(low - 1) <= key, or low is 0
+  std::int64_t high = guess;  // at(high) > key, or high is the count
+  for (std::int64_t step = 8; low > 0 && at(low - 1) > key; step *= 4) {
+    high = low - 1;
+    low = low > step ? low - step : 0;
+  }
+  for (std::int64_t step = 8; high < count && at(high) <= key; step *= 4) {
+    low = high + 1;
+    high = high + step < count ? high + step : count;
+  }
+  return upper_bound(at, low, high, key);
+}
+
 // The last sample that has the stamp of sample k: equal stamps are rare and few, so look ahead in doubling steps.
 template <class At>
 ROBOCACHE_HD_CALLED std::int64_t last_equal(At at, std::int64_t k, std::int64_t count) {
@@ -386,7 +402,7 @@ ROBOCACHE_HD bool normalise(double (&q)[4]) {
 }
 // Along the great arc from one to the other, 0 < w. NaN where a norm is 0 or not finite. Where only one sample has a
 // weight, that sample is normalised, or copied where its norm is 0 or not finite.
-ROBOCACHE_HD_CALLED void slerp(const double (&from)[4], const double (&to)[4], double w, double (&out)[4]) {
+ROBOCACHE_HD_INLINED void slerp(const double (&from)[4], const double (&to)[4], double w, double (&out)[4]) {
   double a[4] = {from[0], from[1], from[2], from[3]};
   double b[4] = {to[0], to[1], to[2], to[3]};
   bool real = normalise(a);

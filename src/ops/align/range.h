@@ -50,7 +50,10 @@ ROBOCACHE_HD Target target_at(const StreamPlan& s, const TargetPlan& targets, co
   Target here;
   here.tau = tau;
   here.found = locate(s, at, arrival_at, count, upper, tau);
-  if (s.bins) here.bin = {upper_bound(at, 0, upper, shifted_target(s, previous_target(targets, b, t))), upper};
+  if (s.bins) {
+    const std::int64_t previous = shifted_target(s, previous_target(targets, b, t));
+    here.bin = {upper_bound_about(at, upper, upper, previous), upper};
+  }
   return here;
 }
 template <class At, class ArrivalAt>
@@ -113,13 +116,16 @@ ROBOCACHE_HD std::int64_t copied_sample(Method method, const Location& found, C 
 }
 
 template <class T, class At, class ArrivalAt>
-ROBOCACHE_HD_CALLED Verdict judge(const StreamPlan& s, const Samples<T>& samples, const Range& range, const At& at,
-                                  const ArrivalAt& arrival_at, std::int64_t count, const Target& target) {
+ROBOCACHE_HD_INLINED Verdict judge(const StreamPlan& s, const Samples<T>& samples, const Range& range, const At& at,
+                                   const ArrivalAt& arrival_at, std::int64_t count, const Target& target) {
   using C = compute_t<T>;
   const Location& found = target.found;
   Verdict verdict;
   if (is_bin(range.method)) {
-    const auto counted = [&](std::int64_t k) { return counts(s, samples, range, at, arrival_at, k, target.tau); };
+    const bool all = all_count(s);
+    const auto counted = [&](std::int64_t k) {
+      return all || counts(s, samples, range, at, arrival_at, k, target.tau);
+    };
     if (range.method == Method::last) {
       std::int64_t k = target.bin.end - 1;
       while (k >= target.bin.begin && !counted(k)) --k;

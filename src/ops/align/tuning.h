@@ -42,7 +42,15 @@ inline constexpr std::int64_t general_steps = 16;
 inline constexpr std::int64_t bin_samples = 32;
 inline constexpr int bin_unroll = 4;
 
-// Stamps that one thread of a checking block reads.
-inline constexpr int checks_per_thread = 8;
+// Blocks of the general kernel that must fit on a multiprocessor: 10 leave a thread 96 registers. Unchecked, 8, 10 and 12
+// take 13.9, 8.6 and 9.0 on slerp 256x1000->100x4, 12.6, 14.8 and 22 on angle 256x500->250x32, and 232, 201 and 209 on
+// cubic 100000x50->20x8.
+inline constexpr int general_blocks_per_processor = 10;
+
+// Of the kernel that checks: its threads, the stamps that each has under way, and its blocks at most. 10^6 stamps add 3.2 to
+// a row that takes 4.8 unchecked; 10^7 add 19 to one that takes 15, and to read them takes 18.8.
+inline constexpr int check_threads = 128;
+inline constexpr int checks_per_thread = 16;
+inline constexpr int most_checks = 4096;
 
 }  // namespace robocache::align_op::tuning
