@@ -152,8 +152,7 @@ void run_cpu_backward(const BackwardPlan& plan) {
 }
 
 std::string describe_cpu(const Plan& plan) {
-  if (code_in_use() == nullptr)
-    return "cpu: the reference code, because no SIMD target is in use";
+  if (code_in_use() == nullptr) return "cpu: the reference code, because no SIMD target is in use";
   const Tiling tiling = tiling_of(plan);
   std::string text = concat("cpu: ", simd_target(), ", ", plan.batch * plan.kv_heads, " key heads x ", tiling.tiles,
                             " tiles of ", tiling.rows, " rows");
