@@ -150,7 +150,7 @@ def test_setup_names_the_packages_and_the_distribution(tmp_path):
     script(tmp_path / "bin/apt-get", "exit 0")
     script(tmp_path / "bin/apt-cache", 'test "$2" != libhwy-dev')
     script(tmp_path / "bin/sudo", "exit 1")
-    said = setup(tmp_path, "grep", "bash")
+    said = setup(tmp_path, "grep")
     if os.geteuid() == 0:
         expected = f"{DISTRIBUTION} has no package libhwy-dev"
     else:
