@@ -38,7 +38,7 @@ void pause() {
 
 // Static, without a destructor and without memory of its own: workers may outlive main(), and a child process only has
 // to set it back. Whoever has set `busy` owns everything that is not atomic.
-struct Pool {
+struct Pool {  // NOLINT(clang-analyzer-optin.performance.Padding): `next` has a cache line of its own
   std::atomic<bool> busy{false};
   bool survives_fork = false;  // the handler below is registered
   int workers = 0;             // threads that were started
