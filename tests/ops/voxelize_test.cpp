@@ -156,7 +156,7 @@ class Case : private Random {
     return grid_.origin[axis] + grid_.voxel_size[axis] * at;
   }
 
-  // Of magnitudes up to 4, and down to 2^-binades of it. Exact in each step, so that every libm draws the same number.
+  // A number of magnitude at most 4, scaled down by up to 2^binades. Every step is exact: the result does not depend on libm.
   double spread(std::int64_t binades) {
     const double x = real(-4, 4);
     return std::ldexp(x, -static_cast<int>(uniform(0, binades)));

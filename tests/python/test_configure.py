@@ -84,9 +84,9 @@ def test_an_nvcc_that_refuses_the_host_compiler(tmp_path):
         "supported!"
     ) in said
     assert "-allow-unsupported-compiler" not in said
-    code, said = configure(tmp_path / "on", "-DROBOCACHE_CUDA=ON", CUDACXX=str(new))
+    code, said = configure(tmp_path / "on", "-DROBOCACHE_CUDA=ON", CUDACXX=str(new), CUDAHOSTCXX="g++-16")
     assert code != 0
-    assert "does not work with the host compiler" in said
+    assert "does not work with the host compiler g++-16" in said
 
 
 @needs_cmake

@@ -1,7 +1,7 @@
 // Align on a GPU. One launch per value dtype: a block takes a tile of targets of one stream. First each thread searches
 // one target and leaves in shared memory where the value comes from (a Tap); then the block moves the values, 16 bytes a
-// thread. What that cannot do (slerp, cubic, bins, other strides, ...) is for cuda_general.cu. Stamps are checked by the
-// tile that has them at hand or, where that is nobody, by a launch of checks (cuda_check.cu).
+// thread. What that cannot do (slerp, cubic, bins, other strides, ...) is for cuda_general.cu. Where the
+// tiles of a stream see all its stamps, they check them; all other stamps get a launch of their own (cuda_check.cu).
 #include <algorithm>
 #include <type_traits>
 

@@ -536,7 +536,7 @@ __device__ __forceinline__ Searched search_tile(const StreamPlan& s, const Targe
 struct EasyPlace {
   bool easy = false;
   std::int64_t since = 0, span = 1;    // as in Location; since is 0 on a sample
-  std::int64_t before = 0, after = 0;  // the intervals beside that one, 0 where there is none; only with `neighbours`
+  std::int64_t before = 0, after = 0;  // the intervals before and after it, if `neighbours`; 0: none
 };
 __device__ inline EasyPlace easy_place(const StreamPlan& s, const Searched& here, bool neighbours) {
   EasyPlace place;
