@@ -29,24 +29,13 @@ SLAB = 1 << 22  # voxels at a time: what is computed in between takes some 200 b
 
 
 def integrate(
-    values: Tensor,
-    weights: Tensor,
-    grid: Grid,
-    truncation: float,
-    depth: Any,
-    intrinsics: Any,
-    pose: Any,
-    depth_scale: float | None,
-    depth_min: float,
-    depth_max: float,
-    invalid: Sequence[float],
-    check: bool,
-    backend: str | None,
+    values: Tensor, weights: Tensor, grid: Grid, truncation: float, depth: Any, intrinsics: Any, pose: Any, *limits: Any
 ) -> None:
+    """As integrate_portable, whose last arguments `limits` are; through the operator where torch traces the call."""
     if not is_traced([array for array in (values, weights, depth, intrinsics, pose) if isinstance(array, Tensor)]):
-        limits: tuple[Any, ...] = (depth_scale, depth_min, depth_max, invalid, check, backend)
         integrate_portable(values, weights, grid, truncation, depth, intrinsics, pose, *limits)
         return
+    depth_scale, depth_min, depth_max, invalid, check, backend = limits
     for name, array in (("depth", depth), ("intrinsics", intrinsics), ("pose", pose)):
         if not isinstance(array, Tensor) and (name != "pose" or array is not None):
             raise TypeError(f"tsdf: {name} is a {type(array).__name__}; torch tensors and other arrays do not mix")
