@@ -1,6 +1,6 @@
-"""Every number in README.md and docs/benchmarks.md comes from here.
+"""Measures every number in README.md and docs/benchmarks.md.
 
-python -m bench.run       ours beside torch, timed, into build/bench/<machine>.json or what --json names
-python -m bench.profile   what ncu says of each of our kernels, into the same file
-python -m bench.table     the documents' tables from bench/results/*.json
+python -m bench.run       times ours beside torch; writes build/bench/<machine>.json, or the file that --json names
+python -m bench.profile   profiles our kernels with ncu; writes the same file
+python -m bench.table     writes the documents' tables from bench/results/*.json
 """

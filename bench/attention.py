@@ -1,13 +1,17 @@
-"""The attention rows: what bench.cases is for align, with the same questions answered.
+"""The attention rows. A case has the methods that the cases of bench.cases have.
 
-bfloat16 on CUDA, float32 on a CPU. torch is SDPA as it chooses by itself, torch.compile is FlexAttention; beside them
-SDPA with each of its kernels forced, which is skipped where that refuses."""
+bfloat16 on CUDA, float32 on a CPU. torch is SDPA with the kernel that it chooses by itself, torch.compile is
+FlexAttention. On CUDA each kernel of SDPA is also forced; one that refuses the call is skipped.
+
+SDPA gets its mask as numbers to add, made before the timing: it would convert a boolean mask in every call, and pad
+one whose rows do not begin at multiples of 8 elements."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -17,18 +21,19 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from bench.goals import COMPILED, EAGER, Absent, Row
+from bench.goals import COMPILED, EAGER, TUNED, Absent, Row
 from bench.timing import Call
 
+EFFICIENT = "SDPA efficient"
 FORCED = {
     "SDPA math": SDPBackend.MATH,
     "SDPA flash": SDPBackend.FLASH_ATTENTION,
-    "SDPA efficient": SDPBackend.EFFICIENT_ATTENTION,
+    EFFICIENT: SDPBackend.EFFICIENT_ATTENTION,
     "SDPA cuDNN": SDPBackend.CUDNN_ATTENTION,
 }
 NAMES = tuple(FORCED)
 PREFIX, KEYS, CAUSAL = "prefix-LM + holes", "keys", "causal"
-SUFFIX, HOLE, PADDING = 51, range(601, 700), 37  # tokens that are block-causal; keys that are not valid
+SUFFIX, HOLE, PADDING = 51, range(601, 700), 37  # block-causal tokens; keys inside and at the end that are not valid
 
 
 @dataclasses.dataclass
@@ -36,7 +41,8 @@ class Inputs:
     q: Tensor
     k: Tensor
     v: Tensor
-    mask: Tensor | None  # bool [1, 1, Q, K], for torch
+    mask: Tensor | None  # bool [B, 1, Q, K]
+    bias: Tensor | None = None  # the mask for SDPA: 0 or -inf
     ranks: tuple[Tensor, Tensor] | None = None
     valid: Tensor | None = None
     upstream: Tensor | None = None  # d loss / d out
@@ -55,14 +61,17 @@ class AttentionCase(Row):
     devices: tuple[str, ...] = ("cuda", "cpu")
 
     op = "attention"
-    roundings = 4  # sums of thousands of products in float32
+    roundings = 4  # it sums thousands of products in float32
 
     @property
     def peer(self) -> Callable[..., Any]:
         return flex_attention
 
     def peers(self, device: str) -> tuple[str, ...]:
-        return (EAGER, COMPILED, *FORCED) if device == "cuda" else (EAGER,)
+        return (EAGER, COMPILED, TUNED, *FORCED) if device == "cuda" else (EAGER,)
+
+    def settings(self, who: str) -> AbstractContextManager[Any]:
+        return forced(who)
 
     # ---- data
 
@@ -88,6 +97,7 @@ class AttentionCase(Row):
             inputs.mask = inputs.valid.expand(self.queries, self.keys)
         if inputs.mask is not None:
             inputs.mask = inputs.mask[None, None].expand(self.batch, 1, self.queries, self.keys)
+            inputs.bias = additive(inputs.mask, dtype)
         if self.gradient:
             inputs.upstream = normal(query_heads, self.queries)
             for part in (q, k, v):
@@ -115,10 +125,19 @@ class AttentionCase(Row):
     def peer_call(self, inputs: Inputs, function: Callable[..., Any] | None = None) -> Call:
         return self.with_gradient(inputs, self.sdpa(inputs) if function is None else self.flex(inputs, function))
 
-    def sdpa(self, inputs: Inputs) -> Call:
-        q, k, v, mask, causal = inputs.q, inputs.k, inputs.v, inputs.mask, self.mask == CAUSAL
-        grouped = self.heads[0] != self.heads[1]
-        return lambda: scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped)
+    def sdpa(self, inputs: Inputs, repeat: bool = False) -> Call:
+        """`repeat`: give each query head a key head of its own, for a kernel that has no grouped heads."""
+        q, bias, causal = inputs.q, inputs.bias, self.mask == CAUSAL
+        group = self.heads[0] // self.heads[1]
+
+        def call() -> Tensor:
+            k, v = inputs.k, inputs.v
+            if repeat and group > 1:  # a view where there is one key head
+                k, v = (part[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for part in (k, v))
+            grouped = k.shape[1] != q.shape[1]
+            return scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal, enable_gqa=grouped)
+
+        return call
 
     def flex(self, inputs: Inputs, function: Callable[..., Any]) -> Call:
         q, k, v = inputs.q, inputs.k, inputs.v
@@ -136,20 +155,17 @@ class AttentionCase(Row):
         return lambda b, h, i, j: j <= i + first
 
     def other_call(self, who: str, inputs: Inputs) -> Call:
-        plain, backend = self.peer_call(inputs), FORCED[who]
-
-        def call() -> Any:
-            with sdpa_kernel(backend):
-                return plain()
-
+        """To be called inside `settings(who)`, so that choosing the kernel is no part of what is timed."""
+        call = self.with_gradient(inputs, self.sdpa(inputs, repeat=who == EFFICIENT))
         try:
-            call()
+            with forced(who):
+                call()
         except RuntimeError as error:
             raise Absent(f"it refuses the call: {str(error).splitlines()[0]}") from error
         return call
 
     def truth(self, inputs: Inputs) -> list[Tensor]:
-        """float64, one sequence after the other: the scores of all would fill a GPU."""
+        """In float64, one sequence at a time, because the scores of a whole batch would fill a GPU."""
         made: list[list[Tensor]] = []
         for b in range(self.batch):
             q, k, v = (
@@ -174,9 +190,20 @@ class AttentionCase(Row):
         return 3 * once if self.gradient else once
 
 
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where the mask is true, else -inf. Rows begin at multiples of 8 elements."""
+    keys = mask.shape[-1]
+    bias = torch.zeros(*mask.shape[:-1], -(-keys // 8) * 8, dtype=dtype, device=mask.device)[..., :keys]
+    return bias.masked_fill_(~mask, -torch.inf)
+
+
+def forced(who: str) -> AbstractContextManager[Any]:
+    return sdpa_kernel(FORCED[who]) if who in FORCED else nullcontext()
+
+
 @functools.cache
 def block_mask(case: AttentionCase, device: torch.device) -> BlockMask:
-    """One for all inputs of a case, which have the same mask: for each other one FlexAttention compiles again."""
+    """One for all inputs of a case, which have the same mask. FlexAttention compiles anew for each other object."""
     mask = case.flex_mask(case.make(device.type))
     return create_block_mask(mask, None, None, case.queries, case.keys, device=device)
 
@@ -195,8 +222,10 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ActionCase(Row):
-    """The prefix once, then the suffix in every step of the denoising: 198 calls. The keys of a suffix lie where SDPA
-    wants them, behind those of the prefix, so that it pays no copy; ours reads the two where they are."""
+    """The prefix once, then the suffix in every step of the denoising: 198 calls. The keys of a suffix lie behind those
+    of the prefix, as SDPA needs them, so that SDPA copies nothing. Ours reads the two from separate arrays.
+
+    Not in max-autotune mode: its CUDA graphs overwrite the results of earlier calls, and here all results are kept."""
 
     name: str
     op = "attention"
@@ -208,6 +237,9 @@ class ActionCase(Row):
 
     def peers(self, device: str) -> tuple[str, ...]:
         return (EAGER, COMPILED, "SDPA cuDNN")
+
+    def settings(self, who: str) -> AbstractContextManager[Any]:
+        return forced(who)
 
     def make(self, device: str, seed: int = 0) -> list[Layer]:
         layers = []
@@ -266,7 +298,6 @@ class ActionCase(Row):
 
 
 GPU = ("cuda",)
-# As ANCHORS.md names them.
 PI0_SUFFIX = AttentionCase(
     "pi0 suffix: q 51 x kv 867, 8 query heads / 1 kv head, head dim 256", (8, 1), 51, 867, 256, PREFIX
 )
@@ -290,7 +321,7 @@ TABLE = (
 )
 
 
-# What policies are trained with, forward and backward.
+# Shapes that policies are trained with, forward and backward.
 TRAINING = (
     AttentionCase("ACT encoder, batch 8: 602 x 602, 8 x 64", (8, 8), 602, 602, 64, batch=8),
     AttentionCase("ACT encoder, batch 8: 1202 x 1202, 8 x 64", (8, 8), 1202, 1202, 64, batch=8),

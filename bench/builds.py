@@ -1,6 +1,6 @@
-"""`robocache build` of a recording, beside what no build goes without: `zstd -d` of the same chunks into a file, and a
-`cp` of that. Both are commands, on one core, and leave their files to the system to write; a build also waits until
-its own are on the disk."""
+"""`robocache build` of a recording, beside the least that a build must do: `zstd -d` of the same chunks into a file,
+and `cp` of that file. All are commands on one core. The two do not wait for the disk; a build waits until its files are
+on it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from torch import Tensor
 
 from bench import logs
 from bench.goals import OURS, Absent, Row
-from bench.messages import CLOUD, PLAIN, MessageCase, Recorded
+from bench.messages import CLOUD, PLAIN, MessageCase, RecordedMessages
 from bench.timing import Call
 
 COMMANDS = "zstd -d + cp"
 NAMES = (COMMANDS,)
 
-# Of a sensor's resolution, which zstd halves. So many that no chunk has one twice.
+# Numbers have a sensor's resolution, so that zstd halves them. There are enough clouds that no chunk has one twice.
 CLOUDS = MessageCase("", CLOUD, 64, PLAIN, 30_000, resolution=1 / 512)
 IMUS = MessageCase("", "sensor_msgs/msg/Imu", 1000)
 IMUS_PER_CLOUD = 10
 PERIOD = 10_000_000  # nanoseconds from one Imu to the next
 
-# The peak is the child's own word: what wait4 says counts the process that it was started from, too.
+# The child reports its own peak of memory. The peak of wait4 would include the process that started the child.
 BUILD = """
 import pathlib, sys
 from robocache import cli
@@ -49,8 +49,8 @@ print(pathlib.Path("/proc/self/status").read_text().partition("VmHWM:")[2].split
 
 @dataclasses.dataclass(frozen=True)
 class Recording(logs.Log):
-    chunks: Path  # what zstd made of its chunks, one after the other
-    unpacked: int  # bytes of them
+    chunks: Path  # its compressed chunks, one after the other
+    unpacked: int  # their bytes when uncompressed
 
     @property
     def cache(self) -> Path:
@@ -77,7 +77,7 @@ class BuildCase(Row):
         total = unpacked = 0
         with mcap.Writer(path, "zstd", chunk_size=16 << 20, profile="ros2") as writer:
 
-            def add(case: MessageCase, recorded: Recorded, topic: str) -> int:
+            def add(case: MessageCase, recorded: RecordedMessages, topic: str) -> int:
                 return writer.add_channel(topic, "cdr", writer.add_schema(case.type, "ros2msg", recorded.schema))
 
             points, motion = add(CLOUDS, clouds, "/points"), add(IMUS, imus, "/imu")
@@ -107,10 +107,10 @@ class BuildCase(Row):
         return {"peak_mib": self._build(recording)} if who == OURS else {}
 
     def _build(self, recording: Recording) -> float:
-        """Its peak of resident memory, in MiB."""
+        """Builds the cache. Returns the peak of resident memory, in MiB."""
         shutil.rmtree(recording.cache, ignore_errors=True)
         words = [sys.executable, "-c", BUILD, "build", str(recording.path), "-o", str(recording.cache)]
-        return int(_output(*words).split()[-1]) / 1024
+        return int(output_of(*words).split()[-1]) / 1024
 
     def other_call(self, who: str, recording: Recording) -> Call:
         if not shutil.which("zstd"):
@@ -118,8 +118,8 @@ class BuildCase(Row):
         unpacked, copied = (recording.path.with_suffix(end) for end in (".unpacked", ".copied"))
 
         def call() -> int:
-            _output("zstd", "-d", "-q", "-f", str(recording.chunks), "-o", str(unpacked))
-            _output("cp", str(unpacked), str(copied))
+            output_of("zstd", "-d", "-q", "-f", str(recording.chunks), "-o", str(unpacked))
+            output_of("cp", str(unpacked), str(copied))
             return copied.stat().st_size
 
         return call
@@ -142,14 +142,14 @@ def _stamped(data: bytes, time: int) -> bytes:
     return data[:4] + struct.pack("<iI", *divmod(time, 1_000_000_000)) + data[12:]
 
 
-def _output(*words: str) -> str:
+def output_of(*words: str) -> str:
     with _one_core():
         return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
 @contextlib.contextmanager
 def _one_core() -> Iterator[None]:
-    """For what is started inside."""
+    """Processes that are started inside run on one core."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(cores)})
     try:
@@ -160,5 +160,5 @@ def _one_core() -> Iterator[None]:
 
 BUILD_CASES = (
     BuildCase("64 MiB of PointCloud2 and Imu, zstd", 140),
-    BuildCase("1 GiB of PointCloud2 and Imu, zstd", 2236, is_long=True),  # its files take 4.5 GB for a while
+    BuildCase("1 GiB of PointCloud2 and Imu, zstd", 2236, is_long=True),  # its files take up to 4.5 GB
 )

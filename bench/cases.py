@@ -1,10 +1,11 @@
-"""What is timed: the rows that have a goal, the sizes that the cost must grow evenly to, and one row for each further
-kind of work. A case makes its data, its call, its peers' call, and its floor in bytes."""
+"""All cases: the rows that have a goal, sizes that show how the cost grows, and one row for each further kind of work.
+A case makes its data, its call, its peers' call, and its floor in bytes. The cases of align are defined here."""
 
 from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import importlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
@@ -16,29 +17,36 @@ from torch import Tensor
 from bench import peers
 from bench.attention import ATTENTION_CASES, ActionCase, AttentionCase
 from bench.builds import BUILD_CASES, BuildCase
+from bench.frames import FRAMES_CASES, FramesCase
 from bench.goals import GOALS, Row
+from bench.image import IMAGE_CASES, ImageCase
+from bench.loader import LOADER_CASES, ConstructionCase, LoaderCase
+from bench.loader_cuda import LOADER_CUDA_CASES, LoaderCudaCase
 from bench.logs import LOG_CASES, McapCase
 from bench.messages import MESSAGE_CASES, MessageCase
+from bench.reports import REPORT_CASES
 from bench.sparse import SPARSE_CASES, DownsampleCase, SparseCase
 from bench.timing import Call
 from bench.tsdf import TSDF_CASES, TsdfCase
+from bench.view import VIEW_CASES, ViewCase
 from bench.voxels import VOXEL_CASES, VoxelCase
 
 SECOND = 1_000_000_000  # nanoseconds; every recording here lasts one
 
-# ‖ours - truth‖ / ‖truth‖ that one rounding to the dtype explains. Integers are copied, so they must be equal.
+# The ‖ours - truth‖ / ‖truth‖ of one rounding to the dtype. Integers are copied, so they must be equal.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 4e-3}
 # The peers compute weights from float32 seconds, and in bfloat16 where the values are.
 PEER_TOLERANCE = 3e-2
-# float32 seconds cannot tell the stamps of longer rows apart; the peers get float64 there.
+# In longer rows float32 seconds cannot tell neighbouring stamps apart, so the peers get float64.
 MOST_FLOAT32_SAMPLES = 1 << 15
 
+CAUSAL = "causal"  # a contender: ours, with causal in place of as_of
 SHORT_NAMES = {"f32": torch.float32, "bf16": torch.bfloat16, "u8": torch.uint8}
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamShape:
-    """One stream of a case: `rows` recordings (those of the case where None) of `samples` samples."""
+    """One stream of a case: `rows` recordings of `samples` samples; None: as many rows as the case has."""
 
     samples: int
     channels: tuple[int, ...]
@@ -61,6 +69,7 @@ class Inputs:
     targets: Tensor  # int64 nanoseconds [B, T]
     offsets: Tensor | None = None
     rows: Tensor | None = None
+    decisions: Tensor | None = None  # int64 nanoseconds [B]
     upstream: Tensor | None = None  # d loss / d output
 
 
@@ -73,10 +82,11 @@ class Case(Row):
     streams: tuple[StreamShape, ...]
     peer: Callable[..., Any]
     causal: bool = False
+    as_of: bool = False  # each row decides in the second half of its second
     packed: bool = False  # the recordings lie end to end; `rows` says which one feeds an output row
     gradient: bool = False
     construct: bool = False  # the Streams are built inside the timed call
-    inside: bool = False  # no target hits the last sample: there the peers stay on the branch of the sample before it
+    inside: bool = False  # no target is at the last sample, where the peers choose another branch of angles and slerp
 
     # ---- data
 
@@ -95,6 +105,9 @@ class Case(Row):
             # A window is a tenth of its episode, anywhere in it.
             begin = torch.rand(self.rows, 1, device=device, generator=generator, dtype=torch.float64) * (0.9 * SECOND)
             inputs.targets = inputs.targets // 10 + begin.long()
+        if self.as_of:
+            share = torch.rand(self.rows, device=device, generator=generator, dtype=torch.float64)
+            inputs.decisions = (SECOND * (0.5 + 0.5 * share)).long()
         if self.gradient:
             streams[0].values.requires_grad_()
             shape = (self.rows, self.targets, *self.streams[0].channels)
@@ -109,7 +122,7 @@ class Case(Row):
         times = stamps(rows, shape.samples, device, generator)
         if not shape.arrivals:
             return StreamData(values, times)
-        # 5 to 15 ms under way, and never overtaken.
+        # Each sample arrives 5 to 15 ms later, and none overtakes another.
         delay = 5e6 + 10e6 * torch.rand(times.shape, device=device, generator=generator, dtype=torch.float64)
         return StreamData(values, times, (times + delay.long()).cummax(1).values)
 
@@ -140,13 +153,27 @@ class Case(Row):
         streams = build()
         if self.causal:
             return lambda: function(streams, targets, causal=True)
+        if self.as_of:
+            return lambda: function(streams, targets, as_of=inputs.decisions)
         return lambda: function(streams, targets)
 
     def without_launch(self, rc: ModuleType, inputs: Inputs) -> Call:
-        """A plain `align` or `fuse` without its launch: without targets and checks there is nothing to run."""
+        """A plain `align` or `fuse` that launches no kernel, because it has no targets and no checks."""
         streams = {f"stream{k}": rc.Stream(data.values, data.times) for k, data in enumerate(inputs.streams)}
         function, targets = getattr(rc, self.op), inputs.targets[:, :0]
         return lambda: function(streams, targets, check=False)
+
+    def peers(self, device: str) -> tuple[str, ...]:
+        return (*super().peers(device), CAUSAL) if self.as_of else super().peers(device)
+
+    def other_call(self, who: str, inputs: Inputs) -> Call:
+        """Ours, with what had arrived by each target: its figures say what as_of costs beside it."""
+        causal = dataclasses.replace(self, as_of=False, causal=True)
+        return causal.ours(importlib.import_module("robocache"), inputs)
+
+    def compared(self, who: str, results: list[Any]) -> list[Any]:
+        """causal has other values, so only their shape is compared."""
+        return [torch.zeros(result.shape) for result in results] if who == CAUSAL else results
 
     def results(self, returned: Any) -> list[Tensor]:
         """The values in what a call returned, ours or a peer's."""
@@ -158,7 +185,7 @@ class Case(Row):
         return self.results(list(inner()) if callable(inner) else inner)
 
     def peer_call(self, inputs: Inputs, function: Callable[..., Any] | None = None) -> Call:
-        """What torch users write, on the same data with the times in seconds; `function` is `peer`, or it compiled."""
+        """What torch users write, on the same data with times in seconds. `function`: `peer`, compiled or not."""
         wide = max(shape.samples for shape in self.streams) > MOST_FLOAT32_SAMPLES
         dtype = torch.float64 if wide else torch.float32
         return self._call(function or self.peer, self._arguments(inputs, lambda ns: (ns.double() * 1e-9).to(dtype)))
@@ -185,6 +212,8 @@ class Case(Row):
                 arguments.append(convert(data.arrivals))
         arguments += [extra for extra in (inputs.offsets, inputs.rows) if extra is not None]
         arguments.append(convert(inputs.targets))
+        if inputs.decisions is not None:
+            arguments.append(convert(inputs.decisions))
         return arguments if inputs.upstream is None else [*arguments, inputs.upstream]
 
     # ---- the floor
@@ -200,15 +229,17 @@ class Case(Row):
             total += 8 * data.times.numel() + touched * size + cells * size
             if data.arrivals is not None:
                 total += 8 * touched
-            if self.gradient:  # the way back reads times, targets and upstream, and writes a gradient for every sample
+            if self.gradient:  # reads times, targets and the output's gradient; writes a gradient for every sample
                 total += 8 * data.times.numel() + 8 * cells + cells * size + data.values.nbytes
             total += {"resample": 0, "fuse": 9, "align": 17}[self.op] * cells  # valid, age; align: index too
+        if inputs.decisions is not None:
+            total += 8 * self.rows
         if inputs.offsets is not None and inputs.rows is not None:
             total += 8 * (inputs.offsets.numel() + inputs.rows.numel())
         return total
 
     def _touched(self, shape: StreamShape, data: StreamData, inputs: Inputs) -> Tensor:
-        """bool, like the times: which samples some target needs."""
+        """bool, in the shape of the times: the samples that some target needs."""
         times, targets = data.times, inputs.targets
         if inputs.offsets is not None and inputs.rows is not None:
             times = times.view(inputs.offsets.numel() - 1, -1)
@@ -221,6 +252,12 @@ class Case(Row):
         if shape.method in ("mean", "max"):
             first = targets[:, :1] - (targets[:, 1:2] - targets[:, :1])
             return (times > first) & (times <= targets[:, -1:])
+        if inputs.decisions is not None and data.arrivals is not None:  # the first `known` samples had arrived
+            known = torch.searchsorted(data.arrivals, inputs.decisions.unsqueeze(-1), right=True)
+            upper = torch.searchsorted(times, targets, right=True)
+            for sample in (torch.minimum(upper, known) - 1, torch.minimum(upper, known - 1)):
+                touched[place, sample] = True
+            return touched
         keys = searched if data.arrivals is None else data.arrivals
         upper = torch.searchsorted(keys, targets, right=True)
         left = (upper - 1).clamp_min(0)
@@ -242,7 +279,7 @@ class Case(Row):
 
 
 def stamps(rows: int, count: int, device: str, generator: torch.Generator) -> Tensor:
-    """int64 [rows, count] over one second; all but the ends jittered by up to a quarter of their distance."""
+    """int64 [rows, count] over one second. All but the first and last are moved by up to a quarter of a step."""
     step = SECOND / max(count - 1, 1)
     times = (torch.arange(count, device=device, dtype=torch.float64) * step).expand(rows, -1).clone()
     if count > 2:
@@ -258,7 +295,7 @@ def noise(shape: Sequence[int], dtype: torch.dtype, device: str, generator: torc
 
 
 def relative_error(got: Iterable[Tensor], truth: Iterable[Tensor]) -> float:
-    """‖got - truth‖ / ‖truth‖ over all parts; infinite where a shape or the place of a NaN differs."""
+    """‖got - truth‖ / ‖truth‖ over all parts. Infinite where shapes differ, or where only one is NaN."""
     difference = size = 0.0
     for ours, exact in zip(got, truth, strict=True):
         if ours.shape != exact.shape or not torch.equal(ours.isnan(), exact.isnan()):
@@ -273,7 +310,7 @@ def relative_error(got: Iterable[Tensor], truth: Iterable[Tensor]) -> float:
 
 
 def resample(name: str, peer: Callable[..., Any] = peers.linear, **options: Any) -> Case:
-    """'64x4096->1024x32 f32': rows x samples -> targets x channels; words before it are remarks."""
+    """Parses a name such as '64x4096->1024x32 f32': rows x samples -> targets x channels. Words before are remarks."""
     *_, sizes, dtype = name.split()
     left, right = sizes.split("->")
     rows, samples = map(int, left.split("x"))
@@ -284,7 +321,7 @@ def resample(name: str, peer: Callable[..., Any] = peers.linear, **options: Any)
 
 
 def fuse(name: str, **options: Any) -> Case:
-    """'B=4 30x512+100x64->50 bf16': rows, samples x channels of each stream -> targets; words after it are remarks."""
+    """Parses 'B=4 30x512+100x64->50 bf16': rows, samples x channels of streams -> targets. Words after are remarks."""
     rows, sizes, dtype, *_ = name.split()
     left, targets = sizes.split("->")
     shapes = [tuple(map(int, part.split("x"))) for part in left.split("+")]
@@ -294,7 +331,7 @@ def fuse(name: str, **options: Any) -> Case:
 
 MAKERS = {"resample": resample, "fuse": fuse}
 WITH_GOALS = tuple(MAKERS[op](name) for op, name in GOALS if op in MAKERS)
-SMALL_FUSE = WITH_GOALS[4]  # 7 tensors: the call whose host time is stated
+SMALL_FUSE = WITH_GOALS[4]  # 7 tensors; the documents state the host time of this call
 
 SCALE = (
     resample("1x10000000->100000x8 f32"),
@@ -313,6 +350,7 @@ METHODS = (
     resample("mean 64x4096->256x32 f32", peers.mean, method="mean"),
     resample("max 64x4096->256x32 f32", peers.maximum, method="max"),
     resample("causal arrivals 256x500->250x32 bf16", peers.arrived, op="align", causal=True, arrivals=True),
+    resample("as_of arrivals 256x500->250x32 bf16", peers.known, op="align", as_of=True, arrivals=True),
     resample("8 packed episodes 256x5000->100x32 f32", peers.packed, packed=True, episodes=8),
     resample("forward and backward 64x4096->1024x32 f32", gradient=True),
     Case(
@@ -336,11 +374,17 @@ AnyCase = (
     | SparseCase
     | DownsampleCase
     | TsdfCase
+    | ImageCase
     | AttentionCase
     | ActionCase
     | McapCase
+    | ViewCase
     | MessageCase
     | BuildCase
+    | FramesCase
+    | LoaderCase
+    | ConstructionCase
+    | LoaderCudaCase
 )
 CASES: tuple[AnyCase, ...] = (
     *WITH_GOALS,
@@ -349,10 +393,16 @@ CASES: tuple[AnyCase, ...] = (
     *VOXEL_CASES,
     *SPARSE_CASES,
     *TSDF_CASES,
+    *IMAGE_CASES,
     *ATTENTION_CASES,
     *LOG_CASES,
     *MESSAGE_CASES,
     *BUILD_CASES,
+    *REPORT_CASES,
+    *FRAMES_CASES,
+    *LOADER_CASES,
+    *LOADER_CUDA_CASES,
+    *VIEW_CASES,
 )
 
 

@@ -1,5 +1,5 @@
-"""Logs: reading all messages of an MCAP file, ours beside the `mcap` package, on one core. Ours checks CRCs; theirs, as
-it comes, does not."""
+"""Reading all messages of an MCAP file on one core, ours beside the `mcap` package. Ours checks CRCs; the package does
+not by default."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ def folder() -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-    """A file that was made for the bench."""
+    """An MCAP file that the bench wrote."""
 
     path: Path
     messages: int
-    bytes: int  # of their data
+    bytes: int  # of the data of all messages
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class McapCase(Row):
-    """All messages in log-time order: a look at each one's data."""
+    """Reads all messages in log-time order, and takes the length of the data of each."""
 
     name: str
     number: int
     size: int  # of a message; a third of it is noise, the rest compresses
     compression: str = "zstd"
-    disorder: int = 0  # how many messages late one may be
+    disorder: int = 0  # by how many messages one may come late
 
     op = "mcap.messages"
     devices = ("cpu",)

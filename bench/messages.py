@@ -1,7 +1,8 @@
-"""Messages of ROS 2 decoded on one core, ours beside mcap-ros2-support, by decoders that have read the schema before.
-Ours become arrays of all their numbers; theirs objects. Of a cloud theirs has the bytes alone; "+ numpy" makes the
-points of them, as users do, [N, channels]. What is decoded is dropped again, as whoever streams a recording does; that
-all of it agrees is seen once, before."""
+"""Decoding ROS 2 messages on one core, ours beside mcap-ros2-support. Both decoders have read the schema before.
+
+Ours makes arrays of all numbers, the package makes objects. A cloud stays bytes in the package's object; the peer
+"+ numpy" also makes the points [N, channels] of them, as users do. What is decoded is dropped at once, as a program
+does that streams a recording. One check before the timing compares all of it."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ VELODYNE: tuple[list[Field], int] = ([*XYZ, ("intensity", 16, 7, 1), ("ring", 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Recorded:
+class RecordedMessages:
     schema: str
     messages: list[tuple[bytes, int, int]]  # data, log time, publish time
 
@@ -41,7 +42,7 @@ class MessageCase(Row):
     number: int
     layout: tuple[list[Field], int] | None = None  # of a cloud: its fields and the bytes of a point
     points: int = 0
-    resolution: float = 0  # of a cloud's numbers; 0: whatever float32 has
+    resolution: float = 0  # to which a cloud's numbers are rounded; 0: not rounded
 
     op = "decode"
     devices = ("cpu",)
@@ -49,7 +50,7 @@ class MessageCase(Row):
     def peers(self, device: str) -> tuple[str, ...]:
         return NAMES if self.layout else (PACKAGE,)
 
-    def make(self, device: str, seed: int = 0) -> Recorded:
+    def make(self, device: str, seed: int = 0) -> RecordedMessages:
         typesys = others.module("rosbags.typesys", "pip install rosbags")
         store = typesys.get_typestore(typesys.Stores.ROS2_HUMBLE)
         rng = np.random.default_rng(seed)
@@ -57,7 +58,7 @@ class MessageCase(Row):
         for k in range(self.number):
             content = bytes(store.serialize_cdr(self._message(store.types, rng, k), self.type))
             messages.append((content, k, k))
-        return Recorded(store.generate_msgdef(self.type, ros_version=2)[0], messages)
+        return RecordedMessages(store.generate_msgdef(self.type, ros_version=2)[0], messages)
 
     def _message(self, types: Any, rng: np.random.Generator, k: int) -> Any:
         time = types["builtin_interfaces/msg/Time"](sec=1 + k, nanosec=0)
@@ -80,16 +81,16 @@ class MessageCase(Row):
             return kind(header, rotation, none, vectors[0], none, vectors[1], none)
         return kind(header, [f"panda_joint{joint}" for joint in range(1, 8)], *rng.normal(size=(3, 7)))
 
-    def ours(self, rc: ModuleType, recorded: Recorded) -> Call:
+    def ours(self, rc: ModuleType, recorded: RecordedMessages) -> Call:
         decoder = self._our_decoder(recorded)
         return lambda: _stack([_last_row(values) for values in self._pieces(decoder, recorded)])
 
-    def _our_decoder(self, recorded: Recorded) -> Any:
+    def _our_decoder(self, recorded: RecordedMessages) -> Any:
         from robocache import _core
 
         return _core.Decoder(self.type, "ros2msg", recorded.schema.encode(), "cdr", "/topic")
 
-    def _pieces(self, decoder: Any, recorded: Recorded) -> Iterator[Numbers]:
+    def _pieces(self, decoder: Any, recorded: RecordedMessages) -> Iterator[Numbers]:
         for begin in range(0, self.number, self.batch):
             decoder.add(recorded.messages[begin : begin + self.batch])
             for piece in decoder.take():
@@ -97,11 +98,11 @@ class MessageCase(Row):
 
     @property
     def batch(self) -> int:
-        """About 256 KiB of messages: what malloc hands out again without the kernel's help."""
+        """Messages of about 256 KiB together: malloc reuses blocks of that size without a system call."""
         size = self.points * self.layout[1] if self.layout else 200
         return max(1, (256 << 10) // size)
 
-    def other_call(self, who: str, recorded: Recorded) -> Call:
+    def other_call(self, who: str, recorded: RecordedMessages) -> Call:
         decode = self._decoder(recorded)
 
         def call() -> Tensor:
@@ -116,7 +117,7 @@ class MessageCase(Row):
 
         return call
 
-    def _decoder(self, recorded: Recorded) -> Callable[[bytes], Any]:
+    def _decoder(self, recorded: RecordedMessages) -> Callable[[bytes], Any]:
         dynamic = others.module("mcap_ros2._dynamic", "pip install mcap-ros2-support")
         return dynamic.generate_dynamic(self.type, recorded.schema)[self.type]
 
@@ -135,7 +136,7 @@ class MessageCase(Row):
     def results(self, returned: Any) -> list[Tensor]:
         return [returned]
 
-    def truth(self, recorded: Recorded) -> list[Tensor]:
+    def truth(self, recorded: RecordedMessages) -> list[Tensor]:
         decode = self._decoder(recorded)
         theirs = np.concatenate([self._numbers(decode(data)) for data, _, _ in recorded.messages])
         ours = np.concatenate(list(self._pieces(self._our_decoder(recorded), recorded)))
@@ -143,7 +144,7 @@ class MessageCase(Row):
             raise ValueError(f"{self.name}: not what mcap-ros2-support decodes")
         return [self.other_call(PACKAGE, recorded)()]
 
-    def floor_bytes(self, recorded: Recorded) -> int:
+    def floor_bytes(self, recorded: RecordedMessages) -> int:
         """The messages once, the numbers once."""
         numbers = 4 * self.points * len(self.layout[0]) if self.layout else 8 * (10 if "Imu" in self.type else 21)
         return sum(len(data) for data, _, _ in recorded.messages) + self.number * numbers
@@ -181,7 +182,8 @@ CLOUD = "sensor_msgs/msg/PointCloud2"
 MESSAGE_CASES = (
     MessageCase("10K Imu", "sensor_msgs/msg/Imu", 10_000),
     MessageCase("10K JointState, 7 joints", "sensor_msgs/msg/JointState", 10_000),
-    # 200 of 1K are about a chunk of a recording, in the cache when it has been unpacked; of 30K both wait for memory.
+    # 200 clouds of 1K points are about a chunk of a recording, and fit the CPU's cache. With 30K points both decoders
+    # wait for memory.
     MessageCase("200 PointCloud2, 1K points of 4 floats", CLOUD, 200, PLAIN, 1000),
     MessageCase("100 PointCloud2, 30K points of 4 floats", CLOUD, 100, PLAIN, 30_000),
     MessageCase("200 PointCloud2, 1K points of a Velodyne", CLOUD, 200, VELODYNE, 1000),

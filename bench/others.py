@@ -1,4 +1,4 @@
-"""Peers that are not torch: imported where they are wanted, and skipped with a reason where they are not installed."""
+"""Peers that are not torch. Each is imported when it is measured, and skipped where it is not installed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def module(name: str, install: str) -> Any:
         raise Absent(f"{name} cannot be imported ({error}); {install}") from error
 
 
-# ---- the mean of voxels by float atomics, which we measure and do not ship: its sums depend on the order of the points
+# ---- the mean of voxels by float atomics, which we measure and do not ship: its bits change from run to run
 
-# Four channels in one atomic, as sm_90 has it; two neighbouring threads share a point.
+# sm_90 adds four channels in one atomic. With 8 channels two neighbouring threads share a point.
 MEAN_KERNELS = r"""
 extern "C" __global__ void add(const float* points, const float4* features, int number, int quads, int side, float low,
                                float size, float4* sums, float* counts) {
@@ -60,7 +60,7 @@ def _mean_kernels() -> tuple[Any, Any, Any]:
 
 
 def float_atomics(points: Tensor, features: Tensor, side: int, extent: float) -> Call:
-    """Of a cube around 0, on the current stream: zeros, sums and counts, quotients."""
+    """Means of a grid that is a cube around 0, on the current stream: zeros, sums and counts, then quotients."""
     cupy, add, divide = _mean_kernels()
     number, quads = len(points), features.shape[1] // 4
     integer, real = np.int32, np.float32
@@ -87,7 +87,7 @@ def _blocks(threads: int) -> int:
 
 
 def numpy_downsample(points: Tensor, size: float) -> Call:
-    """What small_gicp does, in NumPy: 21 bits of each axis in one key, sorted, and means of what is equal."""
+    """The method of small_gicp, in NumPy: pack 21 bits of each axis into one key, sort, and average equal keys."""
     cloud = points.numpy()
 
     def call() -> Tensor:
@@ -107,9 +107,19 @@ def small_gicp(points: Tensor, size: float) -> Call:
     return lambda: library.voxelgrid_sampling(cloud, size, num_threads=threads)
 
 
+@functools.cache
+def _imported_open3d() -> tuple[Any, int]:
+    """The module and its threads. It reads OMP_NUM_THREADS when it is imported, and takes all cores without it."""
+    threads = torch.get_num_threads()
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    return module("open3d", "pip install robocache[open3d], and apt install libusb-1.0-0 libgl1"), threads
+
+
 def _open3d() -> Any:
-    os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())  # without it, it takes all cores
-    return module("open3d", "pip install robocache[open3d], and of the system libusb-1.0-0 and libgl1")
+    library, threads = _imported_open3d()
+    if threads != torch.get_num_threads():
+        raise Absent(f"Open3D keeps the {threads} threads of its import; other counts need a run of their own")
+    return library
 
 
 def open3d(points: Tensor, size: float) -> Call:
@@ -134,7 +144,7 @@ NAMES = ("float atomics", *DOWNSAMPLES)
 
 
 def downsampled(returned: Any) -> Tensor:
-    """The points of what one of them returned."""
+    """The points in the result of any of DOWNSAMPLES."""
     if isinstance(returned, Tensor):
         return returned
     if hasattr(returned, "voxel_down_sample") and hasattr(returned, "point"):  # open3d.t

@@ -1,5 +1,5 @@
-"""What people write in torch today, for the same work: searchsorted, gather, lerp. `linear` and `fuse` are those of the
-rows that have a goal. values [B, S, ...], times [B, S], targets [B, T], all times of one float dtype."""
+"""What people write in torch today for the work of align: searchsorted, gather, lerp. The rows that have a goal compare
+with `linear` and `fuse`. values [B, S, ...], times [B, S], targets [B, T], all times of one float dtype."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def between(times: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The samples on both sides and how far along the target is, 0 to 1."""
+    """The samples before and after each target, and the weight of the one after."""
     right = torch.searchsorted(times, targets, right=True).clamp_(1, times.shape[1] - 1)
     left = right - 1
     start, end = times.gather(1, left), times.gather(1, right)
@@ -79,7 +79,7 @@ def cubic(values: Tensor, times: Tensor, targets: Tensor) -> Tensor:
 
 
 def bins(times: Tensor, targets: Tensor) -> Tensor:
-    """The target whose bin (previous, target] a sample falls in; the last, extra one is for those past the end."""
+    """For each sample, the target whose bin (previous, target] it is in. Samples past the end go into one extra bin."""
     return torch.searchsorted(targets, times)
 
 
@@ -101,13 +101,26 @@ def maximum(values: Tensor, times: Tensor, targets: Tensor) -> Tensor:
 
 
 def arrived(values: Tensor, times: Tensor, arrivals: Tensor, targets: Tensor) -> Tensor:
-    """The newest sample that had arrived, 0 before the first; where none overtakes another and all arrive late."""
+    """The newest sample that had arrived; 0 before the first. Needs arrivals in order and later than their stamps."""
     index = torch.searchsorted(arrivals, targets, right=True) - 1
     return pick(values, index.clamp_min(0)).masked_fill((index < 0).unsqueeze(-1), 0.0)
 
 
+def known(values: Tensor, times: Tensor, arrivals: Tensor, targets: Tensor, decisions: Tensor) -> Tensor:
+    """Linear between the samples that had arrived by each row's decision, the last of them held.
+
+    Needs arrivals in order, and a sample that had arrived.
+    """
+    count = torch.searchsorted(arrivals, decisions.unsqueeze(-1), right=True)
+    upper = torch.searchsorted(times, targets, right=True)
+    left, right = torch.minimum(upper, count) - 1, torch.minimum(upper, count - 1)
+    before, after = times.gather(1, left.clamp_min(0)), times.gather(1, right)
+    weight = ((targets - before) / (after - before)).masked_fill(right <= left, 0.0)
+    return torch.lerp(pick(values, left.clamp_min(0)), pick(values, right), weight.unsqueeze(-1).to(values.dtype))
+
+
 def packed(values: Tensor, times: Tensor, offsets: Tensor, rows: Tensor, targets: Tensor) -> Tensor:
-    """Windows out of episodes of one length; only the times are copied per window."""
+    """Windows out of episodes of equal length. Only the times are copied for each window."""
     left, right, weight = between(times.view(offsets.shape[0] - 1, -1)[rows], targets)
     first = offsets[rows].unsqueeze(-1)
     return torch.lerp(values[left + first], values[right + first], weight.unsqueeze(-1).to(values.dtype))
@@ -118,5 +131,5 @@ def fuse(a: Tensor, a_times: Tensor, b: Tensor, b_times: Tensor, c: Tensor, c_ti
 
 
 def align(a: Tensor, a_times: Tensor, b: Tensor, b_times: Tensor, c: Tensor, c_times: Tensor, targets: Tensor) -> tuple:
-    """A camera, poses and joints: values only, where ours also gives valid, age and index."""
+    """A camera, poses and joints. Values only; ours also returns valid, age and index."""
     return hold(a, a_times, targets), pose(b, b_times, targets), linear(c, c_times, targets)

@@ -1,7 +1,7 @@
-"""python -m bench.profile: what ncu says of each of our kernels, into the "kernels" of the file that bench.run writes.
+"""python -m bench.profile: profiles each of our kernels with ncu, into the "kernels" of the file that bench.run writes.
 
-ncu runs this module again as a child that makes one call of each case after a warm-up. A spin kernel of torch's before
-each call marks where a case begins. The caches are flushed and the clocks left as they are."""
+ncu runs this module again as a child process, which makes one call of each case after a warm-up. A spin kernel of torch
+before each call marks where a case begins. ncu flushes the caches before each kernel and leaves the clocks alone."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from bench.cases import CASES, AnyCase, select
 from bench.goals import Absent
 
 MARK = "spin_kernel"  # torch.cuda._sleep
-KERNELS = f"regex:robocache|align|voxelize|tsdf|attention|cub|{MARK}"
+KERNELS = f"regex:robocache|align|voxelize|tsdf|image|attention|cub|{MARK}"
 TIMEOUT = 300  # seconds, for all of ncu
 
-# Our name, and what ncu may call it: the first that the report has.
+# Our name of a metric, and names that ncu has for it; the first that the report has is taken.
 METRICS = {
     "duration_us": ("gpu__time_duration.sum",),
     "dram_pct": (
@@ -99,7 +99,7 @@ def reason_to_skip(case: AnyCase) -> str | None:
 
 
 def profiled(cases: Sequence[AnyCase]) -> list[AnyCase]:
-    """Not a whole action: it is 198 calls of other rows."""
+    """All CUDA cases but the whole action, which is 198 calls of other rows."""
     return [case for case in cases if "cuda" in case.devices and not isinstance(case, ActionCase)]
 
 
@@ -117,7 +117,7 @@ def find_ncu() -> str | None:
 
 
 def launch(cases: Sequence[AnyCase]) -> int:
-    """One profiled call of each case. A case that fails leaves its mark without kernels, and a sentence."""
+    """Makes one profiled call of each case. A case that fails prints a sentence and leaves its mark without kernels."""
     rc = importlib.import_module("robocache")
     for case in cases:
         call = None
@@ -144,7 +144,7 @@ def launch(cases: Sequence[AnyCase]) -> int:
 
 
 def profile(ncu: str, only: str | None) -> str:
-    """The report as CSV. Where this ncu lacks one of the metrics, its own sections hold all of them."""
+    """The report as CSV. A second try collects whole sections, for an ncu that lacks one of the metrics."""
     names = ",".join(alternatives[0] for alternatives in METRICS.values())
     sections = [word for section in SECTIONS for word in ("--section", section)]
     problems = []
@@ -166,7 +166,7 @@ def profile(ncu: str, only: str | None) -> str:
 
 
 def run(command: Sequence[str]) -> str:
-    """Runs it from the repository's root; the end of what it said."""
+    """Runs a command in the root of the repository. Returns the end of its output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False, cwd=records.ROOT)
     except subprocess.TimeoutExpired:
@@ -176,7 +176,7 @@ def run(command: Sequence[str]) -> str:
 
 
 def parse(text: str, cases: Sequence[AnyCase]) -> list[records.Row]:
-    """One entry per kernel and case. The first line of values holds the units."""
+    """One entry for each kernel and case. The first line below the names holds the units."""
     begin = text.index('"ID"')
     rows = list(csv.DictReader(io.StringIO(text[begin:])))
     units = rows.pop(0) if rows and not rows[0]["ID"].strip() else {}
@@ -220,18 +220,16 @@ def short_name(name: str) -> str:
     return re.sub(r"\b(?:\w+::)+", "", plain).strip()
 
 
-# ---- what comes out
+# ---- the results
 
 
 def merge(path: Path, record: records.Row, found: list[records.Row], cases: Sequence[AnyCase]) -> None:
     old = records.load(path)
-    kept: list[records.Row] = []
-    if old.get("machine") == record["machine"]:  # the file's commit and rows stay those of the last bench.run
-        again = {case.title for case in cases}
-        kept = [entry for entry in old.get("kernels", []) if entry["case"] not in again]
-        if old.get("commit") != record["commit"]:
-            found = [entry | {"commit": record["commit"]} for entry in found]
-        record = old
+    again = {case.title for case in cases}
+    kept = records.keep_others(old, record, "kernels", lambda entry: entry["case"] in again)
+    found = [{name: record[name] for name in ("commit", "run")} | entry for entry in found]
+    if old.get("machine") == record["machine"]:
+        record = old  # what the file says of its rows stays that of the last bench.run
     records.save(path, record | {"kernels": [*found, *kept]}, [(case.op, case.name) for case in CASES])
 
 

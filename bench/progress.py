@@ -1,4 +1,4 @@
-"""How far a run is."""
+"""Shows how far a run is."""
 
 from __future__ import annotations
 

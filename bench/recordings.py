@@ -1,25 +1,24 @@
-"""What real sensors gave, in its order: the shared data, or the folder that ROBOCACHE_DATA names."""
+"""Clouds and depth frames of real sensors, in the order that the sensors gave."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-import os
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bench import data
 from bench.goals import Absent
-from bench.records import ROOT
 
 
 def find(folder: str, pattern: str) -> list[Path]:
-    place = Path(os.environ.get("ROBOCACHE_DATA", ROOT.parent / "shared" / "data")) / folder
+    place = data.folder() / folder
     if found := sorted(place.glob(pattern)):
         return found
-    raise Absent(f"there is no {pattern} in {place}; ROBOCACHE_DATA names the folder that {folder} is in")
+    raise Absent(f"there is no {pattern} in {place}; tools/fetch-data fetches it")
 
 
 @functools.cache

@@ -1,7 +1,8 @@
-"""The results of a machine, a JSON file: read, merged and written here alone."""
+"""The results of a machine are a JSON file. This module alone reads, merges and writes it."""
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import platform
@@ -11,9 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "bench" / "results"  # in git: what the documents show
-BUILT = ROOT / "build" / "bench"  # where a run writes unless it is told
+from bench.data import ROOT
+
+RESULTS = ROOT / "bench" / "results"  # in git; the documents show these
+BUILT = ROOT / "build" / "bench"  # where a run writes by default
+VERSIONS = ("torch", "cuda", "driver")
 
 Row = dict[str, Any]
 
@@ -26,8 +29,10 @@ def _output(*command: str) -> str | None:
 
 
 def commit() -> str:
-    """HEAD, and whether the sources differ from it. On a machine that has a copy of the tree without its history, the
-    name that tools/carry left: tools/gpu says so with ROBOCACHE_CARRIED."""
+    """HEAD, with "-dirty" where the sources differ from it.
+
+    A machine with a GPU may have a copy of the tree without its history. There tools/gpu sets ROBOCACHE_CARRIED, and
+    the commit is what tools/carry wrote down."""
     carried = ROOT / ".carry" / "commit"
     if os.environ.get("ROBOCACHE_CARRIED") and carried.is_file():
         return carried.read_text().strip()
@@ -56,13 +61,14 @@ def slug(model: str) -> str:
 
 
 def header(device: str) -> Row:
-    """What the numbers were measured on."""
+    """The commit, the time the run began, and the machine."""
     import torch
 
     gpu = torch.cuda.get_device_name() if device == "cuda" else None
     driver = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") if gpu else None
     return {
         "commit": commit(),
+        "run": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "machine": slug(gpu) if gpu else "cpu-" + slug(cpu_model()),
         "gpu": gpu,
         "driver": driver.splitlines()[0] if driver else None,
@@ -70,9 +76,8 @@ def header(device: str) -> Row:
         "torch": torch.__version__,
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
-        "load": round(
-            os.getloadavg()[0], 2
-        ),  # what else ran: over some tenths, times on this CPU are not to be trusted
+        # Other programs that ran. Above a few tenths, times on this CPU are not reliable.
+        "load": round(os.getloadavg()[0], 2),
     }
 
 
@@ -85,11 +90,15 @@ def load(path: Path) -> Row:
 
 
 def keep_others(old: Row, new: Row, name: str, replaced: Callable[[Row], bool]) -> list[Row]:
-    """Entries of an earlier run that this one did not measure, with the commit they were measured at."""
+    """Entries of an earlier run that this one does not replace, with the commit and versions they were measured at.
+    A version that is the new run's too is named once, at the top of the file."""
     if old.get("machine") != new["machine"]:
         return []
-    kept = [{"commit": old.get("commit")} | entry for entry in old.get(name, []) if not replaced(entry)]
-    return [{k: v for k, v in entry.items() if (k, v) != ("commit", new["commit"])} for entry in kept]
+    earlier = {each: old[each] for each in ("commit", *VERSIONS) if old.get(each)}
+    kept = [{"commit": "unknown"} | earlier | entry for entry in old.get(name, []) if not replaced(entry)]
+    return [
+        {each: value for each, value in entry.items() if each not in VERSIONS or value != new[each]} for entry in kept
+    ]
 
 
 def save(path: Path, record: Row, order: Sequence[tuple[str, str]]) -> None:
@@ -106,4 +115,4 @@ def save(path: Path, record: Row, order: Sequence[tuple[str, str]]) -> None:
             lines.append(f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}")
     partial = path.with_suffix(".partial")
     partial.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    partial.replace(path)  # never half a file, also where the machine goes away in between
+    partial.replace(path)  # never half a file, even if the machine is taken away

@@ -1,11 +1,11 @@
-"""The table that a run ends with."""
+"""The tables that a run prints at its end, and the goals that its rows reach or miss."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from bench import records
-from bench.goals import COMPILED, CPU_FACTORS, EAGER, FLOOR, GOALS, GPU_FACTORS, OURS, PEAKS
+from bench.goals import COMPILED, CPU_FACTORS, CPU_MOST, EAGER, FLOOR, GOALS, GPU_FACTORS, OURS, PEAKS
 
 Group = tuple[records.Row | None, records.Row | None, records.Row | None]
 
@@ -20,7 +20,7 @@ def groups(rows: Sequence[records.Row]) -> list[tuple[str, str, int | None, Grou
 
 
 def others(rows: Sequence[records.Row]) -> list[tuple[records.Row, records.Row]]:
-    """(ours, a peer that is not torch), in the order of the rows."""
+    """(ours, a peer without a column of its own), in the order of the rows."""
     ours = {_place(row): row for row in rows if row["who"] == OURS}
     rest = (row for row in rows if row["who"] not in (OURS, EAGER, COMPILED))
     return [(ours[_place(row)], row) for row in rest if _place(row) in ours]
@@ -31,13 +31,13 @@ def _place(row: records.Row) -> tuple[str, str, int | None]:
 
 
 def faster(ours: records.Row, other: records.Row) -> float:
-    """How many times as fast as the other we are: cold, where both have that."""
+    """How many times as fast as the other ours is, by cold times where both have one."""
     both = ours.get("cold_us") and other.get("cold_us")
     return other["cold_us"] / ours["cold_us"] if both else other["wall_us"] / ours["wall_us"]
 
 
 def goals(rows: Sequence[records.Row], device: str) -> list[tuple[str, str, str, bool]]:
-    """(row, what it must reach, what it reached, whether that is enough) of the rows that were measured."""
+    """(row, goal, what it reached, whether that is enough), for the rows that were measured and have a goal."""
     found = []
     measured = {(*_place(row), row["who"]): row for row in rows}
     for ours in (row for row in rows if row["who"] == OURS):
@@ -50,6 +50,9 @@ def goals(rows: Sequence[records.Row], device: str) -> list[tuple[str, str, str,
                     reached = "-" if figure is None else number(figure)
                     wanted = f"{most:g} us {name.removesuffix('_us')}"
                     found.append((title, wanted, reached, figure is not None and figure <= most))
+        elif key in CPU_MOST:
+            most, reached = CPU_MOST[key], ours["wall_us"]
+            found.append((title, f"{most:g} us wall", number(reached), reached <= most))
         for who, factor in (GPU_FACTORS if device == "cuda" else CPU_FACTORS).get(key, {}).items():
             other = measured.get((*_place(ours), who))
             if who == FLOOR:
@@ -77,7 +80,7 @@ def number(value: float) -> str:
 
 
 def table(rows: Sequence[records.Row], device: str) -> str:
-    """What was measured, beside torch and beside others, and the goals."""
+    """The rows beside torch, the rows beside other peers, and the goals."""
     head, line = (_cuda_head, _cuda_line) if device == "cuda" else (_cpu_head, _cpu_line)
     parts = [_columns([head, *(line(f"{op} {case}", threads, group) for op, case, threads, group in groups(rows))])]
     if pairs := others(rows):

@@ -1,11 +1,12 @@
-"""python -m bench.run: ours beside torch and others on the same data, checked before it is timed.
+"""python -m bench.run: times ours beside torch and others on the same data, and checks every result first.
 
 On CUDA: cold (CUDA-graph replay over inputs that rotate past the L2), warm (one input), wall (eager calls back to
-back), wall p99 (single calls), floor (fewest bytes over the copy bandwidth measured here); of one call the host's time
-without the launch.
-On a CPU: wall, and as the floor a memcpy that moves as many bytes. Microseconds per call. The file is written after
-every case, so that a run that is cut short keeps what it has. It is build/bench/<machine>.json; only with --json is it
-one of bench/results, which the documents' tables are made of."""
+back), wall p99 (single calls), floor (fewest bytes over the copy bandwidth measured here). For one small call also the
+host time without the launch. On a CPU: wall, and as the floor a memcpy that moves as many bytes. All figures are
+microseconds per call.
+
+The file is written after every case, so that a run that is cut short keeps its rows. It is build/bench/<machine>.json.
+The documents' tables are made from bench/results, which a run writes only where --json names it."""
 
 from __future__ import annotations
 
@@ -24,9 +25,24 @@ from typing import Any
 
 import torch
 
-from bench import attention, builds, logs, messages, others, records, timing
+from bench import (
+    attention,
+    builds,
+    frames,
+    image,
+    loader,
+    loader_cuda,
+    logs,
+    messages,
+    others,
+    records,
+    reports,
+    timing,
+    view,
+)
 from bench.cases import (
     CASES,
+    CAUSAL,
     PEER_TOLERANCE,
     SMALL_FUSE,
     TOLERANCE,
@@ -35,22 +51,41 @@ from bench.cases import (
     relative_error,
     select,
 )
-from bench.goals import COMPILED, EAGER, OURS, Absent
+from bench.goals import COMPILED, EAGER, OURS, TUNED, Absent
 from bench.progress import Progress
 from bench.report import table
 
-PEERS = (EAGER, COMPILED, *others.NAMES, *attention.NAMES, *logs.NAMES, *messages.NAMES, *builds.NAMES)
+PEERS = (
+    EAGER,
+    COMPILED,
+    TUNED,
+    CAUSAL,
+    *others.NAMES,
+    *attention.NAMES,
+    *image.NAMES,
+    *logs.NAMES,
+    *messages.NAMES,
+    *builds.NAMES,
+    *reports.NAMES,
+    *frames.NAMES,
+    *loader.NAMES,
+    *loader_cuda.NAMES,
+    *view.NAMES,
+)
 
 
 class Disagreement(Exception):
-    """What is wrong is not timed."""
+    """A result that is wrong. It is not timed."""
 
 
 class Bench:
-    """Measures case by case, and holds what it has found."""
+    """Measures case by case, and keeps the rows."""
 
-    def __init__(self, rc: ModuleType, device: str, effort: timing.Effort, copies: int | None) -> None:
+    def __init__(
+        self, rc: ModuleType, device: str, effort: timing.Effort, copies: int | None, stamp: records.Row | None = None
+    ) -> None:
         self.rc, self.device, self.effort, self.copies = rc, device, effort, copies
+        self.stamp = stamp or {}  # what every row carries: its commit and its run
         self.rows: list[records.Row] = []
         self.failures: list[str] = []
         self.ours_failed = False
@@ -76,23 +111,27 @@ class Bench:
         for who in contenders:
             progress.begin(f"{case.title}: {who}")
             try:
-                row = {"op": case.op, "case": case.name, "who": who} | self._contender(case, who, sets, truth, common)
+                row = self.stamp | {"op": case.op, "case": case.name, "who": who}
+                row |= self._contender(case, who, sets, truth, common)
             except Absent as reason:
                 progress.end(f"{case.title}: {who}: skipped: {reason}")
                 continue
-            except Exception as error:  # whatever a contender does, the others are measured
+            except Exception as error:  # the other contenders are still measured
                 self.failed(f"{case.title}: {who}", error, who)
                 progress.end(self.failures[-1])
                 if not isinstance(error, Disagreement):
-                    self.synchronize()  # raises where the device is lost, and then nothing after it counts
+                    self.synchronize()  # raises where the device is lost, and nothing more can be measured
                 continue
             self.rows.append({name: _rounded(value) for name, value in row.items()})
             shown = [f"{name} {row[name + '_us']:.2f}" for name in ("cold", "warm", "wall") if row.get(name + "_us")]
             shown.append(f"floor {common['floor_us']:.2f}")
-            progress.end(f"{case.title}: {who}: {', '.join(shown)} us, relative error {row['relative_error']:.1e}")
+            units = {"windows_per_s": "windows/s", "first_batch_ms": "ms to the first batch", "peak_mib": "MiB at most"}
+            more = "".join(f", {row[name]:,.0f} {unit}" for name, unit in units.items() if name in row)
+            shown[-1] += f" us, relative error {row['relative_error']:.1e}{more}"
+            progress.end(f"{case.title}: {who}: {', '.join(shown)}")
 
     def failed(self, what: str, error: BaseException, who: str = OURS) -> None:
-        """A peer that fails is told, but is not our failure."""
+        """Keeps the sentence. Only a failure of ours makes the whole run fail."""
         self.failures.append(f"{what}: {_sentence(error)}")
         self.ours_failed |= who == OURS
         if not isinstance(error, Disagreement):
@@ -102,6 +141,12 @@ class Bench:
     def _contender(
         self, case: AnyCase, who: str, sets: Sequence[Any], truth: Sequence[torch.Tensor], common: records.Row
     ) -> records.Row:
+        with case.settings(who):
+            return self._measured(case, who, sets, truth, common)
+
+    def _measured(
+        self, case: AnyCase, who: str, sets: Sequence[Any], truth: Sequence[torch.Tensor], common: records.Row
+    ) -> records.Row:
         calls = self._calls(case, who, sets)
         row = common | {"cold_us": None, "warm_us": None, "wall_us": None, "wall_p99_us": None}
         row["relative_error"] = self._agreement(case, who, calls[0], truth)
@@ -109,31 +154,36 @@ class Bench:
             row["wall_us"] = timing.wall(calls[0], self.effort, self.synchronize)
             row["wall_p99_us"] = timing.tail_on_cpu(calls[0], self.effort, row["wall_us"])
             row["memcpy_share"] = row["floor_us"] / row["wall_us"]
-            return row | case.figures(who, sets[0])
+            return row | _rate(case, row) | case.figures(who, sets[0])
         row["wall_us"] = timing.wall(calls[0], self.effort, self.synchronize)
         row["wall_p99_us"] = timing.tail_on_cuda(calls[0], self.effort, row["wall_us"])
+        row |= _rate(case, row)
         if case.waits(who):
-            return row
+            return row | case.figures(who, sets[0])
         if who == OURS and case is SMALL_FUSE:
             row["host_without_launch_us"] = timing.host(case.without_launch(self.rc, sets[0]))
         try:
+            if who == TUNED:
+                calls = self._calls(case, who, sets, own_graphs=False)
             row["cold_us"] = timing.graph(calls, self.effort, row["wall_us"])
             row["warm_us"] = timing.graph(calls[:1], self.effort, row["wall_us"])
         except Exception as error:
             self.failed(f"{case.title}: {who}: no cold figure, the capture failed", error, who)
         if who == OURS:
-            self.rc.synchronize()  # data that was found bad on the device is told here
+            self.rc.synchronize()  # raises what a kernel found in the data
         return row
 
-    def _calls(self, case: AnyCase, who: str, sets: Sequence[Any]) -> list[Call]:
+    def _calls(self, case: AnyCase, who: str, sets: Sequence[Any], own_graphs: bool = True) -> list[Call]:
+        """`own_graphs`: max-autotune runs in CUDA graphs of its own, which the graph for cold times cannot hold."""
         if who == OURS:
             return [case.ours(self.rc, inputs) for inputs in sets]
-        if who not in (EAGER, COMPILED):
+        if who not in (EAGER, COMPILED, TUNED):
             return [case.other_call(who, inputs) for inputs in sets]
         function: Callable[..., Any] | None = None
-        if who == COMPILED:
+        if who != EAGER:
             torch._dynamo.reset()  # else the second shape gets slower kernels of dynamic shape
-            function = torch.compile(case.peer, dynamic=False)
+            tuned = "max-autotune" if own_graphs else "max-autotune-no-cudagraphs"
+            function = torch.compile(case.peer, dynamic=False, mode=tuned if who == TUNED else "default")
         return [case.peer_call(inputs, function) for inputs in sets]
 
     def _agreement(self, case: AnyCase, who: str, call: Call, truth: Sequence[torch.Tensor]) -> float:
@@ -151,6 +201,10 @@ class Bench:
         return worst
 
 
+def _rate(case: AnyCase, row: records.Row) -> records.Row:
+    return {"windows_per_s": case.windows / row["wall_us"] * 1e6} if case.windows else {}
+
+
 def _sentence(error: BaseException) -> str:
     text = str(error).strip() or type(error).__name__
     return text if isinstance(error, Disagreement) else f"{type(error).__name__}: {text.splitlines()[0][:300]}"
@@ -163,7 +217,7 @@ def _rounded(value: Any) -> Any:
 
 
 class Run:
-    """All of it: the machine, the cases, the file, the table."""
+    """A whole run: the machine, the cases, the file, the table."""
 
     def __init__(
         self,
@@ -176,11 +230,13 @@ class Run:
         self.options, self.device, self.peers, self.cases, self.threads = options, device, peers, cases, threads
         self.effort = timing.Effort(options.quick)
         rc = importlib.import_module("robocache")
-        self.bench = Bench(rc, device, self.effort, options.copies)
         self.record = records.header(device) | {"robocache": rc.__version__}
+        stamp = {name: self.record[name] for name in ("commit", "run")}
+        self.bench = Bench(rc, device, self.effort, options.copies, stamp)
         self.path: Path = options.json or records.BUILT / f"{self.record['machine']}.json"
         old = records.load(self.path)
-        self.kept = records.keep_others(old, self.record, "rows", self._measures)
+        known = {(case.op, case.name) for case in CASES}
+        self.earlier = records.keep_others(old, self.record, "rows", lambda row: (row["op"], row["case"]) not in known)
         self.kernels = records.keep_others(old, self.record, "kernels", lambda entry: False)
 
     def all(self) -> int:
@@ -218,16 +274,8 @@ class Run:
             return None
 
     def _contenders(self, case: AnyCase) -> list[str]:
-        skipped = COMPILED if self.options.quick and not case.has_goal else None
-        return [OURS, *(who for who in case.peers(self.device) if who in self.peers and who != skipped)]
-
-    def _measures(self, row: records.Row) -> bool:
-        """Whether this run makes that row anew. A run of all cases also drops what is no case any more."""
-        cases = {(case.op, case.name): case for case in self.cases}
-        if row.get("threads") not in self.threads:
-            return False
-        case = cases.get((row["op"], row["case"]))
-        return row["who"] in self._contenders(case) if case else not self.options.only
+        skipped = (COMPILED, TUNED) if self.options.quick and not case.has_goal else ()
+        return [OURS, *(who for who in case.peers(self.device) if who in self.peers and who not in skipped)]
 
     def _case(self, case: AnyCase, threads: int | None, progress: Progress) -> bool:
         """False where the device is lost and nothing more can be measured."""
@@ -250,8 +298,13 @@ class Run:
         self._save()
         return alive
 
+    def _kept(self) -> list[records.Row]:
+        """The rows of an earlier run that this one has not measured, or not yet."""
+        measured = {records.key(row) for row in self.bench.rows}
+        return [row for row in self.earlier if records.key(row) not in measured]
+
     def _save(self) -> None:
-        rows = [*self.bench.rows, *self.kept]
+        rows = [*self.bench.rows, *self._kept()]
         for row in rows:
             if "host_without_launch_us" in row:
                 self.record["host_without_launch_us"] = row["host_without_launch_us"]
@@ -266,7 +319,7 @@ class Run:
             )
         for failure in self.bench.failures:
             print(f"FAILED {failure}")
-        print(f"{self.path}: {len(self.bench.rows)} rows measured, {len(self.kept)} kept")
+        print(f"{self.path}: {len(self.bench.rows)} rows measured, {len(self._kept())} kept")
         return 1 if self.bench.ours_failed else 0
 
 
@@ -290,7 +343,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _arguments(argv)
-    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # torch.compile, of a toolkit without a GPU
+    # torch.compile warns of a CUDA toolkit without a GPU.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
         print("bench.run: torch sees no CUDA device; try --device cpu", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The rows of sparse voxelize and voxel_downsample: what bench.cases is for align, with the same questions answered."""
+"""The rows of sparse voxelize and voxel_downsample. A case has the methods that the cases of bench.cases have."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Space = tuple[Tensor, Tensor, tuple[int, int, int]]  # low, voxel size, shape
 
 
 def keys(points: Tensor, space: Space) -> tuple[Tensor, Tensor]:
-    """Which points are inside, and the flat cells of these."""
+    """Which points are inside the grid, and the flat cells of those points."""
     low, size, shape = space
     index = torch.floor((points - low) / size).to(torch.int64)
     inside = ((index >= 0) & (index < torch.tensor(shape, device=points.device))).all(1)
@@ -56,7 +56,7 @@ def first_points(points: Tensor, features: Tensor, space: Space, first: int) -> 
 
 
 def downsample(points: Tensor, size: float) -> tuple[Tensor, Tensor, Tensor]:
-    """21 bits of each axis in one key."""
+    """Packs 21 bits of each axis into one key."""
     index = torch.floor(points / size).to(torch.int64) + (1 << 20)
     key = (index[:, 0] << 42) | (index[:, 1] << 21) | index[:, 2]
     voxels, inverse, counts = torch.unique(key, return_inverse=True, return_counts=True)
@@ -70,7 +70,8 @@ def downsample(points: Tensor, size: float) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def lidar(number: int, device: str, generator: torch.Generator) -> Tensor:
-    """64 beams that turn over a quarter circle: the road, walls 20 to 60 m away, and a third anywhere before them."""
+    """64 beams that turn by a quarter circle. They hit the road, walls 20 to 60 m away, or, a third of them, something
+    nearer."""
     k = torch.arange(number, device=device)
     turn = ((k // 64) / (number // 64) - 0.5) * (math.pi / 2)
     tilt = torch.deg2rad((k % 64) * (28 / 63) - 25)
@@ -102,7 +103,7 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SparseCase(Row):
-    """`first` points of each voxel, or their mean."""
+    """The first points of each voxel, or the mean of all."""
 
     name: str
     number: int
@@ -111,7 +112,7 @@ class SparseCase(Row):
     low: tuple[float, float, float]
     size: tuple[float, float, float]
     shape: tuple[int, int, int]
-    first: int | None = None
+    first: int | None = None  # how many points of each voxel; None: their mean
     max_voxels: int | None = None
 
     op = "voxelize"
@@ -154,7 +155,7 @@ class SparseCase(Row):
         return self.results(self.peer_call(dataclasses.replace(inputs, features=inputs.features.double()))())
 
     def floor_bytes(self, inputs: Inputs) -> int:
-        """Points and features once, the row of each point once, and every row once: coordinates, counts, values."""
+        """Reads points and features; writes the row of each point, and coordinates, count and values of each row."""
         rows = self.max_voxels or len(self.peer_call(inputs)()[0])
         values = 4 + 4 + 4 * self.first * (3 + self.channels) if self.first else 4 * self.channels
         return inputs.points.nbytes + inputs.features.nbytes + 8 * self.number + rows * (32 + 4 + values)
@@ -191,7 +192,8 @@ class DownsampleCase(Row):
         return list(returned) if isinstance(returned, tuple) else [others.downsampled(returned)]
 
     def compared(self, who: str, results: list[Tensor]) -> list[Tensor]:
-        """Others have another order, and Open3D voxels from the lowest point: how many, and how far they reach."""
+        """The other libraries order voxels differently, and Open3D counts them from the lowest point. So theirs is
+        compared by the number of points and their root mean square."""
         if who in (OURS, EAGER):
             return results
         points = results[0].double()
@@ -212,7 +214,7 @@ class DownsampleCase(Row):
         return points.nbytes + (12 + 4 + 32) * len(self.peer_call(points)()[0])
 
 
-# The grid of a detector: 140 x 80 x 4 m before the car.
+# The grid of a detector: 140 x 80 x 4 m in front of the car.
 DETECTOR = {"low": (0.0, -40.0, -3.0), "size": (0.1, 0.1, 0.2), "shape": (1400, 800, 20)}
 CUBE = {"low": (-EXTENT / 2,) * 3, "size": (EXTENT / 128,) * 3, "shape": (128, 128, 128)}
 

@@ -1,4 +1,4 @@
-"""How long a call takes. Medians, in microseconds unless the name says otherwise."""
+"""Measures how long a call takes. Results are medians in microseconds, unless a name says otherwise."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import torch
 
 Call = Callable[[], Any]
 
-ROTATION_BYTES = 200_000_000  # what rotating inputs must exceed to be cold: over three times an H200's L2 of 60 MB
+ROTATION_BYTES = 200_000_000  # rotating inputs are cold when they exceed this: over three times an H200's L2 of 60 MB
 MOST_COPIES = 600
 
 
 @contextlib.contextmanager
 def quiet_collector() -> Iterator[None]:
-    """No garbage collection in between: what one case left behind is no cost of the next."""
+    """Collects garbage before, and not while it holds, so that no case pays for the garbage of another."""
     gc.collect()
     gc.disable()
     try:
@@ -36,7 +36,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 class Effort:
-    """How long to measure for: seconds per figure."""
+    """How long to measure: seconds for each figure."""
 
     def __init__(self, quick: bool = False) -> None:
         self.budget = 0.05 if quick else 0.3
@@ -51,7 +51,7 @@ class Effort:
 def wall(
     call: Call, effort: Effort, synchronize: Call, of: Callable[[list[float]], float] = statistics.median
 ) -> float:
-    """Eager calls back to back, what a user waits: the median over repeats of the time per call."""
+    """The time that a user waits: eager calls back to back, and the median over repeats of the time per call."""
     call()
     synchronize()
     begin = time.perf_counter()
@@ -87,12 +87,12 @@ def tail_on_cpu(call: Call, effort: Effort, estimate_us: float) -> float:
 # ---- CUDA
 
 FEWEST_IN_GRAPH = 24
-ENOUGH_IN_GRAPH = 2000  # microseconds: fewer calls will do, whose outputs may be large
+ENOUGH_IN_GRAPH = 2000  # microseconds; a graph of that length needs no more calls, whose outputs may be large
 
 
 def graph(calls: Sequence[Call], effort: Effort, wall_us: float = 0, most: int = 30) -> float:
-    """Device time of one call: replays of one CUDA graph that holds all of them, over and over where they are few, so
-    that starting the graph counts for little."""
+    """Device time of one call, by replays of one CUDA graph that holds all calls. Few calls are repeated in it, so that
+    starting the graph counts for little."""
     fewest = min(FEWEST_IN_GRAPH, math.ceil(ENOUGH_IN_GRAPH / max(wall_us, 1)))
     calls = list(calls) * -(-fewest // len(calls))
     side = torch.cuda.Stream()
@@ -115,7 +115,7 @@ def graph(calls: Sequence[Call], effort: Effort, wall_us: float = 0, most: int =
 
 
 def tail_on_cuda(call: Call, effort: Effort, estimate_us: float) -> float:
-    """The 99th percentile of single calls between two events: what the host takes to enqueue one counts, too."""
+    """The 99th percentile of single calls between two events. The host's time to enqueue the call is part of it."""
     measured = _events(call)
     with quiet_collector():
         for _ in range(10):
@@ -136,7 +136,7 @@ def _events(call: Call) -> Callable[[], float]:
 
 
 def host(call: Call, bursts: int = 60, burst: int = 32) -> float:
-    """What the host spends in a call that launches nothing."""
+    """The host time of a call that launches nothing."""
     times = []
     with quiet_collector():
         for _ in range(bursts):
@@ -148,7 +148,7 @@ def host(call: Call, bursts: int = 60, burst: int = 32) -> float:
 
 
 def copies(floor_bytes: int) -> int:
-    """How many input sets one graph replay must go through for each to find the L2 without it."""
+    """How many input sets a graph must rotate through so that none is still in the L2."""
     return max(2, min(MOST_COPIES, -(-ROTATION_BYTES // floor_bytes)))
 
 
@@ -163,7 +163,7 @@ def copy_bytes_per_s() -> float:
 
 
 def empty_kernel_us(effort: Effort) -> float | None:
-    """A kernel that does nothing, in a graph: what no launch is faster than. None without CuPy to compile it."""
+    """A kernel that does nothing, in a graph: the least time of any launch. None without CuPy to compile it."""
     try:
         import cupy
     except ImportError:
@@ -181,8 +181,8 @@ def empty_kernel_us(effort: Effort) -> float | None:
 
 
 def memcpy_us(total_bytes: int, effort: Effort) -> float:
-    """A copy that moves as many bytes, half read and half written, with torch's threads: the best of the repeats,
-    because it is a ceiling."""
+    """A copy that moves as many bytes, half read and half written, with torch's threads. The best of the repeats,
+    because it stands for what the memory can do."""
     source = torch.randint(0, 1 << 30, (max(1, total_bytes // 8),), dtype=torch.int32)
     target = torch.empty_like(source)
     return wall(lambda: target.copy_(source), effort, lambda: None, of=min)
@@ -200,7 +200,7 @@ print((time.perf_counter() - begin) * 1e3, "torch" in sys.modules)
 
 
 def import_ms(runs: int = 7) -> float:
-    """`import robocache` where NumPy is imported already."""
+    """The time of `import robocache` after `import numpy`."""
     times = []
     for _ in range(runs):
         child = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, timeout=60, check=True)

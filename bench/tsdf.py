@@ -1,4 +1,4 @@
-"""The tsdf rows: what bench.cases is for align, with the same questions answered."""
+"""The tsdf rows. A case has the methods that the cases of bench.cases have."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch import Tensor
 from bench.goals import Row
 from bench.timing import Call
 
-# Metres: every volume here is this cube, before a camera in the middle of one side.
+# Metres. Every volume is this cube; the camera is in the middle of one side and looks into it.
 LOW, EXTENT, TRUNCATION = (-2.56, -2.56, 0.0), 5.12, 0.08
 CAMERA = (585.0, 585.0, 319.7, 239.6)
 
 
 def integrate(depth: Tensor, poses: Tensor, values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """What people write in torch today: all voxels at once, one image after the other."""
+    """What people write in torch today: one image at a time, all voxels at once."""
     fx, fy, cx, cy = CAMERA
     side = values.shape[0]
     steps = torch.arange(side, device=depth.device, dtype=torch.float32) + 0.5
@@ -62,7 +62,7 @@ class TsdfCase(Row):
         return integrate
 
     def make(self, device: str, seed: int = 0) -> Inputs:
-        """Waves of a wall 2.5 to 4.5 m away, from a camera that turns to both sides."""
+        """Depth images of a wavy wall 2.5 to 4.5 m away, from a camera that turns left and right."""
         generator = torch.Generator(device).manual_seed(seed)
         v, u = torch.meshgrid(torch.arange(480, device=device), torch.arange(640, device=device), indexing="ij")
         wave = 3500 + 1000 * torch.sin(u / 90) * torch.cos(v / 70)
@@ -79,7 +79,8 @@ class TsdfCase(Row):
         return rc.TsdfVolume(rc.Grid(LOW, EXTENT / self.side, (self.side,) * 3), TRUNCATION, like=inputs.depth)
 
     def ours(self, rc: ModuleType, inputs: Inputs, **options: Any) -> Call:
-        """A volume that the frames go into again and again; it is empty at the first call, which is compared."""
+        """Every call integrates the same frames into one volume. The result of the first call, into the empty volume,
+        is compared."""
         tsdf = self.volume(rc, inputs)
         camera = torch.tensor(CAMERA, device=inputs.depth.device)
 
@@ -97,12 +98,12 @@ class TsdfCase(Row):
         return lambda: chosen(inputs.depth, inputs.poses, inputs.values, inputs.weights)
 
     def truth(self, inputs: Inputs) -> list[Tensor]:
-        """By the portable backend: which pixel a voxel looks at is decided by roundings, and float64 has others."""
+        """By the portable backend, because rounding decides which pixel a voxel sees, and float64 rounds otherwise."""
         rc = importlib.import_module("robocache")
         return self.results(self.ours(rc, inputs, backend="torch")())
 
     def floor_bytes(self, inputs: Inputs) -> int:
-        """The images once, and the voxels that are told something once each way."""
+        """Reads the images once; reads and writes once each voxel that is updated."""
         told = int((self.peer_call(inputs)()[1] > 0).sum())
         return inputs.depth.nbytes + 16 * told
 

@@ -1,4 +1,4 @@
-"""The voxelize rows: what bench.cases is for align, with the same questions answered."""
+"""The voxelize rows. A case has the methods that the cases of bench.cases have."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from bench import others, recordings
-from bench.goals import COMPILED, EAGER, Row
+from bench.goals import Row
 from bench.timing import Call
 
-# Metres: most grids are this cube around 0. Voxels are a power of two wide, so that torch finds the same cells.
+# Metres. Most grids are a cube of this size around 0. Voxel sizes are powers of two, so torch finds the same cells.
 EXTENT = 16.0
 INTRINSICS = (585.0, 585.0, 320.0, 240.0)
 PIXELS = 480 * 640
@@ -24,7 +24,7 @@ PIXELS = 480 * 640
 
 
 def cells(points: Tensor, batch: Tensor | None, side: int, extent: float, grids: int) -> Tensor:
-    """The flat cell of each point; the one after the last for those outside. `batch`: the grid of each point."""
+    """The flat cell of each point. Points outside get the cell after the last. `batch`: the grid of each point."""
     index = torch.floor((points + extent / 2) / (extent / side)).to(torch.int64)
     inside = ((index >= 0) & (index < side)).all(1)
     flat = (index[:, 0] * side + index[:, 1]) * side + index[:, 2]
@@ -77,7 +77,7 @@ def uniform(number: int, device: str, generator: torch.Generator) -> Tensor:
 
 
 def surfaces(number: int, device: str, generator: torch.Generator) -> Tensor:
-    """On walls 3.2 m apart, in no order: the cells of a real scene without the order of a real sensor."""
+    """Points on walls 3.2 m apart, in random order: the cells of a real scene without a sensor's order."""
     points = torch.rand(number, 3, device=device, generator=generator) * 12.8 - 6.4
     axis = torch.randint(0, 3, (number, 1), device=device, generator=generator)
     noise = torch.randn(number, 1, device=device, generator=generator) * 0.02
@@ -85,7 +85,7 @@ def surfaces(number: int, device: str, generator: torch.Generator) -> Tensor:
 
 
 def sensor_order(number: int, device: str, generator: torch.Generator) -> Tensor:
-    """Row by row over a wavy floor, as a depth camera gives it."""
+    """Points of a wavy floor row by row, as a depth camera gives them."""
     side = int(number**0.5)
     k = torch.arange(number, device=device)
     x, y = (k % side) / side, (k // side) / side
@@ -111,14 +111,14 @@ def shared_frames(number: int, device: str, generator: torch.Generator) -> Tenso
 
 
 def shared_frame_points(number: int, device: str, generator: torch.Generator) -> Tensor:
-    """The pixels that have a reading; 65535 is none."""
+    """The points of all pixels with a reading. 65535 is none."""
     depth = recordings.frames()
     read = (depth.to(torch.int32) > 0) & (depth.to(torch.int32) < 65535)
     return unproject(depth)[read.reshape(-1)].to(device, copy=True)
 
 
 def shared_lidar(number: int, device: str, generator: torch.Generator) -> Tensor:
-    """Three scans, again and again: 48 of them are 4 million points."""
+    """Three scans, repeated 16 times: 4 million points."""
     scans = [recordings.cloud(name) for name in ("lidar_source.ply", "lidar_target.ply", "lidar_ascii.pcd")]
     return torch.cat(scans * 16).to(device, copy=True)
 
@@ -137,13 +137,13 @@ class Inputs:
 class VoxelCase(Row):
     name: str
     reduce: str
-    number: int  # points of a cloud; of what is recorded 0
+    number: int  # points of a cloud; 0 for recordings
     side: int
     cloud: Callable[[int, str, torch.Generator], Tensor] = uniform
     channels: int = 0
     cameras: int = 0  # depth images of 640 x 480 in place of clouds
     clouds: int = 1
-    grids: int | None = None  # that the clouds or cameras go into, equally many into each; None: a grid for each cloud
+    grids: int | None = None  # the clouds or cameras are divided evenly among them; None: a grid for each cloud
     extent: float = EXTENT
     devices: tuple[str, ...] = ("cuda", "cpu")
 
@@ -168,7 +168,7 @@ class VoxelCase(Row):
 
     def peers(self, device: str) -> tuple[str, ...]:
         atomics = device == "cuda" and self.reduce == "mean" and self.op == "voxelize" and self.clouds == 1
-        return (EAGER, COMPILED, "float atomics") if atomics else (EAGER, COMPILED)
+        return (*super().peers(device), *(["float atomics"] if atomics else []))
 
     def make(self, device: str, seed: int = 0) -> Inputs:
         generator = torch.Generator(device).manual_seed(seed)
@@ -222,7 +222,7 @@ class VoxelCase(Row):
         return read + width * self.all_grids * self.side**3
 
 
-GPU = ("cuda",)  # what takes a CPU minutes
+GPU = ("cuda",)  # for rows that take a CPU minutes
 BATCHED = 1 << 22  # points of a batch
 
 VOXEL_CASES = (
@@ -246,7 +246,7 @@ VOXEL_CASES = (
     VoxelCase("occupancy 48 shared lidar scans->256^3", "occupancy", 0, 256, shared_lidar, extent=128.0),
     VoxelCase("count 20 shared frames->256^3", "count", 0, 256, shared_frames, cameras=20, grids=1, extent=8.0),
     VoxelCase("occupancy 20 shared frames->256^3", "occupancy", 0, 256, shared_frames, cameras=20, grids=1, extent=8.0),
-    # How cost grows: points, cells, clouds
+    # How the cost grows with points, cells and clouds
     VoxelCase("count 10K->128^3, uniform", "count", 10_000, 128),
     VoxelCase("count 100K->128^3, uniform", "count", 100_000, 128),
     VoxelCase("count 1M->128^3, uniform", "count", 1_000_000, 128),

@@ -50,7 +50,7 @@ endfunction()
 if(ROBOCACHE_CUDA)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     if(ROBOCACHE_ALL_ARCHITECTURES)
-      # PTX of 90 too: launches overlap from there on, and code made from older PTX has no wait for it (core/cuda.h).
+      # PTX of 90 too: launches overlap from there on, and code made from older PTX has no wait for it (gpu/launch.h).
       set(CMAKE_CUDA_ARCHITECTURES 80-real 86-real 89-real 90-real 100-real 120-real 80-virtual 90-virtual)
     else()
       execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader

@@ -1,6 +1,6 @@
 # How every target here is compiled, and how an op's files become one library.
 
-# cpu.cpp is compiled once for each of these, best first. All of them have a hardware fma.
+# An op's cpu/simd.cpp is compiled once for each of these, best first. All of them have a hardware fma.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(ROBOCACHE_SIMD_TARGETS avx512 avx2)
   set(simd_flags_avx512 -march=skylake-avx512)
@@ -39,7 +39,7 @@ function(robocache_add_objects target)
   target_sources(robocache PRIVATE $<TARGET_OBJECTS:${target}>)
 endfunction()
 
-# Files named *_sm90_* hold kernels that are launched on Hopper only, so they are compiled for it alone.
+# Files in a folder named *_sm90 hold kernels that are launched on Hopper only, so they are compiled for it alone.
 function(robocache_add_cuda name)
   set(files ${ARGN})
   if(NOT ROBOCACHE_WITH_CUDA OR NOT files)
@@ -58,8 +58,8 @@ function(robocache_add_cuda name)
     # wgmma exists only in code for this very GPU.
     list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^90-real$" "90a-real" OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)
     set(hopper ${files})
-    list(FILTER hopper INCLUDE REGEX "_sm90_")
-    list(FILTER files EXCLUDE REGEX "_sm90_")
+    list(FILTER hopper INCLUDE REGEX "_sm90/")
+    list(FILTER files EXCLUDE REGEX "_sm90/")
     robocache_add_objects(robocache_${name}_sm90_cuda ${hopper})
     set_target_properties(robocache_${name}_sm90_cuda PROPERTIES CUDA_ARCHITECTURES 90a-real)
     list(APPEND targets robocache_${name}_sm90_cuda)
@@ -67,7 +67,7 @@ function(robocache_add_cuda name)
   robocache_add_objects(robocache_${name}_cuda ${files})
   foreach(target IN LISTS targets)
     if("90a-real" IN_LIST CMAKE_CUDA_ARCHITECTURES)
-      target_compile_definitions(${target} PRIVATE ROBOCACHE_WITH_WARPGROUPS)
+      target_compile_definitions(${target} PRIVATE ROBOCACHE_WITH_WGMMA)
     endif()
     if(ROBOCACHE_ALL_ARCHITECTURES)
       target_compile_options(${target} PRIVATE --threads=0)
@@ -78,16 +78,16 @@ function(robocache_add_cuda name)
   endforeach()
 endfunction()
 
-# src/ops/<op>/: cpu.cpp once per SIMD target, every *.cu with CUDA, every other *.cpp plain. Any of them may be absent.
+# src/ops/<op>/: cpu/simd.cpp is compiled once for each SIMD target, cuda/*.cu with CUDA, every other *.cpp once.
 function(robocache_add_op op)
   set(folder ${PROJECT_SOURCE_DIR}/src/ops/${op})
-  file(GLOB plain CONFIGURE_DEPENDS ${folder}/*.cpp)
-  file(GLOB cuda CONFIGURE_DEPENDS ${folder}/*.cu)
-  list(REMOVE_ITEM plain ${folder}/cpu.cpp)
+  file(GLOB plain CONFIGURE_DEPENDS ${folder}/*.cpp ${folder}/cpu/*.cpp)
+  file(GLOB_RECURSE cuda CONFIGURE_DEPENDS ${folder}/cuda/*.cu)
+  list(REMOVE_ITEM plain ${folder}/cpu/simd.cpp)
   target_sources(robocache PRIVATE ${plain})
   robocache_add_cuda(${op} ${cuda})
 
-  file(GLOB simd CONFIGURE_DEPENDS ${folder}/cpu.cpp)
+  file(GLOB simd CONFIGURE_DEPENDS ${folder}/cpu/simd.cpp)
   if(simd)
     foreach(simd_target IN LISTS ROBOCACHE_SIMD_TARGETS)
       set(objects robocache_${op}_${simd_target})

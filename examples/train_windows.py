@@ -1,7 +1,7 @@
 """Training windows out of packed episodes, with torch: python examples/train_windows.py
 
 Eight episodes of different lengths lie one after the other in one tensor. A batch is 256 random moments; for each, what
-the robot knew by then (causal: nothing that had not arrived) and what it did from then on (interpolated). Nothing is
+the robot knew by then (as_of: nothing that had not arrived) and what it did from then on (all samples). Nothing is
 padded and no window is copied: `rows` says which episode a window reads.
 """
 
@@ -41,7 +41,7 @@ camera = rc.Stream(features, camera_times, offsets=camera_offsets, rows=episode,
 # history counts the steps before the moment, horizon the moment itself and those after it.
 before = rc.Timeline.around(moment, history=HISTORY, horizon=1, rate=RATE)
 after = rc.Timeline.around(moment, history=0, horizon=HORIZON, rate=RATE)
-observed = rc.fuse({"joints": joints, "camera": camera}, before, causal=True)
+observed = rc.fuse({"joints": joints, "camera": camera}, before, as_of="anchor")
 action = rc.align({"joints": joints}, after)["joints"]
 
 whole = observed.valid.all(dim=(1, 2)) & action.valid.all(dim=1)

@@ -1,4 +1,5 @@
-"""tools/check_notices.py WHEEL < BUILD_INFO: the wheel has the notices and a valid SBOM of all that is compiled in.
+"""tools/check_notices.py WHEEL < BUILD_INFO: checks that a wheel has the notices, and a valid SBOM, of all compiled-in
+components.
 
 BUILD_INFO is `_core.build_info()` of the installed wheel, as JSON.
 """

@@ -1,7 +1,7 @@
 """tools/sbom.py WHEEL < BUILD_INFO: writes a CycloneDX SBOM into the wheel's dist-info/sboms (PEP 770) and beside it.
 
 BUILD_INFO is `_core.build_info()` of that wheel, as JSON: it has the versions of all that is compiled in, and
-licenses/components.toml has the licences. Equal inputs give equal bytes, at the time that SOURCE_DATE_EPOCH says.
+licenses/components.toml has the licences. The time in it is SOURCE_DATE_EPOCH, so equal inputs give equal bytes.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def main(wheel: Path) -> None:
         (metadata,) = unpacked.path.glob("*.dist-info")
         (metadata / "sboms").mkdir(exist_ok=True)
         (metadata / "sboms/robocache.cdx.json").write_text(text, encoding="utf-8")
-        for file in unpacked.path.rglob("*"):  # as if the checkout had been made under any umask
+        for file in unpacked.path.rglob("*"):  # the same modes under any umask
             file.chmod(0o755 if file.is_dir() or file.suffix == ".so" else 0o644)
     wheel.with_suffix(".cdx.json").write_text(text, encoding="utf-8")
 

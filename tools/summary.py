@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Adds up JUnit reports of ctest and pytest: why tests were skipped, which failed, and one closing line of counts."""
+"""Adds up JUnit reports of ctest and pytest: why tests were skipped, which failed, and one closing line of counts.
+
+A backend that cannot run here counts as one skip for each reason, however many of its cases were not run."""
 
 import argparse
 import re
@@ -7,6 +9,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
+
+BACKENDS = ("cuda",)  # those that a machine may lack: their tests are skipped with "cuda: WHY"
+# pytest says how many cases one skip stands for (tests/python/conftest.py); a C++ test stands for itself.
+BACKEND = re.compile(rf"({'|'.join(BACKENDS)}): (?:([\d,]+) cases? not run: )?(.+)")
 
 
 def skip_reason(case: ElementTree.Element, skipped: ElementTree.Element) -> str:
@@ -19,7 +25,7 @@ def main() -> int:
     parser.add_argument("--note", help="what the closing line says behind the counts")
     parser.add_argument("reports", nargs="+")
     options = parser.parse_args()
-    passed, failed, skipped = 0, [], Counter()
+    passed, failed, skipped, not_run = 0, [], Counter(), Counter()
     for report in options.reports:
         if not Path(report).exists():
             failed.append(f"{report} was not written: its run died")
@@ -28,16 +34,20 @@ def main() -> int:
             skip = case.find("skipped")
             if case.find("failure") is not None or case.find("error") is not None:
                 failed.append(f"{report}: {case.get('classname')}: {case.get('name')}")
-            elif skip is not None:
-                skipped[skip_reason(case, skip)] += 1
-            else:
+            elif skip is None:
                 passed += 1
+            elif whole := BACKEND.fullmatch(reason := skip_reason(case, skip)):
+                not_run[whole[1], whole[3]] += int((whole[2] or "1").replace(",", ""))
+            else:
+                skipped[reason] += 1
+    for (backend, why), count in not_run.most_common():
+        print(f"{backend}: {count:,} {'case' if count == 1 else 'cases'} not run: {why}")
     for reason, count in skipped.most_common():
         print(f"skipped {count}: {reason}")
     for name in failed:
         print(f"failed {name}")
     note = f"; {options.note}" if options.note else ""
-    print(f"{passed} passed, {len(failed)} failed, {skipped.total()} skipped{note}")
+    print(f"{passed} passed, {len(failed)} failed, {skipped.total() + len(not_run)} skipped{note}")
     return 1 if failed or not passed else 0
 
 

@@ -1,25 +1,40 @@
 // Align: streams that were recorded each at its own rate, onto one timeline.
 //
-//   std::vector<robocache::Stream> streams(2);
-//   streams[0] = {.values = joints, .times = joint_stamps};                              // [S, D] and [S], int64 ns
-//   streams[1] = {.values = gripper, .times = gripper_stamps, .methods = {{Method::hold, 0, 1}}};
-//   robocache::align(context, streams, robocache::Timeline{.start = t0, .rate = 50, .count = 100}, {}, outputs);
+// ```cpp
+// using robocache::Array, robocache::DType, robocache::Method;
+// const Array joints = Array::zeros(DType::f32, {500, 7}), joint_stamps = Array::zeros(DType::i64, {500});
+// const Array gripper = Array::zeros(DType::u8, {100}), gripper_stamps = Array::zeros(DType::i64, {100});
+// const std::vector<robocache::Stream> streams = {
+//     {.values = joints.view(), .times = joint_stamps.view()},
+//     {.values = gripper.view(), .times = gripper_stamps.view(), .methods = {{Method::hold, 0, 1}}}};
 //
-// What is computed, to the bit, is in docs/semantics.md. In short: for a target tau, i is the last sample at or before
-// it and j the next distinct one; a method makes the value from them; `valid` says whether it is real, `age` how old
-// sample i is, `index` which sample stands behind the value.
+// const Array positions = Array::zeros(DType::f32, {50, 7}), opening = Array::zeros(DType::u8, {50});
+// const std::vector<robocache::Aligned> outputs = {{.values = positions.view()}, {.values = opening.view()}};
+// robocache::align({}, streams, robocache::Timeline{.start = 0, .rate = 50, .count = 50}, {}, outputs);
+// ```
 //
-// Every call here
-//   - gives the same bits on every backend and every run;
-//   - works in stream order on the caller's stream, never synchronises, and can be captured in a CUDA graph;
-//   - allocates no device memory (align_backward: scratch, see there);
-//   - checks shapes, dtypes and devices first and throws robocache::Error before anything is written. What only the data
-//     can tell (the order of times, lengths, offsets, rows) is checked on the CPU before anything is written too; on
-//     CUDA it is checked inside the launch, the row's result is then unspecified but never out of bounds, and the
-//     sentence is thrown by the thread's next call or by robocache::synchronize(). `check = false` leaves those checks
-//     out.
-// Cost: the bytes of the samples that targets touch, of the times, and of the outputs; O(log S) compares per target, on
-// the host also where arrivals are in no order.
+// docs/semantics.md says what is computed, to the bit. In short: for a target tau, i is the last sample at or before it and j
+// the next sample with a later time. A method makes the value from them. `valid` says whether the value is real, `age` how old
+// sample i is, `index` which sample the value comes from. `causal` and `as_of` leave out samples that had not arrived.
+//
+// Errors. Shapes, dtypes and devices are checked first: robocache::Error is thrown before anything is written. Some mistakes
+// can only be found by reading the data: times that decrease; lengths, offsets and rows out of range. The CPU backends read
+// the data before they write. On CUDA the kernel finds the mistake: the result of that row is unspecified, no memory outside
+// the arrays is touched, and the error is thrown by the same thread's next call on that device or by
+// robocache::synchronize(). `check = false` turns these checks off; the data must then be valid.
+//
+// Determinism. Every backend and every run gives the same bits, whatever the number of threads.
+// CUDA. Work goes to the caller's stream, in order. A call waits for nothing and can be captured in a CUDA graph. It allocates
+// no device memory, with two exceptions: `as_of` with arrivals takes 8 bytes for every 64 samples of a stream and 8 for each
+// row, and align_backward about 100 bytes for each row, target and method range.
+// Threads. Any number of threads may call at the same time, with outputs that do not overlap.
+// Limits. 1 to 64 streams; 128 method ranges and 2^31 - 1 channels in a stream; trailing dimensions that fold into at most 4
+// strides. Times, targets and timelines lie within 2^62 ns (146 years) of 0, latencies within 2^61 ns. A timeline spans less
+// than 73 years. On CUDA, and for gradients, a row has at most 2^31 - 1 samples, and so have all packed rows together.
+// Memory. The bytes of an array are aligned for its dtype; more is not needed. An output must not overlap an input or another
+// output.
+// Cost. The bytes of the samples that targets touch, of the times, and of the outputs. Each target takes O(log S) compares; on
+// the host, and with `as_of` on CUDA, also where arrivals are in no order.
 #pragma once
 
 #include <robocache/context.h>
@@ -51,9 +66,19 @@ enum class Method : std::uint8_t {
   last,
 };
 
-// What an invalid value is replaced by. clamp: the nearest sample, and 0 where no sample exists.
+// The time of a decision: a sample exists for a row only if it had arrived by then, whatever the target is. Every method works
+// on the samples that exist. The last of them is held for later targets. AsOf{} sets no decision: every sample exists. With a
+// timeline whose steps lie around its start, the start is the decision: AsOf{.time = line.start, .times = line.starts}.
+inline constexpr std::int64_t no_as_of = std::numeric_limits<std::int64_t>::max();
+struct AsOf {
+  std::int64_t time = no_as_of;  // nanoseconds; used where `times` is absent
+  TensorView times{};            // [B], dtypes as a stream's times: one for each row of the call
+};
+
+// What replaces an invalid value. clamp: the nearest sample, and 0 where there is no sample.
 enum class Edge : std::uint8_t { clamp, nan, zero };
-// skip: a sample that is not finite makes no valid value. Each range of `methods` is judged by itself.
+// skip: a value that is made from a sample that is not finite is not valid; bins (mean to last) leave such samples out. Each
+// range of `methods` is judged by itself.
 enum class OnNan : std::uint8_t { propagate, skip };
 inline constexpr std::int64_t no_max_gap = std::numeric_limits<std::int64_t>::max();
 
@@ -74,11 +99,12 @@ struct Stream {
   std::int64_t max_gap = no_max_gap;   // nanoseconds
   std::optional<Edge> edge{};          // default: the call's
   std::optional<bool> causal{};
+  std::optional<AsOf> as_of{};  // not together with causal
   std::optional<OnNan> on_nan{};
   std::string_view name{};  // for error sentences; default: the position
 };
 
-// tau_k = start + rint((first + k) * 1e9 / rate), k = 0 .. count - 1: never materialised.
+// tau_k = start + rint((first + k) * 1e9 / rate), k = 0 .. count - 1. The times are never stored.
 struct Timeline {
   std::int64_t start = 0;  // nanoseconds; used where `starts` is absent
   TensorView starts{};     // [B], dtypes as times: a start for each row
@@ -97,24 +123,24 @@ struct Targets {
 
 struct AlignOptions {
   Edge edge = Edge::clamp;
-  bool causal = false;  // only what had arrived by the target: what a robot would have seen
+  bool causal = false;  // only what had arrived by the target: what a robot that looks at every target sees
+  AsOf as_of{};         // only what had arrived by the decision: what a robot that looks back at the targets knows
   OnNan on_nan = OnNan::propagate;
   bool check = true;
 };
 
-// What to write, in memory of its own: inputs are read meanwhile, and nobody looks. Views that are absent are not
-// computed. Shapes: batch() below, then as stated.
+// Where to write. What has no view is not computed. Shapes: batch() below says the first dimensions; then as stated.
 struct Aligned {
   TensorView values{};  // [B, T, ...] (fuse: [B, T, sum of channels]); of any dtype that can hold the stream's values
   TensorView valid{};   // bool [B, T] (fuse: [B, T, streams])
   TensorView age{};     // int64 nanoseconds, same shape: tau - t_i
-  // int64, same shape, from the row's first sample: i, but the sample chosen by nearest, the one that a value is clamped
-  // to, -1 where none is behind the value.
+  // int64, same shape, counted from the row's first sample: i. For nearest, the sample that it chose; for a clamped value,
+  // the sample that it was clamped to; -1 where the value comes from no sample.
   TensorView index{};
 };
 
-// The shape that a call will fill: rows is absent where neither a stream nor the targets have a batch dimension;
-// the outputs then have none either. Throws where the shapes disagree.
+// The shape of a call's outputs. `rows` is absent where neither a stream nor the targets have a batch dimension; the outputs
+// then have none either. `operation`, "align", "fuse" or "resample", begins the sentence that is thrown where shapes disagree.
 struct Batch {
   std::optional<std::int64_t> rows;
   std::int64_t targets = 0;
@@ -134,10 +160,8 @@ void resample(const Context& context, const Stream& stream, const Targets& targe
               const Aligned& output);
 
 // The gradient of align: from d loss / d output values (one view per stream, shaped and typed as that output's values)
-// to d loss / d stream values (dense, shaped and typed as the stream's values; every element is written). Sums run in
-// double in target order, so the bits repeat. On CUDA the data are not checked again, and scratch is asked for: about
-// 100 bytes per row, target and method range.
-// Throws Error(type) for integer streams.
+// to d loss / d stream values (dense, shaped and typed as the stream's values; every element is written). Sums are made in
+// double, in the order of the targets. On CUDA the data are not checked again. Throws Error(type) for integer streams.
 void align_backward(const Context& context, std::span<const Stream> streams, const Targets& targets,
                     const AlignOptions& options, std::span<const TensorView> output_gradients,
                     std::span<const TensorView> value_gradients);

@@ -1,27 +1,41 @@
 // Attention (FlashCore): softmax(scale * q k^T) v in one pass, at the shapes and under the masks that robot policies have.
 //
-//   robocache::Attention call;
-//   call.queries = q;                                    // [B, H, Q, D]
-//   call.segments = {{prefix_k, prefix_v}, {k, v}};      // [B, G, K, D] each, read where they lie, as one sequence
-//   call.mask.key_valid = valid;                         // [B, K]: padding anywhere
-//   robocache::attention(context, call, out);
+// ```cpp
+// using robocache::Array, robocache::DType;
+// const Array queries = Array::zeros(DType::f32, {1, 8, 50, 64}), out = Array::zeros(DType::f32, {1, 8, 50, 64});
+// const Array prefix_k = Array::zeros(DType::f32, {1, 1, 816, 64}), prefix_v = Array::zeros(DType::f32, {1, 1, 816, 64});
+// const Array k = Array::zeros(DType::f32, {1, 1, 50, 64}), v = Array::zeros(DType::f32, {1, 1, 50, 64});
+// const Array valid = Array::zeros(DType::boolean, {1, 866});  // true where a key is real: padding may be anywhere
 //
-// What is computed is in docs/semantics.md. In short: query i sees key j where every mask that is given lets it; a query
-// that sees nothing gives zeros and a logarithm of -inf. A key that no query may see may hold anything, NaN too, and
-// reaches nothing.
+// robocache::Attention call{.queries = queries.view()};
+// call.segments = {{prefix_k.view(), prefix_v.view()}, {k.view(), v.view()}};  // read as one sequence
+// call.mask.key_valid = valid.view();
+// robocache::attention({}, call, out.view());
+// ```
 //
-// Every call here
-//   - gives the same bits on every run on one device, whatever the number of threads. Backends are not equal bit for bit:
-//     each stays within the error bound of docs/semantics.md;
-//   - works in stream order on the caller's stream, never synchronises, and can be captured in a CUDA graph;
-//   - asks for scratch on CUDA: none forward; backward four bytes for each query and head, and of half types, where few
-//     keys would leave the GPU idle, up to 16 times the gradients of keys and values in float32;
-//   - checks shapes, dtypes and devices first and throws robocache::Error before anything is written. What only the data
-//     can tell (lengths, offsets) is checked on the CPU before anything is written too; on CUDA inside the launch, the
-//     result is then unspecified but never out of bounds, and the sentence is thrown by the next call or by
-//     robocache::synchronize(). `check = false` leaves those checks out.
-// Cost: the bytes of queries, keys and values, and 4 * Q * K * D operations a head; keys that causality or a window hide
-// from a whole tile of queries are not read.
+// docs/semantics.md says what is computed. In short: query i sees key j where every mask that is given allows it. A query that
+// sees no key gives zeros, and a logarithm of -inf. A key that no query may see may hold anything, also NaN: it changes
+// nothing.
+//
+// Errors. Shapes, dtypes and devices are checked first: robocache::Error is thrown before anything is written. Lengths and
+// offsets out of range can only be found by reading the data. The CPU backends read them before they write. On CUDA the kernel
+// finds the mistake: the result is unspecified, no memory outside the arrays is touched, and the error is thrown by the same
+// thread's next call on that device or by robocache::synchronize(). `check = false` turns these checks off; the data must then
+// be valid.
+//
+// Determinism. A call gives the same bits on every run on one device, whatever the number of threads. Backends, and GPUs of
+// different kinds, do not give each other's bits: all stay within the error bound of docs/semantics.md. On CUDA, which kernel
+// runs also depends on strides, and on whether arrays begin at multiples of 16 bytes.
+// CUDA. Work goes to the caller's stream, in order. A call waits for nothing and can be captured in a CUDA graph. Forward needs
+// no scratch. Backward needs four bytes for each query and head; for half types where few keys would leave the GPU idle, also
+// up to 16 times the gradients of keys and values in float32.
+// Threads. Any number of threads may call at the same time, with outputs that do not overlap.
+// Limits. Head dims of 32 to 256 in steps of 8; 1 to 4 segments. On CUDA a sequence has at most 2^30 keys, and at most 2^30
+// queries times the heads that share a head of keys.
+// Memory. The bytes of an array are aligned for its dtype. On CUDA half types are fastest where arrays, and their strides but
+// that of the head dim, are multiples of 16 bytes.
+// Cost. The bytes of queries, keys and values, and 4 * Q * K * D operations a head. Keys that causality or a window hides from
+// a whole tile of queries are not read.
 #pragma once
 
 #include <robocache/context.h>
@@ -36,16 +50,16 @@
 
 namespace robocache {
 
-// What a query may see. All that are given must allow it. Positions count from the diagonal that ends in the last query
-// and the last key of a sequence: query i stands at i + keys - queries.
+// What a query may see. Every mask that is given must allow it. The last query stands at the last key of its sequence, so
+// query i stands at key i + keys - queries.
 struct AttentionMask {
-  bool causal = false;            // no key behind the query's position
-  std::int64_t window_left = -1;  // at most so many keys before it, and after it; -1: any number
-  std::int64_t window_right = -1;
-  TensorView query_ranks{};  // int32 [Q] or [B, Q]; packed [N]. With key_ranks: key j is seen where
-  TensorView key_ranks{};    // int32 [K] or [B, K]; packed [N].   key_ranks[j] <= query_ranks[i]
-  TensorView key_valid{};    // bool [K] or [B, K]; packed [N]: keys that are real
-  TensorView dense{};        // bool [Q, K] or [B or 1, H or 1, Q, K]: for everything else; not with packed sequences
+  bool causal = false;             // no key after the query's position
+  std::int64_t window_left = -1;   // at most so many keys before its position; -1: any number
+  std::int64_t window_right = -1;  // at most so many keys after it
+  TensorView query_ranks{};        // int32 [Q] or [B, Q]; packed [N]. With key_ranks: key j is seen where
+  TensorView key_ranks{};          // int32 [K] or [B, K]; packed [N].   key_ranks[j] <= query_ranks[i]
+  TensorView key_valid{};          // bool [K] or [B, K]; packed [N]: keys that are real
+  TensorView dense{};              // bool [Q, K] or [B or 1, H or 1, Q, K]: any other mask; not with packed sequences
 };
 
 struct KeyValues {
@@ -55,18 +69,18 @@ struct KeyValues {
 
 inline constexpr int max_attention_segments = 4;
 
-// bfloat16, float16 or float32, all of one dtype; accumulated in float32 (reference: in float64). D is 32 to 256, a multiple of
-// 8, contiguous; other strides are free. H is a multiple of G: query head h reads head h / (H / G) of keys and values.
+// bfloat16, float16 or float32, all of one dtype; sums are made in float32 (reference: in float64). D is contiguous; other
+// strides are free. H is a multiple of G: query head h reads head h / (H / G) of keys and values.
 struct Attention {
   TensorView queries{};               // [B, H, Q, D]; packed [N, H, D] with offsets
   std::vector<KeyValues> segments{};  // at most max_attention_segments, one after the other; their K may differ
   TensorView query_offsets{};         // [B + 1] int32 or int64: packed sequences; then there is one segment
   TensorView key_offsets{};
   TensorView lengths{};  // [B] int32 or int64: how many keys of the only segment are real; a cache with room to grow
-  // [B, G, N, D]: written into the segment behind `lengths`, and seen; `lengths` stays as it is. No other array may lie in the
-  // segment's memory.
+  // [B, G, N, D]: written into the segment from `lengths` on, and seen by this call. `lengths` stays as it is. No other array
+  // may lie in the segment's memory.
   KeyValues append{};
-  AttentionMask mask{};  // K is that of all segments together; with `lengths` and `append`, the room of the cache
+  AttentionMask mask{};  // its K is that of all segments together; with `lengths`, the room that the segment has
   double scale = 0;      // 0: 1 / sqrt(D)
   bool check = true;
 };
@@ -75,7 +89,7 @@ struct Attention {
 // lse, where given: float32 [B, H, Q], packed [H, N], contiguous: the natural logarithm of each query's sum of exponentials.
 void attention(const Context& context, const Attention& call, const TensorView& out, const TensorView& lse = {});
 
-// Each may be absent. As what they are the gradient of; keys that no query may see get 0.
+// Each has the shape and dtype of what it is the gradient of, and may be absent. Keys that no query may see get 0.
 struct AttentionGradients {
   TensorView queries{};
   std::vector<KeyValues> segments{};  // empty, or one for each segment of the call

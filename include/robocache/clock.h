@@ -1,28 +1,44 @@
-// One clock for a recording: which clock its stamps are on, and what carries log times over to it.
+// One clock for a recording: which clock its stamps are on, and how log times become times of that clock.
 //
-//   robocache::ClockSurvey survey;
-//   recording.survey(survey);                                      // or survey.add(stream, log_time, stamp), by log time
-//   const robocache::RecordingClock clock = robocache::find_clock(survey);
-//   clock.carry(0, "/imu", times, arrivals);                       // in place: both are on the recording's clock now
+// ```cpp no_run
+// robocache::McapRecording recording(robocache::open_bytes("drive.mcap"));
+// robocache::ClockSurvey survey;
+// recording.survey(survey);  // or, message by message in the order of log times: survey.add(stream, log_time, stamp)
+// const robocache::RecordingClock clock = robocache::find_clock(survey);
 //
-// A stream is stamped where at least half of its messages have a stamp that is not 0. Two stamped streams share a clock
-// where the median difference of their (log time - stamp), over common seconds of log time, is under 60 s. Clocks are the
-// connected groups; the largest is the recording's, then the one with more messages, then wall time. Where nothing is
+// robocache::McapBatches batches = recording.batches();
+// std::vector<robocache::StreamBatch> carried;
+// while (std::optional<robocache::StreamBatch> batch = batches.next()) {
+//   const auto kind = robocache::RecordingClock::Times::mixed;
+//   clock.carry(0, batch->info->name, kind, batch->times, batch->arrivals);  // in place
+//   carried.push_back(std::move(*batch));
+// }
+// const std::vector<robocache::RecordedStream> recorded = robocache::assemble(std::move(carried));
+// ```
+//
+// A stream is stamped where at least half of its messages have a stamp that is not 0. Two stamped streams share a clock where
+// the median difference of their (log time - stamp), over common seconds of log time, is under 60 s. Clocks are the connected
+// groups. The recording's clock is the largest group; then the one with more messages; then wall time. Where nothing is
 // stamped, log time is the clock.
 //
-// Where the recording's clock runs with log time (within 60 s; its rate within 1,000 ppm, or less than 100 ms apart over
-// the whole recording; no step of over a second) nothing is carried over. Else a map carries log times over: by /clock where it was recorded and
-// belongs to that clock, else by nodes, one for each quarter of a second of log time: the pair of the stamped streams with
-// the largest stamp - r * log time (r: the slope over +-5 s, then over +-1 s of the nodes so found). Nodes never decrease.
-// The map is linear between them, and goes on with the slope of the nearest 2 s outside. A stamped stream on another clock
-// is carried over by an offset and a drift of its own, fitted to its fastest messages.
+// Nothing is carried over where the recording's clock runs with log time: within 60 s; its rate within 1,000 ppm, or less than
+// 100 ms apart over the whole recording; no step of over a second. Else a map carries log times over: by /clock where it was
+// recorded and belongs to that clock, else by nodes, one for each quarter of a second of log time. A node is the pair of the
+// stamped streams with the largest stamp - r * log time (r: the slope over +-5 s, then over +-1 s of the nodes so found). Nodes
+// never decrease. The map is linear between them, and goes on with the slope of the nearest 2 s outside. Where a simulation
+// pauses, no stamp advances: the map runs up to the last stamp before the pause, stands still, and goes on from the first stamp
+// behind it. A stamped stream on another clock is carried over by an offset and a drift of its own, fitted to its fastest
+// messages.
 //
-// Where /clock, or else most streams of the clock, go back by over 1 s, the simulation was reset: a new episode begins at
-// that log time, with a map of its own.
+// Where /clock, or else most streams of the clock, go back by over 1 s, the simulation was reset: a new episode begins at that
+// log time, with a map of its own.
 //
-// Memory: about 100 bytes for each stream and quarter of a second, at most 2^20 of them; then they become twice as wide.
+// Threads. A ClockSurvey is for one thread at a time. Any number of threads may use a RecordingClock that does not change.
+// Limits. About 100 bytes for each stream and quarter of a second, at most 2^20 of these; then they become twice as wide.
+// Determinism. The same messages give the same clock, bit for bit.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -38,10 +54,10 @@ namespace robocache {
 
 class RecordingClock;
 
-// What was seen of the stamps of a recording. Messages are added in the order of their log times.
+// What was seen of the stamps of a recording. Add messages in the order of their log times.
 class ClockSurvey {
  public:
-  // log_unit: the nanoseconds that a count of the log times stands for. Some recorders write milliseconds.
+  // log_unit: how many nanoseconds one count of the log times is. Some recorders write milliseconds.
   explicit ClockSurvey(std::int64_t log_unit = 1);
   ~ClockSurvey();
   ClockSurvey(ClockSurvey&&) noexcept;
@@ -52,10 +68,10 @@ class ClockSurvey {
   // A message of /clock: the simulation's time.
   void add_clock(std::int64_t log_time, std::int64_t time);
 
-  // Whether everything that was seen runs with log time, so that nothing needs to be carried over. Streams that are
-  // constants do not count: a latched message is older than its log time.
+  // Whether everything that was seen runs with log time, so that nothing needs to be carried over. `static_streams`, which are
+  // constants, do not count: a latched message is older than its log time.
   bool runs_with_log_time(std::span<const std::string> static_streams = {}) const;
-  // What the stamps say that a count of the log times is: 1 ns, or 1e3, 1e6, 1e9 where a recorder wrote us, ms, s.
+  // The nanoseconds of one count of the log times, as the stamps show: 1, or 1e3, 1e6, 1e9 where a recorder wrote us, ms, s.
   std::int64_t log_unit() const;
   std::map<std::string, std::int64_t> first_log_times() const;  // by stream
 
@@ -75,7 +91,7 @@ struct ClockMap {
   double before = 1.0, after = 1.0;  // slopes outside
 
   std::int64_t at(std::int64_t log_time) const;
-  // A log time at or before (is_end: at or after) all those that are carried over to `time`.
+  // A log time at or before (is_end: at or after) all log times that are carried over to `time`.
   std::int64_t log_time_of(std::int64_t time, bool is_end) const;
 };
 
@@ -105,7 +121,7 @@ class RecordingClock {
 
   Kind kind = Kind::log_time;
   std::int64_t log_unit = 1;
-  bool is_wall = true;                  // its stamps are within 60 s of log time, or count from 1970
+  bool is_wall = true;                  // wall time: its stamps are within 60 s of log time, or count from 1970
   std::string by{};                     // what carries over: "/clock", "stamps" or nothing
   double rate = 1.0;                    // seconds of the clock in a second of log time: the real-time factor
   double slowest = 1.0, fastest = 1.0;  // 5th and 95th percentile of the rate over 10 s
@@ -115,15 +131,15 @@ class RecordingClock {
   std::vector<Episode> episodes{};  // one, or one more for each reset
 
   bool carries() const;  // whether carry() changes anything
-  // Samples of an episode, in place. kind: what the times are; where they are mixed, a time that equals its arrival is a
-  // log time. The stream is found by its name, or by that of its topic.
+  // Carries samples of an episode over, in place. `episode` is below episodes.size(). `kind` says what the times are; where they
+  // are mixed, a time that equals its arrival is a log time. The stream is found by its name, or by that of its topic.
   enum class Times : std::uint8_t { log, stamp, mixed };
   void carry(std::size_t episode, std::string_view stream, Times kind, std::span<std::int64_t> times,
              std::span<std::int64_t> arrivals) const;
   const StreamClock* stream(std::string_view name) const;
 };
 
-// static_streams: constants, which do not vote.
+// static_streams: constants, which are left out of the choice.
 RecordingClock find_clock(const ClockSurvey& survey, std::span<const std::string> static_streams = {});
 
 }  // namespace robocache

@@ -1,12 +1,14 @@
 // Clouds and depth images out of files: PCD, PLY, NPY, KITTI's and nuScenes' .bin, and 16-bit PNG.
 //
-//   const robocache::Cloud cloud = robocache::read_cloud("scan.pcd");
-//   cloud.points.view();                                     // [N, 3] float32 or float64, on the host
-//   if (const robocache::Array* a = cloud.find("intensity")) a->view();
-//   const robocache::Array depth = robocache::read_depth("frame.depth.png");  // [H, W] uint16
+// ```cpp no_run
+// const robocache::Cloud cloud = robocache::read_cloud("scan.pcd");
+// const robocache::TensorView points = cloud.points.view();  // [N, 3] float32 or float64, on the host
+// const robocache::Array* const intensity = cloud.find("intensity");
+// const robocache::Array depth = robocache::read_depth("frame.depth.png");  // [H, W] uint16
+// ```
 //
-// What a file is, its content says; only .bin (KITTI: float32 x y z intensity; .pcd.bin, nuScenes: and ring) has none
-// that could, and goes by its name.
+// The format is detected from the file's content. Only .bin has nothing to detect, and goes by its name: .bin is KITTI (float32
+// x y z intensity), .pcd.bin nuScenes (and ring).
 //
 //   PCD  0.x, ascii, binary and binary_compressed. Every TYPE and SIZE, COUNT, organised clouds, VIEWPOINT. A packed
 //        colour (`rgb` or `rgba` of 4 bytes) becomes the field `rgb`, uint8 [N, 3] in that order, and of `rgba` also
@@ -18,16 +20,18 @@
 //        (Fortran's for arrays of up to two dimensions).
 //   PNG  16 bits, grayscale, not interlaced: the values as they are stored, no gamma.
 //
-// Values are as in the file: points that are not finite stay. Points are float32 where x, y and z are of types that it
-// holds exactly (float16, float32, integers of 8 and 16 bits), else float64.
+// Values are as in the file: points that are not finite stay. Points are float32 where that type holds x, y and z exactly
+// (float16, float32, integers of 8 and 16 bits), else float64.
 //
-// A file may be hostile. Every call throws robocache::Error(file) with a sentence that begins with the file's name where
-// it is missing, truncated, lies about its sizes or fields, or holds text where numbers belong. Sizes are checked
-// against the bytes that are there before memory is taken, which beyond the file's content is at most
-//   4 times its size (bytes that become float32 points), 8 times for text (numbers of a digit that become float64);
-//   for compressed data, what its compression can reach at most: 5 times 88 (LZF), 3 times 1,032 (PNG).
-// A file has at most max_cloud_fields fields, each of at most max_cloud_count values a point.
-// Cost: one read, and one pass over the bytes on all host threads (compressed data: on one). Equal results every run.
+// Errors. Every call throws robocache::Error(file), with a sentence that begins with the file's name, where the file is
+// missing, truncated, lies about its sizes or fields, or holds text where numbers belong.
+// Limits. A file may be hostile: sizes are checked against the bytes that are there before memory is taken. Beyond the file's
+// content that is at most 4 times its size (bytes that become float32 points), 8 times for text (numbers of one digit that
+// become float64), and for compressed data what its compression can reach: 5 times 88 (LZF), 3 times 1,032 (PNG). A file has at
+// most max_cloud_fields fields, each of at most max_cloud_count values a point.
+// Determinism. Every run gives the same bits, whatever the number of threads.
+// Threads. Any number of threads may call at the same time.
+// Cost. One read, and one pass over the bytes on all host threads (compressed data: on one).
 #pragma once
 
 #include <robocache/array.h>

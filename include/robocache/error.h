@@ -1,5 +1,15 @@
-// Errors. Every failure of the library is a robocache::Error whose message says what was wrong, where, and what was
-// expected. Nothing is written when an error is thrown.
+// Errors: what was wrong, where, and what was expected.
+//
+// ```cpp
+// try {
+//   robocache::open_bytes("no such file.mcap");
+// } catch (const robocache::Error& error) {
+//   if (error.kind() == robocache::ErrorKind::file) std::fprintf(stderr, "%s\n", error.what());
+// }
+// ```
+//
+// A failure of the library is a robocache::Error. Two kinds of exception pass through it: std::bad_alloc where there is no
+// memory, and what a callback of the caller's throws. Every header says what an error leaves behind.
 #pragma once
 
 #include <stdexcept>
@@ -14,7 +24,7 @@ enum class ErrorKind {
   type,         // a dtype, device or kind of array that the call does not take: TypeError
   file,         // a file is missing, damaged or of another format: robocache.FileError
   cuda,         // the CUDA runtime or driver failed; a fatal one says so: robocache.CudaError
-  unavailable,  // the backend that was asked for does not run on this machine: RuntimeError
+  unavailable,  // the backend that is needed does not run on this machine: RuntimeError
 };
 
 class Error : public std::runtime_error {

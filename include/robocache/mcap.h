@@ -1,36 +1,43 @@
-// MCAP, the container of timestamped messages that ROS 2 and others record into: a reader and a writer of all of
-// version 0 of its specification (mcap.dev/spec).
+// MCAP, the container of timestamped messages that ROS 2 and others record into: a reader and a writer of all of version 0 of
+// its specification (mcap.dev/spec).
 //
-//   mcap::Reader reader(open_bytes("drive.mcap"));
-//   reader.channels(), reader.schemas(), reader.statistics();                  // from the summary; no message is read
-//   mcap::Messages messages = reader.messages({.topics = std::vector<std::string>{"/imu"}, .start = t0, .end = t1});
-//   while (const mcap::Message* message = messages.next()) {
-//     const mcap::Channel* channel = reader.channel(message->channel_id);
-//     message->data;                                                           // valid until the next next()
-//   }
-//   for (const std::string& sentence : reader.warnings()) ...
+// ```cpp
+// const std::string text = R"({"x": 1.5})";
+// robocache::mcap::Writer writer("example.mcap");
+// const std::uint16_t schema = writer.add_schema("demo/Point", "jsonschema", R"({"type": "object"})");
+// const std::uint16_t channel = writer.add_channel("/point", "json", schema);
+// writer.write(robocache::mcap::Message{
+//     .channel_id = channel, .log_time = 7, .publish_time = 7, .data = std::as_bytes(std::span(text))});
+// writer.finish();
 //
-//   mcap::Writer writer("out.mcap");
-//   const auto schema = writer.add_schema("demo/Point", "jsonschema", text);
-//   const auto channel = writer.add_channel("/points", "json", schema);
-//   writer.write({.channel_id = channel, .log_time = t, .publish_time = t, .data = bytes});
-//   writer.finish();
+// robocache::mcap::Reader reader(robocache::open_bytes("example.mcap"));  // reads the summary, no message
+// robocache::mcap::Messages messages = reader.messages({.topics = {{"/point"}}, .start = 0, .end = 10});
+// while (const robocache::mcap::Message* message = messages.next()) {
+//   std::printf("%s: %zu bytes\n", reader.channel(message->channel_id)->topic.c_str(), message->data.size());
+// }
+// for (const std::string& sentence : reader.warnings()) std::puts(sentence.c_str());
+// ```
 //
-// What is read: chunked or not, no compression, zstd and lz4 frames, with or without summary and indexes; unknown
-// records, unknown fields at the end of records, and padding are skipped. A file that is no MCAP, or of another version,
-// throws Error(file). Everything else that is wrong is a warning, and reading goes on with what is whole:
+// What is read: chunked or not; no compression, zstd and lz4 frames; with or without summary and indexes. Unknown records,
+// unknown fields at the end of records, and padding are skipped. A file that is no MCAP, or of another version, throws
+// Error(file). Everything else that is wrong is a warning, and reading goes on with what is whole:
 //   truncated         everything up to the last whole record is read; the warning says how many bytes are lost
 //   damaged chunk     (its CRC, its compression, its size) is left out; the warning says which one, and its messages' times
 //   damaged records   in a chunk: those before the damage are read
 //   damaged summary   the file is scanned, as one without a summary is
 //   unknown channel   messages on a channel that nothing declares are left out
-// A file may be hostile: sizes are checked before memory is taken, nothing is unpacked past `max_chunk`, a chunk inside a
-// chunk is refused, and an index may point anywhere.
 //
-// Threads: any number of Readers run beside each other. One Reader may be shared: any thread may ask it anything (but
-// for channels(), schemas() and attachment(), see there) and have Messages of its own from it. A Messages, a RecordReader
-// and a Writer are for one thread at a time. `Bytes::read` is then called by several threads at once: open_bytes and
-// bytes_of allow it. After fork() a child may go on with what no other thread was using at that moment.
+// Limits. A file may be hostile: sizes are checked before memory is taken, nothing is unpacked past `max_chunk`, a chunk inside
+// a chunk is refused, and an index may point anywhere.
+//
+// Callbacks. Bytes::read runs in the thread that asks the reader, and Writer::Sink in the thread that calls the writer. Both
+// may throw; the caller gets that very exception. A read that failed may be tried again. After a sink has thrown, the file
+// is not whole, and the writer refuses further calls with Error(file).
+//
+// Threads. Any number of Readers run beside each other. One Reader may be shared: any thread may ask it anything (but for
+// channels(), schemas() and attachment(), see there) and have Messages of its own from it. A Messages, a RecordReader and a
+// Writer are for one thread at a time. `Bytes::read` is then called by several threads at once: open_bytes and bytes_of allow
+// it. After fork() a child may go on with what no other thread was using at that moment.
 #pragma once
 
 #include <robocache/bytes.h>
@@ -67,7 +74,7 @@ struct Header {
 struct Footer {
   std::uint64_t summary_start = 0;  // 0: there is none
   std::uint64_t summary_offset_start = 0;
-  std::uint32_t summary_crc = 0;  // of all CRCs, 0 is: not available
+  std::uint32_t summary_crc = 0;  // 0, here and in every CRC: not available
 };
 struct Schema {
   std::uint16_t id = 0;    // never 0
@@ -158,7 +165,7 @@ struct DataEnd {
   std::uint32_t data_section_crc = 0;
 };
 
-// A record's place is its opcode less 1: Header is 0x01.
+// A record's place in the list is its opcode less 1: Header is 0x01.
 using Record = std::variant<Header, Footer, Schema, Channel, Message, Chunk, MessageIndex, ChunkIndex, Attachment,
                             AttachmentIndex, Statistics, Metadata, MetadataIndex, SummaryOffset, DataEnd>;
 
@@ -169,14 +176,14 @@ struct ReadOptions {
   std::int64_t max_chunk = 0;
   // Unpacked chunks that Messages holds at once; the chunk that is being unpacked comes on top.
   std::int64_t buffer = std::int64_t{64} << 20;
-  // Of chunks, attachments and the summary; a RecordReader's also of the data section. They cost next to nothing.
+  // CRCs of chunks, attachments and the summary; a RecordReader also checks the data section's. The cost is small.
   bool check_crc = true;
 };
 
-// Every record in file order. unpack: a chunk's records in the place of the chunk, and without the MessageIndex records
-// that follow it, which count bytes inside it; else Chunk and MessageIndex records as they lie in the file. Memory: the
-// largest record, and a chunk unpacked. Warnings: what is damaged is skipped, as above; a data section that does not
-// match its CRC is told of at its end.
+// Every record in file order. With `unpack`, a chunk's records come in place of the chunk, and the MessageIndex records that
+// follow it, which point into it, are left out; else Chunk and MessageIndex records come as they lie in the file. Memory: the
+// largest record, and one chunk unpacked. Damage is skipped, with a warning, as above; the warning about a data section that
+// does not match its CRC comes at its end.
 class RecordReader {
  public:
   explicit RecordReader(Bytes bytes, bool unpack = true, const ReadOptions& options = {});
@@ -206,13 +213,12 @@ struct Selection {
 
 // Messages of a Reader, which must outlive it (moving the Reader is fine).
 //
-// Log-time order in bounded memory: a chunk is unpacked when its earliest message is due and dropped when its last one
-// is out, so that of a file in order one chunk is held. Chunks whose times overlap are held together up to
-// ReadOptions::buffer; beyond that each keeps only its next messages, as many bytes as its share, and is unpacked again
-// when those are out: n times the buffer in overlapping chunks unpacks each about 2 n times, and no message is lost.
-// Messages outside chunks are read in pieces of 1 MiB that count as chunks. Chunks outside the range, and by their index
-// without a selected channel, are not read. A chunk whose messages are earlier than its index says: they come as soon as
-// it is read, and a warning says so.
+// Log-time order in bounded memory: a chunk is unpacked when its earliest message is due, and dropped after its last one. If
+// the file is in order, one chunk is in memory. Chunks whose times overlap are held together up to ReadOptions::buffer. Beyond
+// that, each keeps only its next messages, as many bytes as its share, and is unpacked again after those: where overlapping
+// chunks are n times the buffer, each is unpacked about 2 n times, and no message is lost. Messages outside chunks are read in
+// pieces of 1 MiB that count as chunks. Chunks outside the range are not read, nor those that have no selected channel by
+// their index. Where messages are earlier than their chunk's index says, they come as soon as the chunk is read, with a warning.
 class Messages {
  public:
   ~Messages();
@@ -221,7 +227,7 @@ class Messages {
 
   // nullptr: that was all. The message and its data are valid until the next call; nothing is copied per message.
   const Message* next();
-  // Whether next() has its message at hand; if not, it reads and unpacks first. For callers who hold a lock.
+  // Whether next() has its message ready; if not, it reads and unpacks first. For callers who hold a lock.
   bool ready() const noexcept;
 
  private:
@@ -242,12 +248,12 @@ class Reader {
 
   const Header& header() const noexcept;
   bool is_indexed() const noexcept;  // false: it was scanned; what follows is then what the scan saw
-  // By id. Both grow where a chunk is read that declares what the summary does not have; references to entries stay
-  // valid. Not while another thread reads messages of this Reader: there, use channel(), schema() and those below.
+  // By id. Both grow when a chunk declares what the summary does not have; references to entries stay valid. Do not call these
+  // while another thread reads messages of this Reader; use channel(), schema(), all_channels() and all_schemas() then.
   const std::map<std::uint16_t, Schema>& schemas() const noexcept;
   const std::map<std::uint16_t, Channel>& channels() const noexcept;
   const Channel* channel(std::uint16_t id) const;      // nullptr if no channel has the id
-  const Schema* schema(const Channel& channel) const;  // nullptr: it has none
+  const Schema* schema(const Channel& channel) const;  // nullptr: the channel has none
   std::vector<const Channel*> all_channels() const;    // as they are now, by id
   std::vector<const Schema*> all_schemas() const;
   const std::optional<Statistics>& statistics() const noexcept;   // none: the summary has none
@@ -257,14 +263,14 @@ class Reader {
 
   // Where a chunk's messages are, by channel, without unpacking it; empty: the file does not say.
   std::vector<MessageIndex> message_indexes(const ChunkIndex& chunk);
-  // Throws Error(file) where it is not there or does not match its CRC. Its data is valid until the next call, so that
+  // Throws Error(file) where the attachment is not there or does not match its CRC. Its data is valid until the next call, so
   // one thread at a time may ask for attachments.
   Attachment attachment(const AttachmentIndex& index);
   Metadata metadata(const MetadataIndex& index);
 
   Messages messages(const Selection& selection = {});
 
-  // Sentences that begin with the file's name, at most 100 and then one that counts the others. Reading adds to them.
+  // Sentences that begin with the file's name: at most 100, and then one that counts the others. Reading adds to them.
   std::vector<std::string> warnings() const;
 
  private:
@@ -299,8 +305,8 @@ struct WriteOptions {
   bool crcs = true;  // of chunks, attachments, the data section and the summary
 };
 
-// Writes from the first byte to the last, never back: a chunk goes out when it is full, and a file that was cut off
-// reads up to its last whole chunk. Throws Error(file) where it cannot write, and then writes nothing more; Error(value)
+// Writes from the first byte to the last, never back: a chunk is written when it is full, and a file that was cut off can be
+// read up to its last whole chunk. Throws Error(file) where it cannot write, and then writes nothing more; Error(value)
 // where a channel or schema is unknown, or an id is declared twice and differs.
 //
 // A file that the writer opened is on the disk, with its name, when finish() returns (fsync). After a crash before that, the
@@ -313,7 +319,7 @@ class Writer {
 
   explicit Writer(const std::filesystem::path& path, const WriteOptions& options = {});  // replaces the file
   Writer(Sink sink, std::string name, const WriteOptions& options = {});
-  ~Writer();  // finishes, where finish() was not called; what goes wrong then is not told
+  ~Writer();  // finishes the file where finish() was not called; an error is then lost
   Writer(Writer&&) noexcept;
   Writer& operator=(Writer&&) noexcept;  // finishes the file that was open, as the destructor does
 
@@ -326,10 +332,10 @@ class Writer {
   void write(const Channel& channel);
 
   void write(const Message& message);
-  void write(const Attachment& attachment);  // its crc is computed
+  void write(const Attachment& attachment);  // the crc is computed
   void write(const Metadata& metadata);
 
-  void flush();   // ends the chunk and hands it to the system; it is on the disk only after finish()
+  void flush();   // ends the chunk and writes it out; it is on the disk only after finish()
   void finish();  // ends the file; then nothing more can be written. A second call does nothing
   const Statistics& statistics() const noexcept;  // of what was written
 

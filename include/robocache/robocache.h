@@ -1,4 +1,8 @@
-// RoboCache: what robots record, turned into what policies train on and run on. This header includes the rest.
+// RoboCache: what robots record, turned into what policies train on and run on. This header includes all others.
+//
+// ```cpp
+// std::puts(robocache::version());
+// ```
 #pragma once
 
 #include <robocache/align.h>
@@ -11,8 +15,11 @@
 #include <robocache/context.h>
 #include <robocache/error.h>
 #include <robocache/formats.h>
+#include <robocache/image.h>
 #include <robocache/interrupt.h>
+#include <robocache/loader.h>
 #include <robocache/mcap.h>
+#include <robocache/recorded.h>
 #include <robocache/tensor.h>
 #include <robocache/tsdf.h>
 #include <robocache/voxelize.h>

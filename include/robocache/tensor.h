@@ -1,4 +1,16 @@
-// Tensors, seen but not owned: a pointer, a dtype, a device, a shape and strides counted in elements.
+// Tensors, seen but not owned: a pointer, a dtype, a device, a shape, and strides counted in elements.
+//
+// ```cpp
+// std::vector<float> joints(500 * 7);
+// const auto view = robocache::TensorView::contiguous(joints.data(), robocache::DType::f32, {500, 7});
+//
+// robocache::TensorView first_column = view;  // [500, 1]
+// first_column.shape[1] = 1;
+// ```
+//
+// A view does not keep its memory alive. `data` points at the element whose indices are all 0. It is aligned for the dtype, as
+// C++ asks of a pointer of that type; no call needs more. A view without elements may have no memory.
+// Limits. max_rank dimensions; fewer than 2^63 elements.
 #pragma once
 
 #include <array>
@@ -54,9 +66,9 @@ struct TensorView {
   void* data = nullptr;
   DType dtype = DType::f32;
   Device device;
-  int rank = -1;  // -1: there is no tensor; optional arguments start so
+  int rank = -1;  // -1: there is no tensor, which is how optional arguments begin
   std::array<std::int64_t, max_rank> shape{};
-  std::array<std::int64_t, max_rank> strides{};  // in elements; zero and negative strides are fine for inputs
+  std::array<std::int64_t, max_rank> strides{};  // in elements; those of inputs may be zero or negative
 
   explicit operator bool() const noexcept { return rank >= 0; }
 

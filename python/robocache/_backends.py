@@ -1,4 +1,4 @@
-"""Which backends there are, and which of them run here."""
+"""The backends, and which of them run on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from robocache import _core, _versions
 
 
 def backends() -> list[tuple[str, bool, str]]:
-    """(name, available, description) of each backend; never fails, and imports no framework."""
+    """The backends, and which of them run on this machine. Never fails, and imports no framework.
+
+    Returns:
+        A list of (name, available, description).
+
+    Examples:
+        >>> for name, available, description in rc.backends():
+        ...     print(name, available, description)
+    """
     return [*_core.backends(), ("torch", *torch_backend())]
 
 
@@ -29,7 +37,7 @@ def torch_backend() -> tuple[bool, str]:
 
 
 def package_version(*names: str) -> str | None:
-    """Of the first of these distributions that is installed."""
+    """The version of the first of these distributions that is installed."""
     from importlib.metadata import PackageNotFoundError, version  # a third of what `import robocache` took
 
     for name in names:

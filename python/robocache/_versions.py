@@ -14,13 +14,13 @@ OLDEST_TRACED_TORCH = (2, 5)  # for torch.compile(fullgraph=True) and torch.expo
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """(2, 4, 1) of "2.4.1+cu121", (2, 4, 0) of "2.4.0a0": as many as there are in front."""
+    """The leading numbers: (2, 4, 1) of "2.4.1+cu121", (2, 4, 0) of "2.4.0a0"."""
     found = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
 def too_old(name: str, version: str | None) -> str | None:
-    """The sentence for a version that is too old; None for one that is served, and for an unknown one."""
+    """The error sentence for a version that is too old. None if it is served, or not known."""
     found = numbers(version or "")
     oldest = OLDEST[name]
     if not found or found >= oldest:
@@ -29,20 +29,20 @@ def too_old(name: str, version: str | None) -> str | None:
 
 
 def loaded_version(name: str) -> str | None:
-    """Of a module that is imported already."""
+    """The version of a module, if it has been imported."""
     version = getattr(sys.modules.get(name), "__version__", None)
     return None if version is None else str(version)
 
 
 def require(name: str) -> None:
-    """Raises ImportError where the module that is imported is too old. The engine calls it for new types of arrays."""
+    """Raises ImportError if the imported module is too old. The engine calls this for each new type of array."""
     sentence = too_old(name, loaded_version(name))
     if sentence is not None:
         raise ImportError(sentence, name=name)
 
 
 def import_torch(what: str) -> Any:
-    """torch, for what cannot do without it. `what` begins the sentence where it is missing or too old."""
+    """Imports torch. `what` is the beginning of the sentence that is raised if it is missing or too old."""
     try:
         import torch
     except ModuleNotFoundError as error:

@@ -1,46 +1,61 @@
-"""MCAP files, for people who only want MCAP, fast. The engine reads and writes them (robocache/mcap.h).
+"""MCAP files: read and write, fast. For people who want only MCAP.
 
-    from robocache import mcap
+A path is a path, an address that fsspec opens ("s3://..."), a file object, or bytes in memory. Damaged parts are
+skipped with an `McapWarning` that says what was lost. A file that is not MCAP raises `FileError`.
 
-    for m in mcap.messages("drive.mcap", topics=["/imu"], start=t0, end=t1):     # log-time order
-        m.topic, m.schema, m.log_time, m.publish_time, m.sequence, m.data
-    for r in mcap.records("drive.mcap"):                                         # every record, in file order
-        r.type, r.fields
-    with mcap.Writer("out.mcap", compression="zstd") as w:
-        schema = w.add_schema("demo/Point", "jsonschema", text)
-        channel = w.add_channel("/points", "json", schema)
-        w.write(channel, data, log_time=t)
-
-A path is a path, an address that fsspec opens ("s3://..."), a file object, or bytes in memory. What is damaged is left
-out with an McapWarning that says what was lost; a file that is no MCAP raises FileError.
+Examples:
+    >>> from robocache import mcap
+    >>> for m in mcap.messages("drive.mcap", topics=["/imu"], start=t0, end=t1):     # in log-time order
+    ...     m.topic, m.schema, m.log_time, m.publish_time, m.sequence, m.data
+    >>> for r in mcap.records("drive.mcap"):                                         # every record, in file order
+    ...     r.type, r.fields
+    >>> with mcap.Writer("out.mcap", compression="zstd") as w:
+    ...     schema = w.add_schema("demo/Point", "jsonschema", text)
+    ...     channel = w.add_channel("/points", "json", schema)
+    ...     w.write(channel, data, log_time=t)
 """
 
 from __future__ import annotations
 
 import operator
-import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from robocache import _core
-from robocache._bytes import ForkLock, Source, source_of
+from robocache._recordings.bytes import ForkLock, Source, source_of
+from robocache._recordings.mcap_writer import Writer
 
 __all__ = ["Channel", "McapWarning", "Message", "Reader", "Record", "Schema", "Writer", "messages", "records"]
 
 _AT_ONCE = 500  # messages or records for each call into the engine
 _MOST = (1 << 64) - 1
+Item = TypeVar("Item")
+Writer.__module__ = __name__  # where users find it
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)  # what users need: no helpers, nothing imported
 
 
 class McapWarning(UserWarning):
-    """A part of a file was damaged or missing; the sentence says which, and what was left out."""
+    """A part of a file was damaged or missing; the text says which part, and what was skipped."""
 
 
 class Schema(NamedTuple):
+    """A schema record.
+
+    Attributes:
+        id: Its number in the file.
+        name: "sensor_msgs/msg/Imu".
+        encoding: "ros2msg".
+        data: The definition.
+    """
+
     id: int
-    name: str  # "sensor_msgs/msg/Imu"
-    encoding: str  # "ros2msg"
+    name: str
+    encoding: str
     data: bytes
 
     def __repr__(self) -> str:
@@ -48,39 +63,76 @@ class Schema(NamedTuple):
 
 
 class Channel(NamedTuple):
+    """A channel record.
+
+    Attributes:
+        id: Its number in the file.
+        topic: "/imu".
+        message_encoding: "cdr".
+        metadata: What the writer added.
+        schema: Its `Schema`, or None.
+    """
+
     id: int
     topic: str
-    message_encoding: str  # "cdr"
+    message_encoding: str
     metadata: dict[str, str]
     schema: Schema | None
 
 
 class Record(NamedTuple):
-    type: str  # "Channel"
-    fields: dict[str, Any]  # names as in the specification
+    """Any record of a file.
+
+    Attributes:
+        type: "Channel".
+        fields: The fields, named as in the MCAP specification.
+    """
+
+    type: str
+    fields: dict[str, Any]
 
 
 class Message(Protocol):
-    """What messages() hands out; a light object of the engine's."""
+    """A message, as `messages` returns it."""
 
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> str:
+        """The channel's topic."""
+        ...
+
     @property
-    def schema(self) -> Schema | None: ...
+    def schema(self) -> Schema | None:
+        """The channel's schema, or None."""
+        ...
+
     @property
-    def channel(self) -> Channel: ...
+    def channel(self) -> Channel:
+        """The channel."""
+        ...
+
     @property
-    def log_time(self) -> int: ...
+    def log_time(self) -> int:
+        """Nanoseconds: when it was recorded."""
+        ...
+
     @property
-    def publish_time(self) -> int: ...
+    def publish_time(self) -> int:
+        """Nanoseconds: when it was published."""
+        ...
+
     @property
-    def sequence(self) -> int: ...
+    def sequence(self) -> int:
+        """The writer's sequence number."""
+        ...
+
     @property
-    def data(self) -> bytes: ...
+    def data(self) -> bytes:
+        """The content."""
+        ...
 
 
 class _Warner:
-    """Tells of an engine's new warnings, once."""
+    """Issues each warning of the engine once."""
 
     def __init__(self, engine: _core.McapReader | _core.McapRecords) -> None:
         self.engine, self.told, self.lock = engine, 0, ForkLock()
@@ -94,15 +146,13 @@ class _Warner:
 
 
 class Reader:
-    """A file's content. Opening it reads the summary; a file that has none is scanned once.
+    """Reads an MCAP file. Opening it reads the summary; a file without a summary is scanned once.
 
-    header, channels, schemas, statistics   as in the file; statistics is None where the summary has none
-    chunk_indexes, attachment_indexes, metadata_indexes   lists of dicts, names as in the specification
+    `close`, or the end of a `with` block, releases the file; your own file object stays open. Threads may share a
+    Reader and an iterator that `messages` returned: each message goes to one of them.
 
-    close(), or the end of a `with` block, lets go of the file; a file object of yours stays open.
-
-    Threads may share a Reader, each with messages() of its own. What messages() returns is for one thread: a second one
-    gets a ValueError.
+    Args:
+        path: A path, an address that fsspec opens, a file object, or bytes.
     """
 
     def __init__(self, path: Source) -> None:
@@ -118,7 +168,7 @@ class Reader:
         return self._opened
 
     def close(self) -> None:
-        """Messages that are being iterated over hold the file until they end; a second call does nothing."""
+        """Releases the file. Running iterators hold it until they end. A second call does nothing."""
         self._opened = self._warner = None
 
     def __enter__(self) -> Reader:
@@ -136,52 +186,80 @@ class Reader:
 
     @property
     def header(self) -> dict[str, str]:
+        """The header record."""
         return self._engine.header
 
     @property
     def is_indexed(self) -> bool:
-        """False: the file was scanned."""
+        """False if the file has no usable summary and was scanned."""
         return self._engine.is_indexed
 
     @property
     def channels(self) -> dict[int, Channel]:
+        """{id: Channel}."""
         return self._engine.channels()
 
     @property
     def schemas(self) -> dict[int, Schema]:
+        """{id: Schema}."""
         return self._engine.schemas()
 
     @property
     def statistics(self) -> dict[str, Any] | None:
+        """The statistics record; None if the summary has none."""
         return self._engine.statistics()
 
     @property
     def chunk_indexes(self) -> list[dict[str, Any]]:
+        """The chunk index records, with fields named as in the specification."""
         return self._engine.chunk_indexes()
 
     @property
     def attachment_indexes(self) -> list[dict[str, Any]]:
+        """The attachment index records, with fields named as in the specification."""
         return self._engine.attachment_indexes()
 
     @property
     def metadata_indexes(self) -> list[dict[str, Any]]:
+        """The metadata index records, with fields named as in the specification."""
         return self._engine.metadata_indexes()
 
     @property
     def warnings(self) -> list[str]:
-        """What was damaged so far, and what was left out."""
+        """The damage that was found and the parts that were skipped so far."""
         return self._engine.warnings(0)
 
     def attachment(self, place: int) -> dict[str, Any]:
-        """The attachment of attachment_indexes[place]."""
+        """One attachment.
+
+        Args:
+            place: Its position in `attachment_indexes`.
+
+        Returns:
+            Its fields, named as in the specification.
+        """
         return self._engine.attachment(operator.index(place))
 
     def metadata(self, place: int) -> dict[str, Any]:
-        """The metadata of metadata_indexes[place]."""
+        """One metadata record.
+
+        Args:
+            place: Its position in `metadata_indexes`.
+
+        Returns:
+            Its fields, named as in the specification.
+        """
         return self._engine.metadata(operator.index(place))
 
     def message_indexes(self, chunk: int) -> list[dict[str, Any]]:
-        """The log times and offsets of the messages in chunk_indexes[chunk], by channel; nothing is unpacked."""
+        """Log times and offsets of the messages of a chunk, by channel. The chunk is not decompressed.
+
+        Args:
+            chunk: Its position in `chunk_indexes`.
+
+        Returns:
+            The message index records, with fields named as in the specification.
+        """
         return self._engine.message_indexes(operator.index(chunk))
 
     def messages(
@@ -192,7 +270,17 @@ class Reader:
         *,
         in_order: bool = True,
     ) -> Iterator[Message]:
-        """As mcap.messages. in_order=False: as they lie in the file, which is faster where chunks overlap."""
+        """The messages of the file, as `mcap.messages`.
+
+        Args:
+            topics: As in `mcap.messages`.
+            start: As in `mcap.messages`.
+            end: As in `mcap.messages`.
+            in_order: False: in file order, which is faster if chunks overlap.
+
+        Returns:
+            An iterator of `Message`; threads may share it.
+        """
         return self._messages(topics, start, end, in_order)
 
     def _messages(
@@ -206,18 +294,45 @@ class Reader:
         warner = self._warner
         chosen = _core.McapMessages(self._engine, names, min(first or 0, _MOST), stop, in_order)
         assert warner is not None
-        return _each(chosen, warner)
+        return _SharedIterator(lambda: chosen.take(_AT_ONCE), warner)
 
 
-def _each(chosen: _core.McapMessages, warner: _Warner) -> Iterator[Message]:
-    while batch := chosen.take(_AT_ONCE):
-        warner.tell(2)
-        yield from batch
-    warner.tell(2)
+class _SharedIterator(Iterator[Item]):
+    """Items that come in batches. Threads may share it: each item goes to one of them."""
+
+    def __init__(self, take: Callable[[], list[Item]], warner: _Warner) -> None:
+        self._take = take
+        self._warner = warner
+        self._lock = ForkLock()
+        self._left: Iterator[Item] | None = iter(())  # of the last batch; None: all were given out
+
+    def __iter__(self) -> Iterator[Item]:
+        """A generator, which is faster than __next__. All generators take from the same batch."""
+        while (left := self._left) is not None:
+            yield from left
+            self._refill(left)
+
+    def __next__(self) -> Item:
+        while (left := self._left) is not None:
+            for item in left:
+                return item
+            self._refill(left)
+        raise StopIteration
+
+    def _refill(self, spent: Iterator[Item]) -> None:
+        with self._lock:
+            if self._left is not spent:  # another thread was here
+                return
+            batch = self._take()
+            self._left = iter(batch) if batch else None
+            self._warner.tell(3)
+
+    def close(self) -> None:
+        self._left = None
 
 
 def _time(name: str, given: int | float | None) -> int | None:
-    """Integers are nanoseconds, floats are seconds. Nothing is before zero."""
+    """Nanoseconds of an int (nanoseconds) or a float (seconds). Negative times become 0."""
     if given is None:
         return None
     if isinstance(given, float):
@@ -238,196 +353,40 @@ def messages(
     start: int | float | None = None,
     end: int | float | None = None,
 ) -> Iterator[Message]:
-    """The messages of a file in log-time order, equal times in file order.
+    """The messages of a file in log-time order; equal times in file order.
 
-    topics: a name or several; None is all, and one that the file does not have is a ValueError. start, end: log times
-    in [start, end), nanoseconds where they are integers, seconds where they are floats. Only chunks that may have such
-    messages are read. Memory is bounded whatever the file's size and order.
+    Only chunks that may have such messages are read. Memory is bounded, whatever the file's size and order.
+
+    Args:
+        path: A path, an address that fsspec opens, a file object, or bytes.
+        topics: A topic or several. None: all.
+        start: Only log times >= start: nanoseconds (int) or seconds (float).
+        end: Only log times < end.
+
+    Returns:
+        An iterator of `Message`; threads may share it.
+
+    Raises:
+        ValueError: The file has no such topic.
+        FileError: The file is not MCAP, or cannot be read.
     """
     return Reader(path)._messages(topics, start, end, True)
 
 
 def records(path: Source, *, unpack: bool = True) -> Iterator[Record]:
-    """Every record of a file, in file order. Strings are str, data is bytes, maps are dicts, the rest are ints.
+    """Every record of a file, in file order.
 
-    As in the conformance files, an Attachment comes without its crc, which was checked.
+    Strings are str, data is bytes, maps are dicts, and all other fields are ints. As in the conformance files, an
+    Attachment has no crc; it was checked.
 
-    unpack: a chunk's records in the place of the chunk and of the message indexes that follow it; else the Chunk and
-    MessageIndex records themselves.
+    Args:
+        path: A path, an address that fsspec opens, a file object, or bytes.
+        unpack: True: the records inside a chunk, instead of the Chunk and the MessageIndex records that follow it.
+            False: the Chunk and MessageIndex records themselves.
+
+    Returns:
+        An iterator of `Record`; threads may share it.
     """
     source, name = source_of(path, "mcap.records")
     engine = _core.McapRecords(source, name, bool(unpack))
-    return _each_record(engine)
-
-
-def _each_record(engine: _core.McapRecords) -> Iterator[Record]:
-    warner = _Warner(engine)
-    while batch := engine.take(_AT_ONCE):
-        warner.tell(2)
-        for kind, fields in batch:
-            yield Record(kind, fields)
-    warner.tell(2)
-
-
-def _check_numbers(call: str, **numbers: tuple[Any, int]) -> None:
-    """Raises a sentence for the first number that a field of so many bits does not hold."""
-    for name, (number, bits) in numbers.items():
-        if isinstance(number, bool) or not hasattr(number, "__index__"):
-            raise TypeError(f"mcap.Writer.{call}: {name} is {number!r}; expected an int")
-        value = operator.index(number)
-        if not 0 <= value < 1 << bits:
-            why = "; MCAP's times are nanoseconds and never negative: add an offset to all of them" * (bits == 64)
-            raise ValueError(f"mcap.Writer.{call}: {name} is {value}; it must be from 0 to 2^{bits} - 1{why}")
-
-
-class Writer:
-    """Writes an MCAP file: a chunk goes out when it is full, so that a file that was cut off reads up to its last one.
-
-    path          a path, or a file object that is open for writing bytes (and is left open)
-    compression   "zstd", "lz4", or None (or "none", or "")
-    chunk_size    bytes of a chunk before it is compressed; chunks=False: messages lie in the file as they are
-    level         of zstd
-    Each of the other options leaves a part of the file out where it is False.
-
-    Threads may share a Writer: their calls wait for each other. When close() returns, a file given by its path is on
-    the disk, also if the power fails then. After os.fork() the file stays the parent's.
-    """
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str] | Any,
-        compression: str | None = "zstd",
-        *,
-        chunk_size: int = 4 << 20,
-        level: int = 1,
-        profile: str = "",
-        library: str | None = None,
-        chunks: bool = True,
-        message_indexes: bool = True,
-        schemas: bool = True,
-        channels: bool = True,
-        statistics: bool = True,
-        chunk_indexes: bool = True,
-        attachment_indexes: bool = True,
-        metadata_indexes: bool = True,
-        summary_offsets: bool = True,
-        crcs: bool = True,
-    ) -> None:
-        if compression not in ("zstd", "lz4", "none", "", None):
-            raise ValueError(f'mcap.Writer: compression is {compression!r:.80}; expected "zstd", "lz4" or None')
-        options = {
-            "compression": compression or "none",
-            "chunk_size": operator.index(chunk_size),
-            "level": operator.index(level),
-            "profile": profile,
-            "library": f"robocache {_core.version()}" if library is None else library,
-            "chunks": bool(chunks),
-            "message_indexes": bool(message_indexes),
-            "schemas": bool(schemas),
-            "channels": bool(channels),
-            "statistics": bool(statistics),
-            "chunk_indexes": bool(chunk_indexes),
-            "attachment_indexes": bool(attachment_indexes),
-            "metadata_indexes": bool(metadata_indexes),
-            "summary_offsets": bool(summary_offsets),
-            "crcs": bool(crcs),
-        }
-        to: Any
-        if isinstance(path, str | os.PathLike):
-            name = os.fsdecode(os.fspath(path))
-            to = os.fsencode(name)
-        elif hasattr(path, "write"):
-            name, to = str(getattr(path, "name", "a file object")), _Output(path)
-        else:
-            raise TypeError(f"mcap.Writer: path is {path!r:.80}; expected a path, or a file object to write to")
-        self._engine = _core.McapWriter(to, name, options)
-
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """What was written so far becomes a whole file, also where an exception ends it."""
-        try:
-            self.close()
-        except Exception:
-            if error is None:
-                raise
-
-    def add_schema(self, name: str, encoding: str, data: str | bytes, *, id: int | None = None) -> int:
-        """Its id: the next one, that of an equal schema, or the given one."""
-        content = data.encode() if isinstance(data, str) else data
-        if id is None:
-            return self._engine.add_schema(name, encoding, content)
-        self._engine.declare_schema(id, name, encoding, content)
-        return id
-
-    def add_channel(
-        self,
-        topic: str,
-        message_encoding: str,
-        schema: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-        *,
-        id: int | None = None,
-    ) -> int:
-        """Its id, as add_schema's. schema: the id of one, or None."""
-        if id is None:
-            return self._engine.add_channel(topic, message_encoding, schema or 0, dict(metadata or {}))
-        self._engine.declare_channel(id, schema or 0, topic, message_encoding, dict(metadata or {}))
-        return id
-
-    def write(self, channel: int, data: Any, log_time: int, publish_time: int | None = None, sequence: int = 0) -> None:
-        """A message: bytes (any buffer) on a channel. Times are nanoseconds from 0 to 2^64 - 1; publish_time=None is
-        log_time."""
-        published = log_time if publish_time is None else publish_time
-        try:
-            self._engine.write(channel, data, log_time, published, sequence)
-        except TypeError:
-            _check_numbers("write", channel=(channel, 16), sequence=(sequence, 32))
-            _check_numbers("write", log_time=(log_time, 64), publish_time=(published, 64))
-            raise
-
-    def attach(
-        self,
-        name: str,
-        data: Any,
-        media_type: str = "application/octet-stream",
-        log_time: int = 0,
-        create_time: int = 0,
-    ) -> None:
-        try:
-            self._engine.attach(name, media_type, data, log_time, create_time)
-        except TypeError:
-            _check_numbers("attach", log_time=(log_time, 64), create_time=(create_time, 64))
-            raise
-
-    def add_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
-        self._engine.add_metadata(name, dict(metadata))
-
-    def flush(self) -> None:
-        """Ends the chunk, so that everything so far is in the file. It survives a power failure only after close()."""
-        self._engine.flush()
-
-    def close(self) -> None:
-        """Ends the file and puts it on the disk (fsync); a second call does nothing."""
-        self._engine.finish()
-
-    @property
-    def statistics(self) -> dict[str, Any]:
-        """Of what was written so far."""
-        return self._engine.statistics()
-
-
-class _Output:
-    """A file object as the engine writes to it: all bytes, or an exception."""
-
-    def __init__(self, file: Any) -> None:
-        self.file = file
-
-    def __call__(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            count = self.file.write(left)
-            left = left[len(left) if count is None else count :]
+    return _SharedIterator(lambda: [Record(*record) for record in engine.take(_AT_ONCE)], _Warner(engine))

@@ -3,7 +3,6 @@
 
 #include <nanobind/ndarray.h>
 #include <robocache/align.h>
-#include <robocache/cache.h>
 
 #include <algorithm>
 #include <optional>
@@ -11,9 +10,10 @@
 #include <vector>
 
 #include "argument.h"
+#include "cache/episode_table.h"
 #include "call.h"
-#include "core/parallel.h"
 #include "once.h"
+#include "ops/align/segments.h"
 #include "stream.h"
 
 namespace nb = nanobind;
@@ -33,6 +33,22 @@ struct StreamsCall : Call {
     options.check = parse_flag(where, "check", check.ptr());
   }
 
+  // The call's as_of, and the anchors of its streams; after all other arrays. False where the torch layer must serve the call.
+  bool view_as_of(nb::handle as_of, nb::handle wanted) {
+    bool anchor = false;
+    if (!python::view_as_of(where, as_of.ptr(), arrays, options.as_of, anchor)) return false;
+    if (anchor) set_anchor(where, wanted, options.as_of);
+    for (std::size_t k = 0; k < members.size(); ++k) {
+      PyObject* const stream = members[k].stream.ptr();
+      if (takes_anchor(where, stream)) set_anchor(stream_at(k), wanted, streams[k].as_of.emplace());
+    }
+    return true;
+  }
+  void set_anchor(const Where& here, nb::handle wanted, AsOf& as_of) const {
+    check_anchor(here, wanted.ptr());
+    if (targets) as_of = {.time = targets->timeline->start, .times = targets->timeline->starts};
+  }
+
   // Streams as a dict by name or a sequence, or as a sequence with a name or None for each beside it.
   bool view_streams(nb::handle given, nb::handle names) {
     collect(given, names);
@@ -45,9 +61,10 @@ struct StreamsCall : Call {
   }
 
   // All arrays of the call; false where the torch layer must serve it.
-  bool view(nb::handle given, nb::handle names, nb::handle wanted) {
-    const bool served = view_streams(given, names);
-    return view_targets(where, wanted.ptr(), arrays, targets) && served;
+  bool view(nb::handle given, nb::handle names, nb::handle wanted, nb::handle as_of) {
+    bool served = view_streams(given, names);
+    served &= view_targets(where, wanted.ptr(), arrays, targets);
+    return view_as_of(as_of, wanted) && served;
   }
 
   void collect(nb::handle given, nb::handle names) {
@@ -140,7 +157,9 @@ void view_out(StreamsCall& call, nb::handle out, std::optional<DType> dtype, Ten
     check_apart(where, view, "lengths", stream.lengths);
     check_apart(where, view, "offsets", stream.offsets);
     check_apart(where, view, "rows", stream.rows);
+    if (stream.as_of) check_apart(where, view, "as_of", stream.as_of->times);
   }
+  check_apart(call.where, view, "as_of", call.options.as_of.times);
   check_apart(call.where, view, "targets", call.targets->times);
   if (call.targets->timeline) check_apart(call.where, view, "the timeline's start", call.targets->timeline->starts);
 }
@@ -171,8 +190,8 @@ DType common_dtype(const StreamsCall& call) {
 
 // robocache.Aligned and robocache.Fused, which are named tuples.
 struct Records {
-  nb::object aligned = nb::module_::import_("robocache._align").attr("Aligned");
-  nb::object fused = nb::module_::import_("robocache._align").attr("Fused");
+  nb::object aligned = nb::module_::import_("robocache").attr("Aligned");
+  nb::object fused = nb::module_::import_("robocache").attr("Fused");
   newfunc make = reinterpret_cast<newfunc>(PyType_GetSlot(&PyTuple_Type, Py_tp_new));
 };
 Once<Records> records;
@@ -203,8 +222,8 @@ nb::object columns_of(const StreamsCall& call) {
 }
 
 nb::object resample(Argument values, Argument times, Argument targets, Argument method, Argument edge, Argument max_gap,
-                    Argument latency, Argument causal, Argument lengths, Argument offsets, Argument rows,
-                    Argument on_nan, Argument check, Argument out, Argument backend) {
+                    Argument latency, Argument causal, Argument as_of, Argument lengths, Argument offsets,
+                    Argument rows, Argument on_nan, Argument check, Argument out, Argument backend) {
   StreamsCall call("resample", backend);
   const Where& where = call.where;
   call.parse_options(edge, causal, on_nan, check);
@@ -222,6 +241,7 @@ nb::object resample(Argument values, Argument times, Argument targets, Argument 
   view_integers("offsets", offsets, stream.offsets);
   view_integers("rows", rows, stream.rows);
   served &= view_targets(where, targets.ptr(), arrays, call.targets);
+  served &= call.view_as_of(as_of, targets);
   if (!served) return not_implemented();
   set_methods(methods, stream);
   const Batch shape_of_call = batch(where.operation, call.streams, *call.targets);
@@ -236,7 +256,7 @@ nb::object resample(Argument values, Argument times, Argument targets, Argument 
   } else {
     view_out(call, out, stream.values.dtype, output.values);
   }
-  call.run(call.stamps() + output.values.size(), {},
+  call.run(call.stamps() + output.values.size(), call.workspace(outputs),
            [&](const Context& context) { robocache::resample(context, stream, *call.targets, call.options, output); });
   if (out.is_none()) return outputs.take();
   call.written(out);
@@ -277,109 +297,87 @@ nb::object aligned_records(const StreamsCall& call, Outputs& outputs) {
   return result;
 }
 
-nb::object align(Argument streams, Argument names, Argument targets, Argument edge, Argument causal, Argument on_nan,
-                 Argument check, Argument backend) {
+nb::object align(Argument streams, Argument names, Argument targets, Argument edge, Argument causal, Argument as_of,
+                 Argument on_nan, Argument check, Argument backend) {
   StreamsCall call("align", backend);
   call.parse_options(edge, causal, on_nan, check);
-  if (!call.view(streams, names, targets)) return not_implemented();
+  if (!call.view(streams, names, targets, as_of)) return not_implemented();
   const Batch shape_of_call = batch(call.where.operation, call.streams, *call.targets);
   call.check_wide_integers("ages and indices", ", or use resample");
   Outputs outputs(call.where, call.arrays, 4 * call.streams.size());
   const std::vector<Aligned> aligned = make_results(call, shape_of_call, outputs);
   std::int64_t work = call.stamps();
   for (const Aligned& made : aligned) work += made.values.size();
-  call.run(work, {}, [&](const Context& context) {
+  call.run(work, call.workspace(outputs), [&](const Context& context) {
     robocache::align(context, call.streams, *call.targets, call.options, aligned);
   });
   return aligned_records(call, outputs);
 }
 
-// Row b of an array that has rows.
-TensorView row_of(const TensorView& view, std::int64_t b) {
-  TensorView row = view;
-  row.data = static_cast<std::byte*>(view.data) + b * view.strides[0] * size_of(view.dtype);
-  row.shape[0] = 1;
-  return row;
-}
-
 using Numbers = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Row b is episode episodes[b] of a cache, whichever shard it lies in: read in place. `streams` are empty: they say the
-// names, the options and what a sample is; `places` say which streams of the cache they are. NotImplemented where a shard
-// has fewer channels than the stream has now.
-nb::object align_episodes(const Cache& cache, const Numbers& episodes, const Numbers& places, Argument streams,
-                          Argument targets, Argument edge, Argument causal, Argument on_nan, Argument backend) {
+// A stream of the cache without samples: its options, and what a sample is. One without channels is any stream of the cache,
+// whose values are not wanted.
+void empty_stream(const Where& where, const StreamInfo& info, Stream& stream) {
+  const std::int64_t channels = channel_count(stream);
+  std::vector<std::int64_t> shape{0};
+  for (int k = leading_rank(stream); k < stream.values.rank; ++k) {
+    shape.push_back(stream.values.shape[static_cast<std::size_t>(k)]);
+  }
+  const bool is_same = stream.values.dtype == info.dtype &&
+                       std::equal(shape.begin() + 1, shape.end(), info.shape.begin(), info.shape.end());
+  if (stream.offsets || stream.lengths || stream.rows || (channels > 0 && (info.is_ragged || !is_same))) {
+    fail(ErrorKind::value, where, "the stream is not one of the cache without its samples");
+  }
+  stream.values = TensorView::contiguous(nullptr, stream.values.dtype, shape);
+  stream.times = stream.arrivals = TensorView::contiguous(nullptr, DType::i64, {0});
+  stream.latency = 0;
+}
+
+// Row b is episode episodes[b] of a cache, whichever shard it lies in: read in place. NotImplemented where a shard has
+// fewer channels than the stream has now.
+nb::object align_episodes(cache::EpisodeTable& table, const Numbers& episodes, Argument streams, Argument targets,
+                          Argument edge, Argument causal, Argument as_of, Argument on_nan, Argument check,
+                          Argument backend) {
   StreamsCall call("align", backend);
-  call.parse_options(edge, causal, on_nan, nb::handle(Py_True));
-  if (!call.view(streams, nb::none(), targets)) return not_implemented();
-  const Batch shape_of_call = batch(call.where.operation, call.streams, *call.targets);
+  call.parse_options(edge, causal, on_nan, check);
+  if (!call.view(streams, nb::none(), targets, as_of)) return not_implemented();
   const std::size_t count = call.streams.size();
-  const std::size_t rows = episodes.size();
-  if (shape_of_call.rows != static_cast<std::int64_t>(rows) || places.size() != count) {
-    fail(ErrorKind::value, call.where, "as many targets as episodes, and as many places as streams, are needed");
+  if (table.size() != count) {
+    fail(ErrorKind::value, call.where, count, " streams, and the table has ", table.size());
   }
-  std::vector<Stream> all;  // of row 0, then of row 1, ...
-  std::vector<std::shared_ptr<const void>> memory;
-  std::int64_t work = 0;
-  bool is_narrow = false;
-  {
+  std::uint64_t wanted = 0;  // bit k: the values of stream k
+  for (std::size_t k = 0; k < count; ++k) {
+    empty_stream(call.stream_at(k), table.stream(k), call.streams[k]);
+    if (channel_count(call.streams[k]) > 0) wanted |= std::uint64_t{1} << k;
+  }
+  const Batch shape_of_call = batch(call.where.operation, call.streams, *call.targets);
+  const std::span<const std::int64_t> numbers(episodes.data(), episodes.size());
+  if (shape_of_call.rows != static_cast<std::int64_t>(numbers.size())) {
+    fail(ErrorKind::value, call.where, "as many rows of targets as episodes are needed");
+  }
+  cache::EpisodeTable::Rows rows;
+  if (!table.find(numbers, rows)) {
     const nb::gil_scoped_release released;
-    all.reserve(rows * count);
-    for (std::size_t b = 0; b < rows; ++b) {
-      const std::int64_t number = episodes.data()[b];
-      for (std::size_t k = 0; k < count; ++k) {
-        Stream& stream = all.emplace_back(call.streams[k]);
-        const auto& has = cache.episodes().at(static_cast<std::size_t>(number)).streams;
-        const auto entry = std::ranges::find(has, places.data()[k], &EpisodeStream::stream);
-        if (entry == has.end()) continue;
-        const CachedStream found = cache.read(number, entry->stream);
-        const TensorView& expected = stream.values;
-        is_narrow = is_narrow || found.values.dtype != expected.dtype || found.values.rank != expected.rank ||
-                    !std::equal(found.values.shape.begin() + 1, found.values.shape.begin() + found.values.rank,
-                                expected.shape.begin() + 1);
-        stream.values = found.values;
-        stream.times = found.times;
-        stream.arrivals = found.arrivals;
-        stream.latency = entry->latency;
-        work += found.times.size();
-        if (memory.empty() || memory.back() != found.memory) memory.push_back(found.memory);
-      }
-    }
+    table.load(numbers, rows);
   }
-  if (is_narrow) return not_implemented();
+  if ((rows.narrow() & wanted) != 0) return not_implemented();
   Outputs outputs(call.where, call.arrays, 4 * count);
   const std::vector<Aligned> aligned = make_results(call, shape_of_call, outputs);
-  for (const Aligned& made : aligned) work += made.values.size();
+  std::int64_t work = 0;
+  for (const Aligned& made : aligned) work += made.values.size() + made.valid.size();
   call.run(work, {}, [&](const Context& context) {
-    constexpr std::int64_t large_work = 1 << 16;  // elements that are worth another thread
-    const std::int64_t grain = large_work * static_cast<std::int64_t>(rows) / std::max<std::int64_t>(work, 1) + 1;
-    parallel_for(static_cast<std::int64_t>(rows), grain, [&](std::int64_t begin, std::int64_t end) {
-      std::vector<Aligned> to(count);
-      for (std::int64_t b = begin; b < end; ++b) {
-        Targets at = *call.targets;
-        if (at.timeline) {
-          at.timeline->starts = row_of(at.timeline->starts, b);
-        } else {
-          at.times = row_of(at.times, b);
-        }
-        for (std::size_t k = 0; k < count; ++k) {
-          const Aligned& whole = aligned[k];
-          to[k] = {row_of(whole.values, b), row_of(whole.valid, b), row_of(whole.age, b), row_of(whole.index, b)};
-        }
-        const std::span<const Stream> row(&all[static_cast<std::size_t>(b) * count], count);
-        robocache::align(context, row, at, call.options, to);
-      }
-    });
+    align_op::align_segments(context, call.streams, *call.targets, call.options, rows.segments(), aligned);
   });
   return aligned_records(call, outputs);
 }
 
-nb::object fuse(Argument streams, Argument names, Argument targets, Argument edge, Argument causal, Argument on_nan,
-                Argument check, Argument backend, Argument dtype, Argument out) {
+nb::object fuse(Argument streams, Argument names, Argument targets, Argument edge, Argument causal, Argument as_of,
+                Argument on_nan, Argument check, Argument backend, Argument dtype, Argument out) {
   StreamsCall call("fuse", backend);
   call.parse_options(edge, causal, on_nan, check);
   std::optional<DType> wanted = parse_dtype(call.where, dtype.ptr());
-  if (!call.view(streams, names, targets)) return not_implemented();
+  if (!call.view(streams, names, targets, as_of)) return not_implemented();
   const Batch shape_of_call = batch(call.where.operation, call.streams, *call.targets);
   call.check_wide_integers("ages and indices", ", or use resample");
   const std::size_t count = call.streams.size();
@@ -404,7 +402,7 @@ nb::object fuse(Argument streams, Argument names, Argument targets, Argument edg
   if (out.is_none()) fused.values = outputs[0];
   fused.valid = outputs[marks];
   fused.age = outputs[marks + 1];
-  call.run(call.stamps() + fused.values.size(), {},
+  call.run(call.stamps() + fused.values.size(), call.workspace(outputs),
            [&](const Context& context) { robocache::fuse(context, call.streams, *call.targets, call.options, fused); });
   nb::object values;
   if (out.is_none()) {
@@ -420,10 +418,10 @@ nb::object fuse(Argument streams, Argument names, Argument targets, Argument edg
 }
 
 nb::object align_backward(Argument streams, Argument names, Argument targets, Argument edge, Argument causal,
-                          Argument on_nan, Argument backend, Argument output_gradients) {
+                          Argument as_of, Argument on_nan, Argument backend, Argument output_gradients) {
   StreamsCall call("align_backward", backend);
   call.parse_options(edge, causal, on_nan, nb::handle(Py_False));  // the forward has checked the data
-  if (!call.view(streams, names, targets)) return not_implemented();
+  if (!call.view(streams, names, targets, as_of)) return not_implemented();
   const nb::object given = nb::steal(PySequence_Tuple(output_gradients.ptr()));
   if (!given.is_valid()) throw nb::python_error();
   const std::size_t count = call.streams.size();
@@ -457,31 +455,38 @@ void bind_align(nb::module_& m) {
   m.def(
       "resample", &resample,
       nb::sig("def resample(values: typing.Any, times: typing.Any, targets: typing.Any, method: typing.Any, edge: str, "
-              "max_gap: typing.Any, latency: typing.Any, causal: bool, lengths: typing.Any, offsets: typing.Any, "
-              "rows: typing.Any, on_nan: str, check: bool, out: typing.Any, backend: str | None, /) -> typing.Any"),
+              "max_gap: typing.Any, latency: typing.Any, causal: bool, as_of: typing.Any, lengths: typing.Any, "
+              "offsets: typing.Any, rows: typing.Any, on_nan: str, check: bool, out: typing.Any, backend: str | None, "
+              "/) -> typing.Any"),
       "robocache.resample, or NotImplemented where robocache._torch must serve the call.");
   m.def("align", &align,
         nb::sig("def align(streams: typing.Any, names: tuple[str | None, ...] | None, targets: typing.Any, edge: str, "
-                "causal: bool, on_nan: str, check: bool, backend: str | None, /) -> typing.Any"),
+                "causal: bool, as_of: typing.Any, on_nan: str, check: bool, backend: str | None, /) -> typing.Any"),
         "robocache.align, or NotImplemented where robocache._torch must serve the call.");
-  m.def("align_episodes", &align_episodes,
-        nb::sig("def align_episodes(cache: Cache, episodes: typing.Any, places: typing.Any, streams: dict[str, "
-                "typing.Any], targets: typing.Any, edge: str, causal: bool, on_nan: str, backend: str | None, /) -> "
-                "typing.Any"),
-        "align of a cache's episodes, read in place in whichever shards they lie; or NotImplemented.");
+  m.def(
+      "align_episodes", &align_episodes,
+      nb::sig("def align_episodes(table: EpisodeTable, episodes: typing.Any, streams: dict[str, typing.Any], targets: "
+              "typing.Any, edge: str, causal: bool, as_of: typing.Any, on_nan: str, check: bool, backend: str | None, "
+              "/) -> typing.Any"),
+      "align of a cache's episodes, row b of episodes[b], read in place in whichever shards they lie. The streams, one "
+      "for each of the table, are without samples; of one without channels as well, only valid, age and index are "
+      "found. NotImplemented where a shard has fewer channels than a stream has now.");
   m.def("fuse", &fuse,
         nb::sig("def fuse(streams: typing.Any, names: tuple[str | None, ...] | None, targets: typing.Any, edge: str, "
-                "causal: bool, on_nan: str, check: bool, backend: str | None, dtype: typing.Any, out: typing.Any, /) "
-                "-> typing.Any"),
+                "causal: bool, as_of: typing.Any, on_nan: str, check: bool, backend: str | None, dtype: typing.Any, "
+                "out: typing.Any, /) -> typing.Any"),
         "robocache.fuse, or NotImplemented where robocache._torch must serve the call.");
   m.def("check_stream", &check_stream, nb::sig("def check_stream(stream: typing.Any, /) -> None"),
-        "Raises where an option of a Stream is wrong.");
+        "Raises where an array or an option of a Stream is wrong.");
+  m.def("check_stream_options", &check_stream_options,
+        nb::sig("def check_stream_options(stream: typing.Any, /) -> None"),
+        "Raises where an option of a Stream is wrong, whatever its arrays are.");
   m.def("check_timeline", &check_timeline, nb::sig("def check_timeline(timeline: typing.Any, /) -> None"),
         "Raises where the rate, count or start of a Timeline is wrong.");
   m.def("align_backward", &align_backward,
         nb::sig("def align_backward(streams: typing.Any, names: tuple[str | None, ...] | None, targets: typing.Any, "
-                "edge: str, causal: bool, on_nan: str, backend: str | None, output_gradients: typing.Any, /) "
-                "-> typing.Any"),
+                "edge: str, causal: bool, as_of: typing.Any, on_nan: str, backend: str | None, output_gradients: "
+                "typing.Any, /) -> typing.Any"),
         "d loss / d values of each stream, as a list, from d loss / d aligned values.");
 }
 

@@ -1,6 +1,8 @@
 // Any Python object as an argument, None included: a plain handle would not take None.
 #pragma once
 
+#include <cstdint>
+
 #include <nanobind/nanobind.h>
 
 namespace robocache::python {

@@ -24,13 +24,13 @@ namespace robocache::python {
 
 namespace {
 
-// What the calls share, as Python names it.
-struct Given {
+// The arguments that the calls share, by their names in Python.
+struct AttentionArguments {
   nb::handle q, k, v, causal, scale, window, mask, query_offsets, key_offsets, lengths, append, layout, check, backend;
 };
 
 struct MaskType {
-  nb::object type = nb::module_::import_("robocache._attention").attr("Mask");
+  nb::object type = nb::module_::import_("robocache").attr("Mask");
   PyObject* query_rank = PyUnicode_InternFromString("query_rank");
   PyObject* key_rank = PyUnicode_InternFromString("key_rank");
   PyObject* key_valid = PyUnicode_InternFromString("key_valid");
@@ -61,7 +61,7 @@ bool is_debugged() {
 }
 
 struct AttentionCall : Call {
-  AttentionCall(const char* operation, const Given& given) : Call(operation, given.backend) {
+  AttentionCall(const char* operation, const AttentionArguments& given) : Call(operation, given.backend) {
     inputs.reserve(8);
     op.mask.causal = parse_flag(where, "causal", given.causal.ptr());
     op.check = parse_flag(where, "check", given.check.ptr());
@@ -111,7 +111,7 @@ struct AttentionCall : Call {
   }
 
   // Arrays, or as many of each in lists.
-  void view_segments(const Given& given) {
+  void view_segments(const AttentionArguments& given) {
     static constexpr std::array<const char*, max_attention_segments> keys{"k[0]", "k[1]", "k[2]", "k[3]"};
     static constexpr std::array<const char*, max_attention_segments> values{"v[0]", "v[1]", "v[2]", "v[3]"};
     const Role role = given.append.is_none() ? Role::values : Role::output;
@@ -145,7 +145,7 @@ struct AttentionCall : Call {
     return "of type " + type_name(object);
   }
 
-  void view_append(const Given& given) {
+  void view_append(const AttentionArguments& given) {
     PyObject* const append = given.append.ptr();
     if (append == Py_None) return;
     if (!is_list(append) || PySequence_Size(append) != 2) {
@@ -160,7 +160,7 @@ struct AttentionCall : Call {
     arrays.keep(value);
   }
 
-  // What append writes must be nothing that is read. k and v may lie in one array, side by side.
+  // append must not write what the call reads. k and v may lie in one array, side by side.
   void check_cache() const {
     if (!op.append.keys || !op.lengths) return;  // or the library says what is missing
     const auto& [keys, values] = op.segments[0];
@@ -192,7 +192,7 @@ struct AttentionCall : Call {
     view(argument, array, Role::integers, field);
   }
 
-  // As the caller lays out an array that this is the view of.
+  // The view with its dimensions in the caller's order.
   TensorView in_layout(const TensorView& view) const { return heads_last && view.rank == 4 ? transposed(view) : view; }
 
   // One more output, shaped as an input.
@@ -309,7 +309,7 @@ nb::object describe_call(Argument q, Argument k, Argument v, Argument causal, Ar
   return nb::cast(describe_attention({call.choice.backend, nullptr, {}}, call.op));
 }
 
-// Of a call that has these sizes and no mask. Nobody looks at its arrays.
+// Describes a call with these sizes and no mask. It has no arrays.
 std::string describe_sizes(const std::string& device, std::int64_t heads, std::int64_t kv_heads, std::int64_t queries,
                            std::int64_t keys, std::int64_t head_dim) {
   const bool on_gpu = device == "cuda";

@@ -15,9 +15,14 @@
 #include <utility>
 
 #include "argument.h"
+#include "cache/episode_table.h"
+#include "core/names.h"
+#include "core/parallel.h"
 #include "errors.h"
 #include "messages.h"
+#include "numpy.h"
 #include "options.h"
+#include "statistics/steps.h"
 #include "tensor.h"
 
 namespace nb = nanobind;
@@ -46,7 +51,7 @@ Paths paths_of(const nb::list& list) {
 
 std::span<const std::int64_t> span_of(const Integers& numbers) { return {numbers.data(), numbers.size()}; }
 
-// What would run without the GIL, does.
+// Calls f without the GIL.
 template <class F>
 auto unlocked(const F& f) {
   const nb::gil_scoped_release released;
@@ -90,17 +95,11 @@ void append_batch(CacheWriter& writer, const nb::str& name, const nb::str& type,
 
 // ---- Reading
 
-const char* name_of(Method method) {
-  static constexpr const char* names[] = {"linear", "hold", "nearest", "slerp", "angle", "angle_degrees",
-                                          "cubic",  "mean", "max",     "min",   "last"};
-  return names[static_cast<std::size_t>(method)];
-}
-
 nb::object view_of(const TensorView& view, const std::shared_ptr<const void>& memory) {
   if (!view) return nb::none();
   auto* const held = new std::shared_ptr<const void>(memory);
   const nb::capsule owner(held, [](void* p) noexcept { delete static_cast<std::shared_ptr<const void>*>(p); });
-  // NumPy knows no bfloat16: its bits, which robocache._cache gives their name.
+  // NumPy knows no bfloat16: its bits, which robocache._cache.cache gives their name.
   const dlpack::DataType type = dlpack_type(view.dtype == DType::bf16 ? DType::u16 : view.dtype);
   std::vector<std::size_t> shape;
   for (int k = 0; k < view.rank; ++k)
@@ -127,9 +126,9 @@ nb::tuple describe_stream(const Cache& cache, std::int64_t k) {
   for (const std::int64_t size : info.shape) shape.append(size);
   for (const std::string& channel : info.channels) channels.append(text_from(channel));
   for (const MethodRange& range : info.methods) {
-    methods.append(nb::make_tuple(name_of(range.method), range.begin, range.end));
+    methods.append(nb::make_tuple(word_of(range.method), range.begin, range.end));
   }
-  return nb::make_tuple(text_from(info.name), text_from(info.type), robocache::name_of(info.dtype), nb::tuple(shape),
+  return nb::make_tuple(text_from(info.name), text_from(info.type), name_of(info.dtype), nb::tuple(shape),
                         nb::tuple(channels), methods, info.is_ragged, dict_of(info.metadata));
 }
 
@@ -156,6 +155,16 @@ nb::tuple describe_source(const Cache& cache, std::int64_t k) {
                         text_from(source.options), source.is_complete);
 }
 
+nb::tuple statistics_of(const Cache& cache, std::int64_t stream, const std::vector<std::int64_t>& episodes,
+                        const std::vector<double>& quantiles) {
+  StreamStatistics found = unlocked([&] { return cache.statistics(stream, episodes, quantiles); });
+  return nb::make_tuple(
+      numpy_of(std::move(found.count)), numpy_of(std::move(found.nan)), numpy_of(std::move(found.positive_infinity)),
+      numpy_of(std::move(found.negative_infinity)), numpy_of(std::move(found.mean)),
+      numpy_of(std::move(found.deviation)), numpy_of(std::move(found.minimum)), numpy_of(std::move(found.maximum)),
+      numpy_of(std::move(found.quantiles)), found.are_quantiles_exact, found.episodes, found.computed);
+}
+
 nb::tuple verify(const nb::bytes& path, bool repair, bool dry_run) {
   const std::filesystem::path place(string_of(path));
   const CacheReport report = unlocked([&] { return verify_cache(place, repair, dry_run); });
@@ -169,9 +178,7 @@ nb::tuple verify(const nb::bytes& path, bool repair, bool dry_run) {
                         report.tensors, report.bytes, report.episodes, report.streams);
 }
 
-}  // namespace
-
-void bind_cache(nb::module_& m) {
+void bind_writer(nb::module_& m) {
   nb::class_<CacheWriter>(m, "CacheWriter", "robocache.CacheWriter is made of it.")
       .def(
           "__init__",
@@ -229,8 +236,38 @@ void bind_cache(nb::module_& m) {
       .def("has_episode", &CacheWriter::has_episode)
       .def("committed_episodes", &CacheWriter::committed_episodes, nb::call_guard<nb::gil_scoped_release>())
       .def("waiting_episodes", &CacheWriter::waiting_episodes, nb::call_guard<nb::gil_scoped_release>())
-      .def("is_forked", &CacheWriter::is_forked);
+      .def("is_forked", &CacheWriter::is_forked)
+      .def("quarantine", [](const CacheWriter& self) { return self.quarantine().string(); });
+}
 
+// A row for each episode, [E, 4]: the first and the last stamp of a stream, minus its latency, whether its samples come all
+// the time, and whether there is a sample.
+nb::object reaches_of(const Cache& cache, const Integers& episodes, std::int64_t stream) {
+  const auto count = static_cast<std::int64_t>(episodes.size());
+  Array reaches = Array::zeros(DType::i64, {count, 4});
+  for (std::int64_t k = 0; k < count; ++k) item_of(cache.episodes(), episodes.data()[k]);
+  unlocked([&] {
+    parallel_for(count, 64, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t k = begin; k < end; ++k) {
+        const std::int64_t number = episodes.data()[k];
+        const auto& has = cache.episodes()[static_cast<std::size_t>(number)].streams;
+        const auto entry = std::ranges::find(has, stream, &EpisodeStream::stream);
+        if (entry == has.end() || entry->samples == 0) continue;
+        const CachedStream found = cache.read(number, stream);
+        const std::span times(static_cast<const std::int64_t*>(found.times.data),
+                              static_cast<std::size_t>(found.times.shape[0]));
+        auto* const reach = reinterpret_cast<std::int64_t*>(reaches.data.get()) + 4 * k;
+        reach[0] = times.front() - entry->latency;
+        reach[1] = times.back() - entry->latency;
+        reach[2] = statistics::come_all_the_time(times) ? 1 : 0;
+        reach[3] = 1;
+      }
+    });
+  });
+  return numpy_of(std::move(reaches));
+}
+
+void bind_reader(nb::module_& m) {
   nb::class_<Cache>(m, "Cache", "robocache.Cache is made of it.")
       .def(
           "__init__",
@@ -246,6 +283,7 @@ void bind_cache(nb::module_& m) {
           },
           nb::sig("def counts(self) -> tuple[int, int, int, int]"))
       .def("torn_bytes", &Cache::torn_bytes)
+      .def("unnamed_shards", &Cache::unnamed_shards)
       .def("stream", &describe_stream, nb::arg("stream"),
            nb::sig("def stream(self, stream: int) -> tuple[str, str, str, tuple[int, ...], tuple[str, ...], "
                    "list[tuple[str, int, int]], bool, dict[str, str]]"))
@@ -269,8 +307,45 @@ void bind_cache(nb::module_& m) {
             return arrays_of(unlocked([&] { return self.read_group(group, stream); }));
           },
           nb::arg("group"), nb::arg("stream"), "(values, times, arrivals, inner, offsets)",
-          nb::sig("def read_group(self, group: int, stream: int) -> tuple[typing.Any, ...]"));
+          nb::sig("def read_group(self, group: int, stream: int) -> tuple[typing.Any, ...]"))
+      .def("reaches", &reaches_of, nb::arg("episodes"), nb::arg("stream"),
+           "For each episode: first and last stamp minus latency, whether samples come all the time, whether there is "
+           "one.",
+           nb::sig("def reaches(self, episodes: typing.Any, stream: int) -> typing.Any"))
+      .def("statistics", &statistics_of, nb::arg("stream"), nb::arg("episodes"), nb::arg("quantiles"),
+           "(count, nan, positive_infinity, negative_infinity, mean, deviation, minimum, maximum, quantiles, "
+           "are_quantiles_exact, episodes, computed)",
+           nb::sig("def statistics(self, stream: int, episodes: list[int], quantiles: list[float]) -> "
+                   "tuple[typing.Any, ...]"));
+}
 
+void bind_table(nb::module_& m) {
+  nb::class_<cache::EpisodeTable>(m, "EpisodeTable",
+                                  "Where streams of a Cache lie, for align_episodes; any threads may share it.")
+      .def(nb::init<const Cache&, std::vector<std::int64_t>, bool>(), nb::keep_alive<1, 2>(), nb::arg("cache"),
+           nb::arg("streams"), nb::arg("keep"),
+           "keep: what was found is kept, and its shards stay mapped; of a cache that is mapped",
+           nb::sig("def __init__(self, cache: Cache, streams: list[int], keep: bool) -> None"));
+}
+
+}  // namespace
+
+void bind_cache(nb::module_& m) {
+  bind_writer(m);
+  bind_reader(m);
+  bind_table(m);
+  m.def(
+      "come_all_the_time", [](const Integers& times) { return statistics::come_all_the_time(span_of(times)); },
+      nb::arg("times"), "Whether samples with these times come all the time, and not only on change.",
+      nb::sig("def come_all_the_time(times: typing.Any) -> bool"));
+  m.def(
+      "are_regular",
+      [](const Integers& given) {
+        std::vector<std::int64_t> steps(given.data(), given.data() + given.size());
+        return statistics::are_regular(steps);
+      },
+      nb::arg("steps"), "Whether steps, those of 0 left out, are those of a regular stream.",
+      nb::sig("def are_regular(steps: typing.Any) -> bool"));
   m.def("verify_cache", &verify, nb::arg("path"), nb::arg("repair"), nb::arg("dry_run"),
         "(problems, moved, dropped, quarantine, repaired, shards, tensors, bytes, episodes, streams) of "
         "robocache.verify_cache.",

@@ -1,4 +1,4 @@
-// What every call that takes arrays shares: where it stands for sentences, its backend, its arrays, and how it runs.
+// The base of every call that takes arrays: its name in sentences, its backend, its arrays, and how it runs.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -6,8 +6,8 @@
 
 #include <optional>
 
-#include "core/cuda_memory.h"
 #include "errors.h"
+#include "gpu/memory.h"
 #include "options.h"
 #include "output.h"
 #include "tensor.h"

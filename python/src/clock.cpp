@@ -1,4 +1,4 @@
-// One clock for a recording, for robocache/_clock.py.
+// One clock for a recording, for robocache/_recordings/clock.py.
 //
 //   _core.ClockSurvey(log_unit: int = 1)
 //     .add(stream: str, log_times, stamps)                  int64 [N]; a stamp of 0 means: not stamped
@@ -10,7 +10,7 @@
 //     .carries: bool                                        False: times and arrivals are as they should be
 //     .episodes: list[tuple[int | None, int | None]]        log times [start, end)
 //     .carry(episode: int, stream: str, told: str, times, arrivals) -> tuple[times, arrivals]
-//                                                           told: "stamp", "log", or anything else for mixed
+//                                                           told: the times are "stamp" or "log"; anything else: mixed
 //     .at(episode: int, log_times) -> times
 //     .log_range(episode, start: int | None, end: int | None) -> tuple[int | None, int | None]
 //                                                           log times that hold all arrivals in [start, end)

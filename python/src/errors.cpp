@@ -91,9 +91,10 @@ PyObject* new_exception(nb::module_& m, const char* name, const char* doc, PyObj
 
 void bind_errors(nb::module_& m) {
   file_error = new_exception(m, "FileError", "A file is missing, damaged, or of another format.", PyExc_OSError);
-  cuda_error = new_exception(m, "CudaError",
-                             "The CUDA runtime or driver failed; a failure that no later call can get past says fatal.",
-                             PyExc_RuntimeError);
+  cuda_error = new_exception(
+      m, "CudaError",
+      "The CUDA runtime or driver failed. If the text says fatal, no later CUDA call of this process can succeed.",
+      PyExc_RuntimeError);
   nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
     try {
       std::rethrow_exception(pointer);

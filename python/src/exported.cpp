@@ -8,8 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda_memory.h"
-#include "core/cuda_wait.h"
+#include "gpu/memory.h"
 #include "tensor.h"
 
 namespace nb = nanobind;
@@ -26,29 +25,29 @@ std::size_t bytes_of(DType dtype, std::span<const std::int64_t> shape) {
   return std::max(host_alignment, (bytes + host_alignment - 1) / host_alignment * host_alignment);
 }
 
-// Memory on GPUs that JAX has let go of. It may still read it, on a stream that it does not tell, so it is freed by a
-// later call, which waits for the GPU first.
-struct Left {
+// Memory on GPUs that JAX has released. A kernel on one of JAX's own streams may still read it, so a later call frees it,
+// after a wait for the GPU.
+struct ReleasedMemory {
   std::mutex mutex;
   std::vector<std::pair<int, void*>> blocks;  // device, memory
 };
-Left& left() {
-  static Left& made = *new Left;  // never destroyed: JAX may let go after the statics have gone
+ReleasedMemory& released_memory() {
+  static ReleasedMemory& made = *new ReleasedMemory;  // never destroyed: JAX may release memory after the statics
   return made;
 }
-void leave(int device, void* data) noexcept {
+void release_later(int device, void* data) noexcept {
   try {
-    const std::scoped_lock lock(left().mutex);
-    left().blocks.emplace_back(device, data);
+    const std::scoped_lock lock(released_memory().mutex);
+    released_memory().blocks.emplace_back(device, data);
   } catch (const std::bad_alloc&) {  // then it is never freed
   }
 }
 // Releases the GIL while it waits: the work may include a callback into Python.
-void free_what_was_left() {
+void free_released_memory() {
   std::vector<std::pair<int, void*>> blocks;
   {
-    const std::scoped_lock lock(left().mutex);
-    blocks.swap(left().blocks);
+    const std::scoped_lock lock(released_memory().mutex);
+    blocks.swap(released_memory().blocks);
   }
   if (blocks.empty()) return;
   const nb::gil_scoped_release released;
@@ -65,7 +64,7 @@ void free_what_was_left() {
 
 struct Exported::Block {
   Block(Device on, std::size_t bytes) : device(on) {
-    if (device.kind != DeviceKind::cpu) free_what_was_left();
+    if (device.kind != DeviceKind::cpu) free_released_memory();
     data = device.kind == DeviceKind::cpu ? std::aligned_alloc(host_alignment, bytes)
                                           : cuda_allocate(device.index, bytes, nullptr);
     if (data == nullptr) throw std::bad_alloc();
@@ -76,7 +75,7 @@ struct Exported::Block {
     if (device.kind == DeviceKind::cpu) {
       std::free(data);
     } else {
-      leave(device.index, data);
+      release_later(device.index, data);
     }
   }
   Device device;
@@ -95,7 +94,7 @@ nb::tuple Exported::dlpack_device() const {
   return nb::make_tuple(device.type, device.index);
 }
 
-// The consumer's stream needs no attention: whoever makes an Exported has waited for what writes it.
+// The consumer's stream need not wait: an Exported is made only after its memory was written.
 nb::capsule Exported::dlpack(const nb::kwargs&) const {
   struct Managed {
     dlpack::ManagedTensor header{};

@@ -20,7 +20,7 @@ nb::object attribute(nb::object object, std::initializer_list<const char*> path)
   return object;
 }
 
-// The same of a module that is imported already: where it is not, the object that we were given is not from there.
+// The same for a module that is already imported. If it is not imported, the given object cannot be one of its own.
 nb::object loaded(const char* module, std::initializer_list<const char*> path) {
   const nb::object key = nb::steal(PyUnicode_FromString(module));
   return attribute(nb::steal(PyImport_GetModule(key.ptr())), path);

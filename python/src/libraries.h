@@ -15,7 +15,7 @@ enum class Library : std::uint8_t {
   torch,
   cupy,
   jax,
-  other,  // whoever else speaks DLPack's exchange API
+  other,  // any other library with DLPack's exchange API
 };
 
 struct ArrayType {

@@ -69,7 +69,7 @@ nb::list texts_of(const std::vector<std::string>& texts, std::size_t from) {
   return list;
 }
 
-// What a Python call reads is read without the GIL.
+// Calls make() without the GIL, because it reads the file.
 template <class Make>
 auto without_gil(const Make& make) {
   const nb::gil_scoped_release released;

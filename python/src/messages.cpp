@@ -1,4 +1,4 @@
-// Messages of a recording into streams, for robocache/_recording.py.
+// Messages of a recording into streams, for robocache/_recordings/recording.py.
 //
 //   _core.Decoder(name: str, encoding: str, text: bytes, message_encoding: str, topic: str, time: str = "auto")
 //       A topic: its schema (name "sensor_msgs/msg/Imu", encoding "ros2msg" | "ros2idl" | "jsonschema" | "", its text),
@@ -6,7 +6,7 @@
 //       the encoding is unknown or the schema cannot be understood.
 //     .add(messages: list[tuple[bytes, int, int]]) -> tuple[int, str | None]
 //       (data, log_time, publish_time) each. How many were broken and left out, and the sentence of the first of them.
-//     .streams: list[info]                                  what the schema alone tells; [] where only messages do
+//     .streams: list[info]                                  those that the schema defines; [] if only messages show them
 //     .survey(messages, survey: ClockSurvey) -> None        their stamps; broken ones are left out
 //     .bytes: int                                           what take() would hand out; call it at 1 to 4 MiB
 //     .take() -> list[Piece]
@@ -20,7 +20,8 @@
 //       metadata["time"]: "stamp", "log", "publish", or "varies": what "auto" chose. Pieces share their info.
 //
 //   _core.McapRecording(source: object, name: str, time: str = "auto")
-//       source: what robocache._bytes.source_of makes (source.h). Reads the summary (or, where there is none, the records) and no message.
+//       source: made by robocache._recordings.bytes.source_of (source.h). Reads the summary, or the records if there is none,
+//       but no message.
 //     .summary() -> dict:  "topics": list[tuple[topic, type, message_encoding, schema_encoding, count | None]],
 //                          "messages": int | None, "start": int | None, "end": int | None (log times, ns),
 //                          "warnings": list[str], "latched": list[str] (topics)
@@ -48,6 +49,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/names.h"
 #include "errors.h"
 #include "numpy.h"
 #include "source.h"
@@ -67,10 +69,6 @@ TimeSource parse_time(const std::string& name) {
   throw Error(ErrorKind::value, "time is \"" + name + "\"; expected \"auto\", \"stamp\", \"log\" or \"publish\"");
 }
 
-const char* method_name(Method method) {  // of those that a stream may hint at
-  return method == Method::slerp ? "slerp" : method == Method::hold ? "hold" : "linear";
-}
-
 nb::object take(std::vector<std::int64_t>&& values) {
   auto* const memory = new std::vector<std::int64_t>(std::move(values));
   const nb::capsule owner(memory, [](void* p) noexcept { delete static_cast<std::vector<std::int64_t>*>(p); });
@@ -86,18 +84,17 @@ nb::tuple tuple_of(const Items& items, const F& object) {
 }
 
 nb::tuple info_of(const StreamInfo& info) {
-  return nb::make_tuple(text_from(info.name), text_from(info.type), name_of(info.dtype),
-                        tuple_of(info.shape, [](std::int64_t size) { return nb::int_(size); }),
-                        tuple_of(info.channels, [](const std::string& name) { return text_from(name); }),
-                        tuple_of(info.methods,
-                                 [](const MethodRange& range) {
-                                   return nb::make_tuple(method_name(range.method), range.begin, range.end);
-                                 }),
-                        info.is_ragged, dict_of(info.metadata));
+  return nb::make_tuple(
+      text_from(info.name), text_from(info.type), name_of(info.dtype),
+      tuple_of(info.shape, [](std::int64_t size) { return nb::int_(size); }),
+      tuple_of(info.channels, [](const std::string& name) { return text_from(name); }),
+      tuple_of(info.methods,
+               [](const MethodRange& range) { return nb::make_tuple(word_of(range.method), range.begin, range.end); }),
+      info.is_ragged, dict_of(info.metadata));
 }
 
-// Batches of a stream nearly always share what is said of it: its tuple is made once.
-class Infos {
+// The StreamInfo of nearly all batches of a stream is the same object, so its tuple is made once.
+class StreamInfoTuples {
  public:
   nb::tuple of(const std::shared_ptr<const StreamInfo>& info) {
     auto& [known, tuple] = by_name_[info->name];
@@ -112,7 +109,7 @@ class Infos {
   std::unordered_map<std::string, std::pair<std::shared_ptr<const StreamInfo>, nb::tuple>> by_name_{};
 };
 
-nb::tuple piece_of(StreamBatch&& batch, Infos& infos) {
+nb::tuple piece_of(StreamBatch&& batch, StreamInfoTuples& infos) {
   return nb::make_tuple(infos.of(batch.info), numpy_of(std::move(batch.values)), take(std::move(batch.times)),
                         take(std::move(batch.arrivals)),
                         batch.info->is_ragged ? take(std::move(batch.lengths)) : nb::none());
@@ -120,7 +117,7 @@ nb::tuple piece_of(StreamBatch&& batch, Infos& infos) {
 
 struct TopicDecoder {
   Decoder decoder;
-  Infos infos{};
+  StreamInfoTuples infos{};
 };
 
 TopicDecoder make_decoder(const std::string& name, const std::string& encoding, const nb::bytes& text,
@@ -137,7 +134,7 @@ std::int64_t saturated(PyObject* number) {
   return overflow > 0 ? std::numeric_limits<std::int64_t>::max() : std::numeric_limits<std::int64_t>::min();
 }
 
-// Calls with (data, log time, publish time) of each; what it throws of Error(file) goes to `broken`.
+// Calls `call` with (data, log time, publish time) of each message. If it throws an Error(file), calls `broken` with it.
 template <class F, class G>
 void for_each(const nb::list& messages, const F& call, const G& broken) {
   const Py_ssize_t count = PyList_Size(messages.ptr());
@@ -194,7 +191,7 @@ struct Pieces {
   nb::object owner;  // of the recording
   std::optional<McapBatches> batches;
   std::vector<Problem> problems{};
-  Infos infos{};
+  StreamInfoTuples infos{};
   Gate gate{};
 };
 

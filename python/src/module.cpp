@@ -15,11 +15,14 @@
 #include "clock.h"
 #include "clouds.h"
 #include "core/components.h"
+#include "core/names.h"
 #include "core/text.h"
 #include "dlpack.h"
 #include "errors.h"
 #include "exported.h"
+#include "image.h"
 #include "interrupt.h"
+#include "loader.h"
 #include "mcap.h"
 #include "messages.h"
 #include "options.h"
@@ -44,7 +47,13 @@ std::vector<std::tuple<std::string, bool, std::string>> list_backends() {
   return list;
 }
 
-// What the module itself adds to components().
+std::vector<std::string> list_methods() {
+  std::vector<std::string> list;
+  for (const Word<Method>& word : words<Method>) list.emplace_back(word.text);
+  return list;
+}
+
+// The components that the module adds to components().
 Components module_components() {
   Components list{
       {"nanobind", concat(NB_VERSION_MAJOR, ".", NB_VERSION_MINOR, ".", NB_VERSION_PATCH)},
@@ -89,16 +98,19 @@ NB_MODULE(_core, m) {
   bind_voxelize(m);
   bind_tsdf(m);
   bind_attention(m);
+  bind_image(m);
   bind_clouds(m);
   bind_mcap(m);
   bind_clock(m);
   bind_messages(m);
   bind_cache(m);
+  bind_loader(m);
   bind_options(m);
   m.def("backends", &list_backends,
         "(name, available, description) of each backend; never fails where there is no GPU.");
-  m.def("simd_targets", &simd_targets, "The SIMD targets that are compiled in and run on this CPU, best first.");
-  m.def("simd_target", &simd_target, "The one in use; \"none\" where the cpu backend runs the reference code.");
+  m.def("methods", &list_methods, "The names of align's methods.");
+  m.def("simd_targets", &simd_targets, "The SIMD targets of this build that run on this CPU, the best first.");
+  m.def("simd_target", &simd_target, "The SIMD target in use; \"none\" if the cpu backend runs the reference code.");
   m.def(
       "set_simd_target",
       [](nb::handle name) {
@@ -107,9 +119,11 @@ NB_MODULE(_core, m) {
         }
         set_simd_target(text_of(nb::borrow(name)));
       },
-      nb::arg("name").none(), "For tests: every target gives the same bits.",
+      nb::arg("name").none(),
+      "Selects a SIMD target, for tests. Every target gives the same bits.\n\nArgs:\n    name: One of "
+      "`simd_targets()`, or \"none\".",
       nb::sig("def set_simd_target(name: str) -> None"));
-  m.def("num_threads", &num_threads, "Host threads that the cpu backend uses.");
+  m.def("num_threads", &num_threads, "How many host threads the cpu backend uses.");
   m.def(
       "set_num_threads",
       [](nb::handle threads) {
@@ -117,14 +131,15 @@ NB_MODULE(_core, m) {
         const std::int64_t wanted = parse_integer({"set_num_threads", {}, -1}, "threads", threads.ptr());
         set_num_threads(static_cast<int>(std::clamp(wanted, -most, most)));
       },
-      nb::arg("threads").none(), "1 to 4096.", nb::sig("def set_num_threads(threads: int) -> None"));
+      nb::arg("threads").none(), "Sets how many host threads the cpu backend uses.\n\nArgs:\n    threads: 1 to 4096.",
+      nb::sig("def set_num_threads(threads: int) -> None"));
   m.def(
       "synchronize",
       [] {
         const nb::gil_scoped_release released;
         synchronize();
       },
-      "Waits for all CUDA work and raises what a data check on the GPU found.");
+      "Waits for all CUDA work, and raises what data checks on the GPU have found.");
   m.def("version", &version);
   m.def("build_info", &build_info,
         "What this build is: version, commit, CUDA toolkit (None: without) and architectures, SIMD targets, compiler, "

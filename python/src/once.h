@@ -1,13 +1,13 @@
-// What is looked up in Python at the first use, and kept.
+// A value that is looked up in Python at its first use and then kept.
 #pragma once
 
 #include <memory>
 
 namespace robocache::python {
 
-// In place of a static variable of a function: the lock of one is held while Python code runs, and whoever runs Python
-// code lets other threads have the GIL. A thread that then came to the lock would wait for it with the GIL in hand, for
-// ever. Here the GIL is the only lock. Two threads may build one each; the first to be ready stays.
+// It replaces a static variable of a function, which could deadlock. The lock of a static variable is held while its
+// initialiser runs Python code, and Python code lets other threads take the GIL. Such a thread would then wait for the
+// lock while it holds the GIL. Here the GIL is the only lock. Two threads may build a value each; the first one is kept.
 template <class T>
 class Once {
  public:

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "core/limits.h"
+#include "core/names.h"
 #include "core/text.h"
 #include "once.h"
 
@@ -16,22 +18,30 @@ namespace robocache::python {
 
 namespace {
 
-// A word of the interface and what it means. Literals in Python code are interned, so comparing addresses finds a word
-// almost always; `object` is the interned string.
+// A word of the interface and what it means. Literals in Python code are interned, so comparing addresses almost always
+// finds the word; `object` is the interned string.
 template <class T>
-struct Word {
+struct Choice {
   const char* text;
   T value;
   PyObject* object = nullptr;
 };
 
+// The choices that a table of words offers, in its order.
 template <class T, std::size_t count>
-std::optional<T> find(std::array<Word<T>, count>& words, PyObject* object) {
-  for (Word<T>& word : words) {
+std::array<Choice<T>, count> choices_of(const std::array<Word<T>, count>& table) {
+  std::array<Choice<T>, count> choices{};
+  for (std::size_t k = 0; k < count; ++k) choices[k] = {table[k].text, table[k].value};
+  return choices;
+}
+
+template <class T, std::size_t count>
+std::optional<T> find(std::array<Choice<T>, count>& choices, PyObject* object) {
+  for (Choice<T>& word : choices) {
     if (word.object == object && object != nullptr) return word.value;
   }
   if (PyUnicode_Check(object) == 0) return std::nullopt;
-  for (Word<T>& word : words) {
+  for (Choice<T>& word : choices) {
     if (word.object == nullptr) word.object = PyUnicode_InternFromString(word.text);
     if (PyUnicode_CompareWithASCIIString(object, word.text) == 0) return word.value;
   }
@@ -39,55 +49,52 @@ std::optional<T> find(std::array<Word<T>, count>& words, PyObject* object) {
 }
 
 template <class T, std::size_t count>
-std::string list_of(const std::array<Word<T>, count>& words) {
+std::string list_of(const std::array<Choice<T>, count>& choices) {
   std::string text;
   for (std::size_t k = 0; k < count; ++k) {
     text += k == 0 ? "" : k + 1 == count ? " or " : ", ";
-    text += words[k].text;
+    text += choices[k].text;
   }
   return text;
 }
 
 template <class T, std::size_t count>
-T parse_word(std::array<Word<T>, count>& words, const Where& where, const char* argument, PyObject* object) {
-  const std::optional<T> found = find(words, object);
+T parse_word(std::array<Choice<T>, count>& choices, const Where& where, const char* argument, PyObject* object) {
+  const std::optional<T> found = find(choices, object);
   if (!found) {
     fail(PyUnicode_Check(object) != 0 ? ErrorKind::value : ErrorKind::type, where, argument, " is ", describe(object),
-         "; expected ", list_of(words));
+         "; expected ", list_of(choices));
   }
   return *found;
 }
 
-std::array<Word<Edge>, 3> edges{{{"clamp", Edge::clamp}, {"nan", Edge::nan}, {"zero", Edge::zero}}};
-std::array<Word<OnNan>, 2> on_nans{{{"propagate", OnNan::propagate}, {"skip", OnNan::skip}}};
-std::array<Word<Method>, 11> methods{{{"linear", Method::linear},
-                                      {"hold", Method::hold},
-                                      {"nearest", Method::nearest},
-                                      {"slerp", Method::slerp},
-                                      {"angle", Method::angle},
-                                      {"angle_degrees", Method::angle_degrees},
-                                      {"cubic", Method::cubic},
-                                      {"mean", Method::mean},
-                                      {"max", Method::max},
-                                      {"min", Method::min},
-                                      {"last", Method::last}}};
-std::array<Word<Reduction>, 6> reductions{{{"count", Reduction::count},
-                                           {"occupancy", Reduction::occupancy},
-                                           {"sum", Reduction::sum},
-                                           {"mean", Reduction::mean},
-                                           {"max", Reduction::max},
-                                           {"min", Reduction::min}}};
-std::array<Word<bool>, 2> frames{{{"grid", false}, {"sensor", true}}};
-std::array<Word<bool>, 2> layouts{{{"dense", false}, {"sparse", true}}};
-std::array<Word<bool>, 2> attention_layouts{{{"bhqd", false}, {"bqhd", true}}};
-std::array<Word<BackendChoice>, 4> backend_names{{{"reference", {Backend::reference}},
-                                                  {"cpu", {Backend::cpu}},
-                                                  {"cuda", {Backend::cuda}},
-                                                  {"torch", {Backend::automatic, true}}}};
+auto edges = choices_of(words<Edge>);
+auto on_nans = choices_of(words<OnNan>);
+auto fits = choices_of(words<Fit>);
+auto filters = choices_of(words<Filter>);
+auto image_layouts = choices_of(words<ImageLayout>);
+auto yuv_matrices = choices_of(words<YuvMatrix>);
+auto yuv_ranges = choices_of(words<YuvRange>);
+auto yuv_sitings = choices_of(words<YuvSiting>);
+auto methods = choices_of(words<Method>);
+// All but occupancy_bits, which Python asks for by another argument.
+std::array<Choice<Reduction>, 6> reductions{{{word_of(Reduction::count), Reduction::count},
+                                             {word_of(Reduction::occupancy), Reduction::occupancy},
+                                             {word_of(Reduction::sum), Reduction::sum},
+                                             {word_of(Reduction::mean), Reduction::mean},
+                                             {word_of(Reduction::max), Reduction::max},
+                                             {word_of(Reduction::min), Reduction::min}}};
+std::array<Choice<bool>, 2> frames{{{"grid", false}, {"sensor", true}}};
+std::array<Choice<bool>, 2> layouts{{{"dense", false}, {"sparse", true}}};
+std::array<Choice<bool>, 2> attention_layouts{{{"bhqd", false}, {"bqhd", true}}};
+std::array<Choice<BackendChoice>, 4> backend_names{{{word_of(Backend::reference), {Backend::reference}},
+                                                    {word_of(Backend::cpu), {Backend::cpu}},
+                                                    {word_of(Backend::cuda), {Backend::cuda}},
+                                                    {"torch", {Backend::automatic, true}}}};
 
 BackendInfo cuda_backend() {
   for (BackendInfo& backend : backends()) {
-    if (backend.name == "cuda") return std::move(backend);
+    if (backend.name == word_of(Backend::cuda)) return std::move(backend);
   }
   return {};
 }
@@ -97,7 +104,6 @@ struct TimeDelta {
 };
 Once<TimeDelta> timedelta;
 
-constexpr double time_limit = 0x1p62;            // |t| must be below
 constexpr double narrow_seconds_limit = 0x1p14;  // |t| of a float that is narrower than float64 must not be above
 
 bool is_numpy_scalar(PyObject* object, std::string_view name) {
@@ -107,9 +113,10 @@ bool is_numpy_scalar(PyObject* object, std::string_view name) {
 
 std::int64_t nanoseconds(const Where& where, const char* argument, double seconds) {
   const double ns = std::rint(seconds * 1e9);
-  if (!(ns > -time_limit && ns < time_limit)) {
-    fail(ErrorKind::value, where, argument, " = ", concat(seconds),
-         " s; it must be finite and within 2^62 ns (146 years)");
+  constexpr auto limit = static_cast<double>(time_limit);
+  if (!(ns > -limit && ns < limit)) {
+    fail(ErrorKind::value, where, argument, " = ", concat(seconds), " s; it must be finite and within ",
+         time_limit_in_words());
   }
   return static_cast<std::int64_t>(ns);
 }
@@ -118,7 +125,7 @@ std::int64_t nanoseconds(const Where& where, const char* argument, PyObject* int
   const long long ns = PyLong_AsLongLong(integer);
   if (ns == -1 && PyErr_Occurred() != nullptr) {
     PyErr_Clear();
-    fail(ErrorKind::value, where, argument, " = ", describe(integer), " ns; it must be within 2^62 ns (146 years)");
+    fail(ErrorKind::value, where, argument, " = ", describe(integer), " ns; it must be within ", time_limit_in_words());
   }
   return ns;
 }
@@ -138,9 +145,9 @@ std::optional<double> as_float(PyObject* object) {
   return std::nullopt;
 }
 
-// A dict from names and patterns: robocache._methods says which channels are whose.
+// A dict from names and patterns: robocache._align.methods says which channels are whose.
 Methods match_patterns(const Where& where, PyObject* patterns, PyObject* channels) {
-  const nb::object by_name = nb::module_::import_("robocache._methods").attr("by_name");
+  const nb::object by_name = nb::module_::import_("robocache._align.methods").attr("by_name");
   Methods result;
   for (const nb::handle item : by_name(nb::str(where.text().c_str()), nb::borrow(patterns), nb::borrow(channels))) {
     result.ranges.push_back({parse_word(methods, where, "method", nb::object(item[0]).ptr()),
@@ -152,6 +159,20 @@ Methods match_patterns(const Where& where, PyObject* patterns, PyObject* channel
 
 }  // namespace
 
+Fit parse_fit(const Where& where, PyObject* object) { return parse_word(fits, where, "fit", object); }
+Filter parse_filter(const Where& where, PyObject* object) { return parse_word(filters, where, "filter", object); }
+ImageLayout parse_image_layout(const Where& where, PyObject* object) {
+  return parse_word(image_layouts, where, "layout", object);
+}
+YuvMatrix parse_yuv_matrix(const Where& where, PyObject* object) {
+  return parse_word(yuv_matrices, where, "yuv_matrix", object);
+}
+YuvRange parse_yuv_range(const Where& where, PyObject* object) {
+  return parse_word(yuv_ranges, where, "yuv_range", object);
+}
+YuvSiting parse_yuv_siting(const Where& where, PyObject* object) {
+  return parse_word(yuv_sitings, where, "yuv_siting", object);
+}
 Edge parse_edge(const Where& where, PyObject* object) { return parse_word(edges, where, "edge", object); }
 
 OnNan parse_on_nan(const Where& where, PyObject* object) { return parse_word(on_nans, where, "on_nan", object); }
@@ -336,12 +357,10 @@ std::optional<DType> parse_dtype(const Where& where, PyObject* object) {
       PyErr_Clear();
     }
   }
-  for (int k = 0; k <= static_cast<int>(DType::f64); ++k) {
-    const auto dtype = static_cast<DType>(k);
-    if (name != name_of(dtype)) continue;
+  if (const std::optional<DType> dtype = value_of<DType>(name)) {
     PyObject* const evicted = seen[next].object;
     Py_INCREF(object);
-    seen[next] = {object, dtype};
+    seen[next] = {object, *dtype};
     next = (next + 1) % seen.size();
     Py_XDECREF(evicted);
     return dtype;

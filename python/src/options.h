@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <robocache/align.h>
+#include <robocache/image.h>
 #include <robocache/voxelize.h>
 
 #include <cstdint>
@@ -19,6 +20,12 @@ Reduction parse_reduction(const Where& where, PyObject* object);   // "occupancy
 bool parse_sparse(const Where& where, PyObject* object);           // "dense" or "sparse"
 bool parse_in_sensor_frame(const Where& where, PyObject* object);  // "sensor", else "grid"
 bool parse_heads_last(const Where& where, PyObject* object);       // "bqhd", else "bhqd"
+Fit parse_fit(const Where& where, PyObject* object);
+Filter parse_filter(const Where& where, PyObject* object);
+ImageLayout parse_image_layout(const Where& where, PyObject* object);
+YuvMatrix parse_yuv_matrix(const Where& where, PyObject* object);
+YuvRange parse_yuv_range(const Where& where, PyObject* object);
+YuvSiting parse_yuv_siting(const Where& where, PyObject* object);
 bool parse_flag(const Where& where, const char* argument, PyObject* object);
 
 // None is automatic. "torch" is no backend of the library: the torch layer serves it, and, where no backend is asked for

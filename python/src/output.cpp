@@ -68,13 +68,10 @@ nb::object cupy_empty(const Arrays& arrays, DType dtype, std::span<const std::in
   return array;
 }
 
-// The exchange API names the exception's type. Called from the other library's code: nothing may be thrown here. Of
-// torch's messages the first line says what happened, and the others where in its C++.
+// The exchange API names the exception's type. Called from the other library's code: nothing may be thrown here.
 void set_error(void*, const char* kind, const char* message) {
   const bool memory = std::string_view(kind == nullptr ? "" : kind) == "MemoryError";
-  const std::string_view line = std::string_view(message).substr(0, std::string_view(message).find('\n'));
-  const nb::object text = nb::steal(PyUnicode_FromStringAndSize(line.data(), static_cast<Py_ssize_t>(line.size())));
-  if (text.is_valid()) PyErr_SetObject(memory ? PyExc_MemoryError : PyExc_RuntimeError, text.ptr());
+  torch_tensor::set_error(memory ? PyExc_MemoryError : PyExc_RuntimeError, message);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// One allocation of another library that several of its arrays share; it is given back when the last of them is gone.
+// One allocation of another library that several of its arrays share. It is freed with the last of them.
 #pragma once
 
 #include <robocache/tensor.h>
@@ -37,7 +37,7 @@ class SharedBlock {
     return &part->managed;
   }
 
-  // From any thread: whoever drops an array last.
+  // Called by the thread that drops an array; the last call frees the block.
   void release() {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     if (memory_->deleter != nullptr) memory_->deleter(memory_);

@@ -34,7 +34,7 @@ class Buffer {
   Py_buffer view_{};
 };
 
-// A Python object, let go of with the GIL.
+// A Python object. Its last owner takes the GIL to release it.
 std::shared_ptr<nb::object> shared(nb::handle object) {
   return {new nb::object(nb::borrow(object)), [](nb::object* owned) {
             const nb::gil_scoped_acquire held;

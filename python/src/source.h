@@ -1,4 +1,4 @@
-// Bytes that Python names: what robocache._bytes.source_of makes of a path, memory, a file object or an address.
+// Bytes that Python names: what robocache._recordings.bytes.source_of makes of a path, memory, a file object or an address.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,8 +8,8 @@
 
 namespace robocache::python {
 
-// bytes: the path of a file. A memoryview: its content, held as long as the Bytes are. Anything else has `size` and
-// `read(offset, count)` and is called with the GIL, which need not be held by whoever reads; what it raises goes through.
+// source: bytes are the path of a file. A memoryview is content, kept as long as the Bytes are. Anything else has `size` and
+// `read(offset, count)`. These are called with the GIL, which the reading thread need not hold; their exceptions pass on.
 Bytes bytes_from(nanobind::handle source, std::string name);
 
 }  // namespace robocache::python

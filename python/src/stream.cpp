@@ -2,11 +2,15 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 
+#include "core/limits.h"
 #include "core/text.h"
 #include "once.h"
+#include "ops/align/check_stream.h"
 
 namespace nb = nanobind;
 
@@ -32,25 +36,56 @@ class Slot {
   descrgetfunc get_;
 };
 
-nb::object class_named(const char* name) { return nb::module_::import_("robocache._align").attr(name); }
+nb::object class_named(const char* name) { return nb::module_::import_("robocache").attr(name); }
 
 struct StreamClass {
   nb::object type = class_named("Stream");
   Slot values{type, "_values"}, times{type, "_times"}, method{type, "_method"}, latency{type, "_latency"},
       arrivals{type, "_arrivals"}, max_gap{type, "_max_gap"}, edge{type, "_edge"}, causal{type, "_causal"},
-      on_nan{type, "_on_nan"}, lengths{type, "_lengths"}, offsets{type, "_offsets"}, rows{type, "_rows"},
-      channels{type, "_channels"}, name{type, "_name"}, spec{type, "_spec"};
+      as_of{type, "_as_of"}, on_nan{type, "_on_nan"}, lengths{type, "_lengths"}, offsets{type, "_offsets"},
+      rows{type, "_rows"}, channels{type, "_channels"}, name{type, "_name"}, spec{type, "_spec"};
 };
 Once<StreamClass> stream_class;
 
 struct TimelineClass {
   nb::object type = class_named("Timeline");
-  Slot start{type, "start"}, rate{type, "rate"}, count{type, "count"}, first{type, "first"};
+  Slot start{type, "start"}, rate{type, "rate"}, count{type, "count"}, first{type, "first"}, anchored{type, "anchored"};
 };
 Once<TimelineClass> timeline_class;
 
 bool is_a(PyObject* object, const nb::object& type) {
   return PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(type.ptr())) != 0;
+}
+
+// The value of as_of, without looking into arrays.
+struct AsOfSpec {
+  enum class Kind : std::uint8_t { absent, off, anchor, time, array };
+  Kind kind = Kind::absent;
+  std::int64_t time = 0;
+};
+
+[[noreturn]] void refuse_as_of(const Where& where, PyObject* object) {
+  fail(ErrorKind::type, where, "as_of is ", describe(object),
+       "; expected nanoseconds as an int, seconds as a float, an array with one time for each row, \"anchor\", or "
+       "False");
+}
+
+AsOfSpec parse_as_of(const Where& where, PyObject* object) {
+  using Kind = AsOfSpec::Kind;
+  if (object == Py_None) return {};
+  if (object == Py_False) return {Kind::off};
+  if (PyUnicode_Check(object) != 0) {
+    if (PyUnicode_CompareWithASCIIString(object, "anchor") != 0) refuse_as_of(where, object);
+    return {Kind::anchor};
+  }
+  if (const std::optional<std::int64_t> time = parse_time(where, "as_of", object)) {
+    if (*time == no_as_of) {
+      fail(ErrorKind::value, where, "as_of = ", *time, " ns; it must be within ", time_limit_in_words());
+    }
+    return {Kind::time, *time};
+  }
+  if (array_type(object).library == Library::none) refuse_as_of(where, object);
+  return {Kind::array};
 }
 
 // A Stream's options, parsed; in the Stream's slot _spec, inside a capsule.
@@ -59,6 +94,7 @@ struct Spec {
   std::int64_t latency = 0, max_gap = no_max_gap;
   std::optional<Edge> edge;
   std::optional<bool> causal;
+  AsOfSpec as_of;
   std::optional<OnNan> on_nan;
   bool arrivals = false, lengths = false, offsets = false, rows = false;  // which of these arrays it has
   Py_ssize_t channel_names = -1;
@@ -74,6 +110,7 @@ std::unique_ptr<Spec> parse_spec(const Where& where, PyObject* object) {
   if (const nb::object edge = c.edge(object); !edge.is_none()) spec->edge = parse_edge(where, edge.ptr());
   if (const nb::object causal = c.causal(object); !causal.is_none())
     spec->causal = parse_flag(where, "causal", causal.ptr());
+  spec->as_of = parse_as_of(where, c.as_of(object).ptr());
   if (const nb::object on_nan = c.on_nan(object); !on_nan.is_none()) spec->on_nan = parse_on_nan(where, on_nan.ptr());
   spec->arrivals = !c.arrivals(object).is_none();
   spec->lengths = !c.lengths(object).is_none();
@@ -106,7 +143,7 @@ const Spec& spec_in(const nb::object& capsule) {
   return *spec;
 }
 
-// What a sentence calls the parts of a Timeline: when it is made, they are arguments.
+// The names of a Timeline's parts in sentences. While a Timeline is made, they are arguments.
 struct TimelineWords {
   const char *start = "the timeline's start", *rate = "the timeline's rate", *count = "the timeline's count",
              *first = "the timeline's first step";
@@ -131,35 +168,101 @@ bool parse_timeline(const Where& where, const TimelineWords& words, PyObject* ob
   return false;
 }
 
-bool view_timeline(const Where& where, PyObject* object, Arrays& arrays, Timeline& line) {
-  const nb::object start = timeline_class().start(object);
-  const TimelineWords words;
-  const char* const name = words.start;
-  if (parse_timeline(where, words, object, start.ptr(), line)) return true;
-  arrays.keep(start);  // a Timeline may change while other threads run
-  if (!arrays.view(where, name, start.ptr(), Role::stamps, line.starts)) return false;
-  if (line.starts.rank == 0 && line.starts.device.kind == DeviceKind::cpu) {  // times[0] of a tensor
-    const nb::object number = start.attr("item")();
-    const std::optional<std::int64_t> time = parse_time(where, name, number.ptr(), line.starts.dtype);
-    if (!time) refuse_start(where, name, start.ptr());
-    line.start = *time;
-    line.starts = {};
+// A view of an array of times; of one that is a single number in host memory, such as times[0] of a tensor, the number.
+// False where the torch layer must serve the call.
+bool view_times(const Where& where, const char* name, const nb::object& array, Arrays& arrays, std::int64_t& time,
+                TensorView& times) {
+  arrays.keep(array);  // what holds it may change while other threads run
+  if (!arrays.view(where, name, array.ptr(), Role::stamps, times)) return false;
+  if (times.rank == 0 && times.device.kind == DeviceKind::cpu) {
+    const nb::object number = array.attr("item")();
+    if (const std::optional<std::int64_t> found = parse_time(where, name, number.ptr(), times.dtype)) {
+      time = *found;
+      times = {};
+    }
   }
   return true;
 }
 
-}  // namespace
+bool view_timeline(const Where& where, PyObject* object, Arrays& arrays, Timeline& line) {
+  const nb::object start = timeline_class().start(object);
+  const TimelineWords words;
+  if (parse_timeline(where, words, object, start.ptr(), line)) return true;
+  if (!view_times(where, words.start, start, arrays, line.start, line.starts)) return false;
+  if (line.starts.rank == 0 && line.starts.device.kind == DeviceKind::cpu)
+    refuse_start(where, words.start, start.ptr());
+  return true;
+}
 
-void check_stream(nb::handle object) {
-  const StreamClass& c = stream_class();
+// False where the torch layer must serve the call.
+bool view_as_of(const Where& where, const AsOfSpec& spec, const nb::object& object, Arrays& arrays, AsOf& as_of) {
+  as_of = AsOf{};
+  if (spec.kind == AsOfSpec::Kind::time) as_of.time = spec.time;
+  return spec.kind != AsOfSpec::Kind::array || view_times(where, "as_of", object, arrays, as_of.time, as_of.times);
+}
+
+// The prefix of sentences while a Stream is made.
+std::string place_of(nb::handle object) {
   std::string place = "Stream";
-  const nb::object name = c.name(object.ptr());
+  const nb::object name = stream_class().name(object.ptr());
   if (!name.is_none()) {
     if (PyUnicode_Check(name.ptr()) == 0) {
       fail(ErrorKind::type, {"Stream", {}, -1}, "name is ", describe(name.ptr()), "; expected a str");
     }
     place += " \"" + text_of(name) + "\"";
   }
+  return place;
+}
+
+// The library's check, whose sentences begin with "align"; here they begin with `place`.
+template <class F>
+void say_at(const std::string& place, const F& check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    constexpr std::string_view operation = "align";
+    const std::string_view text = error.what();
+    if (!text.starts_with(operation)) throw;
+    throw Error(error.kind(), place + std::string(text.substr(operation.size())));
+  }
+}
+
+// Whether nothing can be wrong with a stream of values [S, ...] and times [S] and few options: most are so, and the whole
+// check takes half a microsecond. False: it must be checked.
+bool is_plain_and_sound(const Where& where, PyObject* object) {
+  const StreamClass& c = stream_class();
+  const nb::object capsule = spec_of(where, object);
+  const Spec& spec = spec_in(capsule);
+  if (spec.arrivals || spec.lengths || spec.offsets || spec.rows || spec.channel_names >= 0 || spec.edge == Edge::nan ||
+      spec.methods.whole || !spec.methods.ranges.empty() || spec.latency != 0 ||
+      spec.as_of.kind != AsOfSpec::Kind::absent) {
+    return false;
+  }
+  Arrays arrays{BackendChoice{}};
+  TensorView values, times;
+  if (!arrays.view(where, "values", c.values(object).ptr(), Role::integers, values) ||
+      !arrays.view(where, "times", c.times(object).ptr(), Role::stamps, times)) {
+    return true;  // what has no memory is checked by the call
+  }
+  return values.rank >= 1 && values.rank <= 4 && times.rank == 1 && values.shape[0] == times.shape[0] &&
+         (times.dtype == DType::i64 || times.dtype == DType::f64 || times.dtype == DType::f32) &&
+         values.device == times.device && values.size() <= std::numeric_limits<std::int32_t>::max();
+}
+
+}  // namespace
+
+void check_stream(nb::handle object) {
+  const std::string place = place_of(object);
+  if (is_plain_and_sound({place.c_str(), {}, -1}, object.ptr())) return;
+  Arrays arrays{BackendChoice{}};
+  Stream stream;
+  // Role::integers: whether values require grad does not matter here. What has no memory is checked by the call.
+  if (!view_stream({place.c_str(), {}, -1}, object.ptr(), arrays, stream, Role::integers)) return;
+  say_at(place, [&] { robocache::check_stream(stream); });
+}
+
+void check_stream_options(nb::handle object) {
+  const std::string place = place_of(object);
   static_cast<void>(spec_of({place.c_str(), {}, -1}, object.ptr()));
 }
 
@@ -172,6 +275,7 @@ void check_timeline(nb::handle object) {
     fail(ErrorKind::value, where, "rate is ", concat(line.rate), "; it must be a positive number of hertz");
   }
   if (line.count < 0) fail(ErrorKind::value, where, "count is ", line.count, "; it must not be negative");
+  say_at("Timeline", [&] { robocache::check_timeline(line); });
 }
 
 nb::object stream_name(PyObject* object) {
@@ -196,7 +300,7 @@ void set_methods(const Methods& methods, Stream& stream) {
   }
 }
 
-bool view_stream(const Where& where, PyObject* object, Arrays& arrays, Stream& stream) {
+bool view_stream(const Where& where, PyObject* object, Arrays& arrays, Stream& stream, Role values_role) {
   const StreamClass& c = stream_class();
   if (!is_a(object, c.type)) {
     fail(ErrorKind::type, where, "expected a robocache.Stream, not ", type_name(object));
@@ -213,12 +317,15 @@ bool view_stream(const Where& where, PyObject* object, Arrays& arrays, Stream& s
   const auto view = [&](const char* argument, const Slot& slot, Role role, TensorView& into) {
     served &= arrays.view(where, argument, slot(object).ptr(), role, into);
   };
-  view("values", c.values, Role::values, stream.values);
+  view("values", c.values, values_role, stream.values);
   view("times", c.times, Role::stamps, stream.times);
   if (spec.arrivals) view("arrivals", c.arrivals, Role::stamps, stream.arrivals);
   if (spec.lengths) view("lengths", c.lengths, Role::integers, stream.lengths);
   if (spec.offsets) view("offsets", c.offsets, Role::integers, stream.offsets);
   if (spec.rows) view("rows", c.rows, Role::integers, stream.rows);
+  if (spec.as_of.kind != AsOfSpec::Kind::absent) {
+    served &= view_as_of(where, spec.as_of, c.as_of(object), arrays, stream.as_of.emplace());
+  }
   if (!served) return false;
   set_methods(spec.methods, stream);
   if (spec.channel_names >= 0 && stream.values.rank >= stream.times.rank &&
@@ -227,6 +334,24 @@ bool view_stream(const Where& where, PyObject* object, Arrays& arrays, Stream& s
          channel_count(stream), " channels");
   }
   return true;
+}
+
+bool takes_anchor(const Where& where, PyObject* stream) {
+  const nb::object capsule = spec_of(where, stream);
+  return spec_in(capsule).as_of.kind == AsOfSpec::Kind::anchor;
+}
+
+bool view_as_of(const Where& where, PyObject* object, Arrays& arrays, AsOf& as_of, bool& anchor) {
+  const AsOfSpec spec = parse_as_of(where, object);
+  anchor = spec.kind == AsOfSpec::Kind::anchor;
+  return view_as_of(where, spec, nb::borrow(object), arrays, as_of);
+}
+
+void check_anchor(const Where& where, PyObject* targets) {
+  if (is_a(targets, timeline_class().type) && timeline_class().anchored(targets).ptr() == Py_True) return;
+  fail(ErrorKind::value, where,
+       "as_of=\"anchor\" needs targets that are a Timeline.around, whose t is the decision; give as_of a time, or one "
+       "for each row");
 }
 
 bool view_targets(const Where& where, PyObject* object, Arrays& arrays, std::optional<Targets>& targets) {

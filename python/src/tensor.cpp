@@ -174,7 +174,7 @@ void* stream_pointer(const Where& where, const nb::object& stream, const char* a
   return pointer;
 }
 
-// What __dlpack__ is called with.
+// The arguments of __dlpack__.
 struct Dlpack {
   PyObject* method = PyUnicode_InternFromString("__dlpack__");
   PyObject* version =
@@ -210,6 +210,11 @@ Arrays::~Arrays() {
 bool Arrays::view(const Where& where, const char* argument, PyObject* array, Role role, TensorView& view) {
   const ArrayType type = array_type(array);
   if (type.library == Library::none) {
+    // A stream of several episodes has no array; its placeholder says which episode to take (robocache._cache.episodes.NoSamples).
+    if (const nb::object reason = nb::steal(PyObject_GetAttrString(array, "why_no_samples")); reason.is_valid()) {
+      fail(ErrorKind::value, where, text_of(reason));
+    }
+    PyErr_Clear();
     const bool is_list = PyList_Check(array) != 0 || PyTuple_Check(array) != 0;
     fail(ErrorKind::type, where, argument, " is of type ", type_name(array), "; ", accepted,
          is_list ? "; stack or concatenate makes one of a list" : "");
@@ -338,7 +343,7 @@ bool Arrays::view_dlpack(const Where& where, const char* argument, PyObject* arr
   nb::object exporter = nb::borrow(array);
   nb::object stream;
   if (type_.library == Library::jax) {
-    // What computes the array may still be running, on a stream that JAX does not tell.
+    // The computation of the array may still be running, on a stream that JAX does not name.
     const nb::object done = nb::steal(PyObject_CallMethod(array, "block_until_ready", nullptr));
     if (!done.is_valid()) throw nb::python_error();
   } else {
@@ -449,7 +454,7 @@ void* Arrays::current_stream(const Where& where) const {
     const nb::object cuda = nb::module_::import_("cupy").attr("cuda");
     return stream_pointer(where, cuda.attr("get_current_stream")(device_.index), "ptr");
   }
-  return nullptr;  // JAX tells none: the call waits before and after
+  return nullptr;  // JAX does not give its stream: the call waits before and after
 }
 
 dlpack::DataType dlpack_type(DType dtype) {

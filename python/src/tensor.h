@@ -7,6 +7,7 @@
 #include <nanobind/nanobind.h>
 #include <robocache/tensor.h>
 
+#include <utility>
 #include <vector>
 
 #include "errors.h"
@@ -65,7 +66,7 @@ class Arrays {
   std::vector<dlpack::ManagedTensorVersioned*> managed_;
 };
 
-// The array as it is told to other libraries.
+// DLPack's words for a dtype and a device.
 dlpack::DataType dlpack_type(DType dtype);
 dlpack::Device dlpack_device(Device device);
 

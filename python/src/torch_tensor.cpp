@@ -144,13 +144,25 @@ bool view(PyObject* tensor, TensorView& view) {
   return true;
 }
 
+void set_error(PyObject* kind, std::string_view message) {
+  const std::string_view line = message.substr(0, message.find('\n'));
+  const nb::object text = nb::steal(PyUnicode_FromStringAndSize(line.data(), static_cast<Py_ssize_t>(line.size())));
+  if (text.is_valid()) PyErr_SetObject(kind, text.ptr());
+}
+
 nb::object empty(PyObject* like, DType dtype, nb::handle shape) {
   const Torch& t = torch();
   const nb::object device = t.device(like);
   if (!device.is_valid()) throw nb::python_error();
   PyObject* arguments[] = {shape.ptr(), t.dtypes[static_cast<std::size_t>(dtype)], device.ptr()};
   nb::object made = nb::steal(PyObject_Vectorcall(t.empty, arguments, 1, t.empty_names));
-  if (!made.is_valid()) throw nb::python_error();
+  if (!made.is_valid()) {
+    if (PyErr_ExceptionMatches(PyExc_RuntimeError) != 0) {
+      const nb::python_error refusal;  // takes the exception
+      set_error(PyExc_MemoryError, text_of(nb::borrow(refusal.value())));
+    }
+    throw nb::python_error();
+  }
   return made;
 }
 

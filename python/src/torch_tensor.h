@@ -1,11 +1,12 @@
-// What is asked of torch tensors by their Python attributes. DLPack hands out tensors whatever autograd and lazy bits they
-// carry; and before torch 2.10, which has no exchange API, it costs several times what the attributes do.
+// The properties of torch tensors that are read by their Python attributes. DLPack ignores autograd and lazy bits, and before
+// torch 2.10, which has no exchange API, it takes several times as long.
 #pragma once
 
 #include <nanobind/nanobind.h>
 #include <robocache/tensor.h>
 
 #include <optional>
+#include <string_view>
 
 #include "errors.h"
 
@@ -15,7 +16,11 @@ namespace robocache::python::torch_tensor {
 // we have. False, with no exception set, where DLPack must say what the tensor is.
 bool view(PyObject* tensor, TensorView& view);
 
-// A new tensor on the device of another one. `shape` is a tuple.
+// Sets an exception with torch's words. The first line says what happened, and the others where in its C++.
+void set_error(PyObject* kind, std::string_view message);
+
+// A new tensor on the device of another one. `shape` is a tuple. Where torch has no memory for it, it says RuntimeError;
+// this is a MemoryError, as of the exchange API.
 nanobind::object empty(PyObject* like, DType dtype, nanobind::handle shape);
 
 // The current CUDA stream of a device; nothing where this torch does not offer it to C.

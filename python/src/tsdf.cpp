@@ -7,7 +7,7 @@
 
 #include "argument.h"
 #include "call.h"
-#include "voxelize.h"
+#include "scene.h"
 
 namespace nb = nanobind;
 

@@ -1,13 +1,13 @@
-// Objects that are for one thread at a time, shared by Python's threads: each call has its turn.
+// Objects that only one thread at a time may use, shared by Python's threads: each call locks the object.
 //
 //   class Thing {
 //     Gate gate_;
 //     void call() { const Turn turn(gate_, "robocache.mcap: this writer"); ... }
 //   };
 //
-// A second thread waits, without the GIL, so that whoever is inside may take it. A thread that comes back while it is
-// inside (a file object whose read() uses the reader that reads it) gets an Error, and so does a forked child where
-// another thread was inside when it was forked: what it was doing will never be finished.
+// A second thread waits without the GIL, so that the thread inside can take it. A thread that calls the object again from
+// inside (a file object whose read() uses the reader that reads it) gets an Error. So does a forked child if another thread
+// was inside when it was forked, because that call will never end.
 #pragma once
 
 #include <mutex>

@@ -7,19 +7,17 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
-#include <iomanip>
 #include <optional>
 #include <span>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "argument.h"
 #include "call.h"
+#include "core/limits.h"
 #include "core/text.h"
-#include "once.h"
+#include "scene.h"
 
 namespace nb = nanobind;
 
@@ -27,109 +25,11 @@ namespace robocache::python {
 
 namespace {
 
-// A tuple of what can be iterated; a sentence where it cannot, or has another length (count < 0: any).
-nb::object tuple_of(const Where& where, const char* argument, PyObject* object, Py_ssize_t count,
-                    const char* expected) {
-  nb::object items = nb::steal(PyUnicode_Check(object) != 0 ? nullptr : PySequence_Tuple(object));
-  if (!items.is_valid()) PyErr_Clear();
-  if (!items.is_valid() || (count >= 0 && PyTuple_Size(items.ptr()) != count)) {
-    fail(ErrorKind::type, where, argument, " is ", describe(object), "; expected ", expected);
-  }
-  return items;
-}
-
-std::array<double, 3> parse_three(const Where& where, const char* argument, PyObject* object,
-                                  const char* expected = "three numbers") {
-  const nb::object items = tuple_of(where, argument, object, 3, expected);
-  std::array<double, 3> three{};
-  for (std::size_t k = 0; k < 3; ++k) {
-    three[k] = parse_number(where, argument, PyTuple_GetItem(items.ptr(), static_cast<Py_ssize_t>(k)));
-  }
-  return three;
-}
-
-// Arrays without dimensions are sequences that have no length.
-bool has_length(PyObject* object) {
-  if (PyFloat_Check(object) != 0 || PySequence_Check(object) == 0) return false;
-  if (PySequence_Size(object) >= 0) return true;
-  PyErr_Clear();
-  return false;
-}
-
-// One number for all axes, or three.
-std::array<double, 3> parse_voxel_size(const Where& where, PyObject* object) {
-  if (has_length(object)) return parse_three(where, "voxel_size", object, "a number, or three numbers");
-  const double size = parse_number(where, "voxel_size", object);
-  return {size, size, size};
-}
-
-std::array<std::int64_t, 3> parse_shape(const Where& where, PyObject* object) {
-  const nb::object items = tuple_of(where, "shape", object, 3, "three ints");
-  std::array<std::int64_t, 3> shape{};
-  for (std::size_t k = 0; k < 3; ++k) {
-    shape[k] = parse_integer(where, "shape", PyTuple_GetItem(items.ptr(), static_cast<Py_ssize_t>(k)));
-  }
-  return shape;
-}
-
-struct GridType {
-  nb::object type = nb::module_::import_("robocache._voxelize").attr("Grid");
-};
-Once<GridType> grid_type;
-
 nb::tuple fields_of(const Grid& grid) {
   const auto& [o, v, s] = grid;
   return nb::make_tuple(nb::make_tuple(o[0], o[1], o[2]), nb::make_tuple(v[0], v[1], v[2]),
                         nb::make_tuple(s[0], s[1], s[2]));
 }
-
-}  // namespace
-
-Grid parse_grid(const Where& where, PyObject* object) {
-  if (PyObject_IsInstance(object, grid_type().type.ptr()) != 1) {
-    fail(ErrorKind::type, where, "grid is of type ", type_name(object), "; expected a robocache.Grid");
-  }
-  const nb::handle grid(object);
-  return {parse_three(where, "origin", nb::object(grid.attr("origin")).ptr()),
-          parse_three(where, "voxel_size", nb::object(grid.attr("voxel_size")).ptr()),
-          parse_shape(where, nb::object(grid.attr("shape")).ptr())};
-}
-
-DepthImages parse_images(const Where& where, nb::handle depth_scale, nb::handle depth_min, nb::handle depth_max,
-                         nb::handle invalid) {
-  DepthImages images;
-  if (!depth_scale.is_none()) {
-    images.depth_scale = parse_number(where, "depth_scale", depth_scale.ptr());
-    if (images.depth_scale == 0) fail(ErrorKind::value, where, "depth_scale is 0; it must be positive and finite");
-  }
-  images.depth_min = parse_number(where, "depth_min", depth_min.ptr());
-  images.depth_max = parse_number(where, "depth_max", depth_max.ptr());
-  images.invalid.clear();
-  const nb::object readings = tuple_of(where, "invalid", invalid.ptr(), -1, "readings that mean none, such as (0,)");
-  for (Py_ssize_t k = 0; k < PyTuple_Size(readings.ptr()); ++k) {
-    images.invalid.push_back(parse_number(where, "invalid", PyTuple_GetItem(readings.ptr(), k)));
-  }
-  return images;
-}
-
-double free_memory() {
-  double free = 0x1p62;
-  std::ifstream info("/proc/meminfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("MemAvailable:")) free = 1024 * std::stod(line.substr(13));
-  }
-  double limit = 0;
-  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) free = std::min(free, limit);
-  return free;
-}
-
-std::string gibibytes(double bytes) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(1) << bytes / 0x1p30 << " GiB";
-  return text.str();
-}
-
-namespace {
 
 constexpr double large = 0x1p28;  // bytes; below, nobody asks whether they are free
 
@@ -145,7 +45,7 @@ constexpr double large = 0x1p28;  // bytes; below, nobody asks whether they are 
 void check_size(const Where& where, const std::array<std::int64_t, 3>& shape, std::int64_t grids, double bytes,
                 bool on_cpu) {
   if (bytes <= large) return;
-  if (bytes >= 0x1p62) fail_size(where, shape, grids, bytes, "no memory is as large");
+  if (bytes >= static_cast<double>(size_limit)) fail_size(where, shape, grids, bytes, "no memory is as large");
   if (on_cpu && bytes > free_memory()) {
     fail_size(where, shape, grids, bytes, gibibytes(free_memory()) + " of memory are free");
   }
@@ -200,12 +100,12 @@ struct SceneCall : Call {
     if (served) inputs.push_back({argument, view});
     return served;
   }
-  // That of points or pixels, without which there is no call.
+  // Views the points or the depth, which every call needs.
   bool view_main(const char* argument, nb::handle array, TensorView& view) {
     if (array.is_none()) fail(ErrorKind::type, where, argument, " is None; expected an array");
     return view_input(argument, array, Role::integers, view);
   }
-  bool view_scene(Scene& scene, nb::handle features, nb::handle into, nb::handle pose) {
+  bool view_scene(auto& scene, nb::handle features, nb::handle into, nb::handle pose) {
     scene.crop = crop;
     bool served = view_input("features", features, Role::values, scene.features);
     served &= view_input("into", into, Role::integers, scene.into);
@@ -214,7 +114,7 @@ struct SceneCall : Call {
   }
 
   // How many grids: as many as clouds, or as `grids` says where clouds go into grids of others.
-  std::int64_t parse_grids(nb::handle grids, const Scene& scene, std::int64_t clouds) const {
+  std::int64_t parse_grids(nb::handle grids, const auto& scene, std::int64_t clouds) const {
     if (!grids.is_none()) {
       const std::int64_t wanted = parse_integer(where, "grids", grids.ptr());
       if (wanted < 0) fail(ErrorKind::value, where, "grids is ", wanted, "; it must not be negative");
@@ -235,12 +135,12 @@ struct SceneCall : Call {
     fail(ErrorKind::value, where, "grids is ", grids, " and out has ", out.shape[0]);
   }
 
-  struct Described {
+  struct OutputShape {
     DType dtype;
     std::vector<std::int64_t> shape;
   };
-  Described describe_output(Reduction reduction, const Scene& scene, bool batched, std::int64_t grids) const {
-    Described described{DType::f32, {grid.shape.begin(), grid.shape.end()}};
+  OutputShape describe_output(Reduction reduction, const auto& scene, bool batched, std::int64_t grids) const {
+    OutputShape described{DType::f32, {grid.shape.begin(), grid.shape.end()}};
     if (batched) described.shape.insert(described.shape.begin(), grids);
     switch (reduction) {
       case Reduction::count:
@@ -263,7 +163,7 @@ struct SceneCall : Call {
   }
 
   template <class F>
-  nb::object finish(const Scene& scene, bool batched, std::int64_t clouds, nb::handle given_grids, nb::handle out,
+  nb::object finish(const auto& scene, bool batched, std::int64_t clouds, nb::handle given_grids, nb::handle out,
                     std::int64_t points, const F& call) {
     const std::size_t count = reductions.size();
     std::vector<VoxelOutput> wanted(count);
@@ -306,11 +206,11 @@ struct SceneCall : Call {
     return nb::make_tuple(std::move(all), outputs.take());
   }
 
-  void add_values(Outputs& outputs, const Scene& scene, bool batched, std::int64_t grids) const {
+  void add_values(Outputs& outputs, const auto& scene, bool batched, std::int64_t grids) const {
     const double bytes = bytes_of(scene, batched, grids);
     check_size(where, grid.shape, grids, bytes, arrays.device().kind == DeviceKind::cpu);
     for (const Reduction reduction : reductions) {
-      const Described described = describe_output(reduction, scene, batched, grids);
+      const OutputShape described = describe_output(reduction, scene, batched, grids);
       outputs.add(described.dtype, described.shape);
     }
   }
@@ -318,8 +218,8 @@ struct SceneCall : Call {
     const std::int64_t shape[] = {clouds, drop_reasons};
     outputs.add(DType::i64, std::span(shape).subspan(batched ? 0 : 1));
   }
-  // An allocator that has no more says so in its own words; the sentence says what it was asked for.
-  void allocate(Outputs& outputs, const Scene& scene, bool batched, std::int64_t grids) const {
+  // The error of an allocator without memory does not say what the memory was for. The sentence here does.
+  void allocate(Outputs& outputs, const auto& scene, bool batched, std::int64_t grids) const {
     try {
       outputs.allocate();
     } catch (const nb::python_error& error) {
@@ -329,10 +229,10 @@ struct SceneCall : Call {
       fail_size(where, grid.shape, grids, bytes, why.substr(0, why.find('\n')));
     }
   }
-  double bytes_of(const Scene& scene, bool batched, std::int64_t grids) const {
+  double bytes_of(const auto& scene, bool batched, std::int64_t grids) const {
     double bytes = 0;
     for (const Reduction reduction : reductions) {
-      const Described described = describe_output(reduction, scene, batched, grids);
+      const OutputShape described = describe_output(reduction, scene, batched, grids);
       double size = size_of(described.dtype);
       for (const std::int64_t n : described.shape) size *= static_cast<double>(n);
       bytes += size;
@@ -378,7 +278,7 @@ struct SceneCall : Call {
     return is_sparse;
   }
 
-  // A sparse call must know how many voxels there are, unless it is told.
+  // A sparse call on a GPU waits to learn how many voxels there are, unless max_voxels is given.
   bool waits(std::int64_t max_voxels) const { return max_voxels < 0 && arrays.device().kind == DeviceKind::cuda; }
 
   // Room for rows, or a sentence.
@@ -396,20 +296,20 @@ struct SceneCall : Call {
   static void add(Outputs& outputs, DType dtype, std::initializer_list<std::int64_t> shape) {
     outputs.add(dtype, {shape.begin(), shape.size()});
   }
-  // None where features have other dimensions than the points: the library says so.
-  std::int64_t channels_of(const Scene& scene) const {
+  // 0 if features and points differ in their dimensions: the library raises the error.
+  std::int64_t channels_of(const auto& scene) const {
     const TensorView& features = scene.features;
     return features.rank == lead + 1 ? features.shape[static_cast<std::size_t>(lead)] : 0;
   }
 
   // finish_sparse() takes them in the order in which they are added here.
-  SparseOutput add_rows(Outputs& outputs, const Scene& scene, const TensorView& main, std::int64_t rows) const {
+  SparseOutput add_rows(Outputs& outputs, const auto& scene, const TensorView& main, std::int64_t rows) const {
     add(outputs, DType::i64, {rows, 4});
     add(outputs, DType::i32, {rows});
     outputs.add(DType::i64, {main.shape.data(), static_cast<std::size_t>(lead)});
     add(outputs, DType::i64, {2});
     for (const Reduction reduction : reductions) {
-      Described described = describe_output(reduction, scene, false, 0);
+      OutputShape described = describe_output(reduction, scene, false, 0);
       described.shape.erase(described.shape.begin(), described.shape.begin() + 3);
       described.shape.insert(described.shape.begin(), rows);
       outputs.add(described.dtype, described.shape);
@@ -434,11 +334,11 @@ struct SceneCall : Call {
 
   // (coordinates, values, counts, point_to_voxel, found, first, number, dropped)
   template <class F>
-  nb::object finish_sparse(const Scene& scene, const TensorView& main, bool batched, std::int64_t clouds,
+  nb::object finish_sparse(const auto& scene, const TensorView& main, bool batched, std::int64_t clouds,
                            nb::handle given_grids, const F& call) {
     check_wide_integers("coordinates");
     sparse.grids = parse_grids(given_grids, scene, clouds);
-    Dropped dropped(*this, batched, clouds);
+    DroppedCounts dropped(*this, batched, clouds);
     Outputs outputs(where, arrays, reductions.size() + 6);
     const SparseRows rows = [&](std::int64_t count) {
       const nb::gil_scoped_acquire held;
@@ -460,8 +360,8 @@ struct SceneCall : Call {
   }
 
   // The counts of what was dropped, [C, 4] or [4], where they are an array of their own.
-  struct Dropped {
-    Dropped(const SceneCall& call, bool batched, std::int64_t clouds) : outputs(call.where, call.arrays, 1) {
+  struct DroppedCounts {
+    DroppedCounts(const SceneCall& call, bool batched, std::int64_t clouds) : outputs(call.where, call.arrays, 1) {
       add_dropped(outputs, batched, clouds);
       outputs.allocate();
     }
@@ -572,7 +472,7 @@ nb::object voxel_downsample(Argument points, Argument voxel_size, Argument origi
   call.check_wide_integers("coordinates");
   const auto [batched, number] = batch_of(clouds);
   const std::int64_t clouds_number = number;
-  SceneCall::Dropped dropped(call, batched, number);
+  SceneCall::DroppedCounts dropped(call, batched, number);
   Outputs outputs(call.where, call.arrays, 4);
   const bool has_features = static_cast<bool>(clouds.features);
   const DownsampleRows rows = [&](std::int64_t count) {

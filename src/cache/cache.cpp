@@ -14,10 +14,13 @@
 #include <utility>
 
 #include "cache/directory.h"
-#include "cache/files.h"
+#include "cache/lock.h"
 #include "cache/manifest.h"
+#include "cache/merge_statistics.h"
+#include "cache/partials.h"
 #include "cache/safetensors.h"
 #include "core/text.h"
+#include "io/hash.h"
 
 namespace robocache {
 
@@ -25,7 +28,7 @@ using namespace cache;
 
 namespace {
 
-// A shard that was opened: its header, and its bytes where they are mapped.
+// An opened shard: its header, and its bytes if they are mapped.
 struct OpenedShard {
   ShardHeader header{};
   void* data = nullptr;  // nullptr: not mapped
@@ -41,8 +44,8 @@ struct OpenedShard {
   }
 };
 
-// Guards what threads share of all caches. It is one mutex, and nobody reads a file while holding it, so that fork() can
-// wait for it: a child process never finds it locked by a thread that it does not have.
+// Guards what threads share, for all caches. No file is read while it is held, so fork() can wait for it: a child process
+// never finds it locked by a thread that the child does not have.
 class SharedMutex {
  public:
   static SharedMutex& get() {
@@ -59,16 +62,16 @@ class SharedMutex {
 
 std::lock_guard<std::mutex> guarded() { return std::lock_guard(SharedMutex::get().mutex); }
 
-// The shards that were opened last, of all caches of the process, stay open beyond their views: to read a header again
-// costs what its group is long. Linux allows a process some 65,000 maps. Every member needs guarded().
-class Recent {
+// Keeps the shards that were opened last open after their views are gone, for all caches of the process: reading a header
+// again costs time for each episode of its group. Linux allows a process some 65,000 maps. Call members only under guarded().
+class RecentShards {
  public:
   using Shards = std::deque<std::pair<const void*, std::shared_ptr<const OpenedShard>>>;
-  static Recent& all() {
-    static auto* const made = new Recent;  // never destroyed, as above
+  static RecentShards& all() {
+    static auto* const made = new RecentShards;  // never destroyed, as above
     return *made;
   }
-  // Returns what had to go. The caller lets go of it when the mutex is free: unmapping takes time.
+  // Returns the shard that had to make room. The caller drops it after it released the mutex, because unmapping takes time.
   std::shared_ptr<const OpenedShard> add(const void* owner, std::shared_ptr<const OpenedShard> shard) {
     std::shared_ptr<const OpenedShard> oldest;
     if (entries_.size() == most) {
@@ -98,7 +101,7 @@ std::string size_sentence(const Path& path, const Shard& shard, std::int64_t siz
                 "; `robocache verify --repair` keeps what is whole");
 }
 
-// The file of a shard, whose size is what the manifest says.
+// Opens the file of a shard. Throws if its size is not that of the manifest.
 File open_file(const Path& path, const Shard& shard) {
   if (!std::filesystem::exists(path)) {
     throw Error(ErrorKind::file,
@@ -124,13 +127,13 @@ std::shared_ptr<const OpenedShard> open_shard(const Path& path, const StreamInfo
     return opened;
   }
   opened->size = static_cast<std::size_t>(shard.bytes);
-  const auto map = [&] { return mmap(nullptr, opened->size, PROT_READ, MAP_SHARED, file.descriptor(), 0); };
+  const auto map = [&] { return mmap(nullptr, opened->size, PROT_READ, MAP_SHARED, file.descriptor().number(), 0); };
   void* data = map();
   if (data == MAP_FAILED && errno == ENOMEM) {
-    Recent::Shards dropped;
+    RecentShards::Shards dropped;
     {
       const auto guard = guarded();
-      dropped = Recent::all().take_all();
+      dropped = RecentShards::all().take_all();
     }
     dropped.clear();
     data = map();
@@ -162,15 +165,16 @@ struct Cache::State {
   std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> shards;  // by group and stream
   std::int64_t bytes = 0;
   std::int64_t torn_bytes = 0;
+  std::int64_t unnamed_shards = 0;
   std::vector<std::weak_ptr<const OpenedShard>> opened;  // by shard; needs guarded()
 
   ~State() {
-    Recent::Shards mine;
+    RecentShards::Shards mine;
     const auto guard = guarded();
-    mine = Recent::all().take(this);
+    mine = RecentShards::all().take(this);
   }
 
-  // Two threads may open the same shard at a time. Then one of them keeps what the other made.
+  // If two threads open one shard at the same time, both get the one that was finished first.
   std::shared_ptr<const OpenedShard> open(std::size_t k) {
     {
       const auto guard = guarded();
@@ -183,14 +187,14 @@ struct Cache::State {
     const auto guard = guarded();
     if (auto held = opened[k].lock()) return held;
     opened[k] = made;
-    oldest = Recent::all().add(this, made);
+    oldest = RecentShards::all().add(this, made);
     return made;
   }
 };
 
 namespace {
 
-// The first shard whose file is not as the manifest says, as a sentence; empty where all are.
+// A sentence about the first shard whose file is missing or has another size than the manifest says; empty if there is none.
 std::string find_damage(const Path& path, const std::vector<Shard>& shards) {
   for (const Shard& shard : shards) {
     const Path file = shard_path(path, shard);
@@ -204,7 +208,17 @@ std::string find_damage(const Path& path, const std::vector<Shard>& shards) {
   return {};
 }
 
-// A source that is being read anew is not seen before it is complete: until then there is what was read before.
+// Counts the finished shards that the manifest does not name. 0 if the folder cannot be listed: reading does not need it.
+std::int64_t count_unnamed(const Path& path, const Manifest& manifest) {
+  try {
+    return std::ranges::count_if(find_leftovers(path, manifest),
+                                 [](const Path& file) { return is_shard_name(file.filename().string()); });
+  } catch (const SystemError&) {
+    return 0;
+  }
+}
+
+// Hides the episodes of a source that is being read again until it is complete. Until then the older episodes are shown.
 void hide_unfinished(Manifest& manifest) {
   std::set<std::string_view> complete;
   std::vector<bool> hidden;
@@ -222,16 +236,19 @@ void hide_unfinished(Manifest& manifest) {
 Cache::Cache(const std::filesystem::path& path, const Options& options) : state_(std::make_unique<State>()) {
   state_->path = path;
   state_->is_mapped = options.map;
-  // A writer may replace the manifest, and remove what only the old one names, between two looks: then the new one holds.
+  // If a writer replaces the manifest while this looks for its shards, the new manifest counts.
   for (std::string last;;) {
     LoadedCache loaded = load_cache(path);
     state_->manifest = std::move(loaded.manifest);
     const std::string damage = find_damage(path, state_->manifest.shards);
     if (damage.empty()) {
-      const std::int64_t torn =
-          loaded.journal.torn_bytes;  // looked at twice: a writer may have written that line just now
-      const bool is_torn = torn > 0 && !Lock::is_held(path) && load_cache(path).journal.torn_bytes == torn;
-      state_->torn_bytes = is_torn ? torn : 0;
+      const std::int64_t torn = loaded.journal.torn_bytes, unnamed = count_unnamed(path, state_->manifest);
+      if ((torn > 0 || unnamed > 0) && !Lock::is_held(path)) {
+        // Look again: a writer may just have written that line, or have committed these shards.
+        const JournalEnd now = load_cache(path).journal;
+        if (now.torn_bytes == torn) state_->torn_bytes = torn;
+        if (now.checksum == loaded.journal.checksum) state_->unnamed_shards = unnamed;
+      }
       break;
     }
     if (last == loaded.journal.checksum) throw Error(ErrorKind::file, damage);
@@ -255,10 +272,11 @@ const std::vector<CachedEpisode>& Cache::episodes() const noexcept { return stat
 const std::vector<CacheSource>& Cache::sources() const noexcept { return state_->manifest.sources; }
 std::int64_t Cache::bytes() const noexcept { return state_->bytes; }
 std::int64_t Cache::torn_bytes() const noexcept { return state_->torn_bytes; }
+std::int64_t Cache::unnamed_shards() const noexcept { return state_->unnamed_shards; }
 
 namespace {
 
-// Rows [begin, end) of a tensor of the file, in memory of their own.
+// Rows [begin, end) of a tensor of the file, copied to memory.
 struct ReadRows {
   TensorView view{};
   std::shared_ptr<const std::byte[]> memory{};
@@ -275,7 +293,7 @@ ReadRows read_rows(const File& file, const ShardHeader& header, const TensorEntr
   return {TensorView::contiguous(memory.get(), tensor.dtype, shape), memory};
 }
 
-// The samples [begin, end) of a shard that is not mapped; of a ragged stream with their rows only.
+// Reads the samples [begin, end) of a shard that is not mapped, with only their own rows if the stream is ragged.
 CachedStream read_samples(const File& file, const OpenedShard& shard, const Shard& said, bool is_ragged,
                           std::int64_t begin, std::int64_t end) {
   const auto rows = [&](const char* name, std::int64_t from, std::int64_t to) {
@@ -328,6 +346,38 @@ CachedStream Cache::read_group(std::int64_t group, std::int64_t stream) const {
           view("offsets"), shard};
 }
 
+StreamStatistics Cache::statistics(std::int64_t stream, std::span<const std::int64_t> episodes,
+                                   std::span<const double> quantiles) const {
+  return merge_statistics(*this, stream, episodes, quantiles, [&](std::int64_t group) -> KeptPartials {
+    const std::size_t place = state_->shards.at({group, stream});
+    const Shard& said = state_->manifest.shards[place];
+    const auto hash = said.hashes.find(statistics_name);
+    if (hash == said.hashes.end()) return {};
+    const auto shard = state_->open(place);
+    const TensorEntry* const entry = shard->header.find(statistics_name);
+    const Path path = shard_path(state_->path, said);
+    KeptPartials kept{.is_kept = true, .file = path.string()};
+    if (entry == nullptr || entry->dtype != DType::u64 || entry->shape.size() != 1 ||
+        (shard->header.data + entry->begin) % size_of(DType::u64) != 0) {
+      return kept;  // damaged, as the caller will say
+    }
+    const auto count = static_cast<std::size_t>(entry->shape[0]);
+    if (state_->is_mapped) {
+      kept.words = {static_cast<const std::uint64_t*>(shard->views.at(statistics_name).data), count};
+      kept.memory = shard;
+    } else {
+      const auto words = std::make_shared<std::vector<std::uint64_t>>(count);
+      open_file(path, said).read(shard->header.data + entry->begin, std::as_writable_bytes(std::span(*words)));
+      kept.words = *words;
+      kept.memory = words;
+    }
+    io::Hash found;
+    found.add(std::as_bytes(kept.words));
+    if (found.text() != hash->second) kept.words = {};
+    return kept;
+  });
+}
+
 CachedStream Cache::read(std::int64_t episode, std::int64_t stream) const {
   const auto& episodes = state_->manifest.episodes;
   if (episode < 0 || episode >= static_cast<std::int64_t>(episodes.size())) {
@@ -336,13 +386,13 @@ CachedStream Cache::read(std::int64_t episode, std::int64_t stream) const {
   const CachedEpisode& entry = episodes[static_cast<std::size_t>(episode)];
   const auto of = std::ranges::find(entry.streams, stream, &EpisodeStream::stream);
   if (of == entry.streams.end()) {
-    throw Error(ErrorKind::value, concat("Cache: episode ", in_quotes(entry.name), " has no stream ", stream));
+    throw Error(ErrorKind::value, concat("Cache: episode ", quote(entry.name), " has no stream ", stream));
   }
   const std::size_t place = state_->shards.at({entry.group, stream});
   const Shard& said = state_->manifest.shards[place];
-  const auto fail = [&](const char* what) {  // the data were never checked: offsets and inner lie in the file
+  const auto fail = [&](const char* what) {  // opening does not check the data, so offsets and inner may be wrong
     throw Error(ErrorKind::file,
-                concat(shard_path(state_->path, said).string(), ": ", what, " of episode ", in_quotes(entry.name),
+                concat(shard_path(state_->path, said).string(), ": ", what, " of episode ", quote(entry.name),
                        " are damaged; `robocache verify --repair` keeps what is whole"));
   };
   const auto check = [&](std::int64_t begin, std::int64_t end) {
@@ -369,7 +419,8 @@ CachedStream Cache::read(std::int64_t episode, std::int64_t stream) const {
   }
   result.inner = slice(all.inner, begin, end + 1);
   std::int64_t last = 0;
-  for (std::int64_t k = 0; k <= end - begin; ++k) {  // whoever slices by them must not leave the file
+  for (std::int64_t k = 0; k <= end - begin;
+       ++k) {  // users slice by these offsets, so they must stay inside the values
     if (at(result.inner, k) < last || at(result.inner, k) > all.values.shape[0]) fail("the inner offsets");
     last = at(result.inner, k);
   }

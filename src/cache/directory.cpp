@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <robocache/error.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <charconv>
@@ -41,13 +42,50 @@ bool starts_with_group(std::string_view name) {
 
 }  // namespace
 
+namespace {
+
+// The first bytes of any file; empty if it is empty, or not a regular file.
+std::string read_beginning(const Path& path) {
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
+  const File file(path, O_RDONLY | O_NOFOLLOW);
+  std::string head(std::min(identity_head, static_cast<std::size_t>(file.size())), '\0');
+  file.read(0, std::as_writable_bytes(std::span(head)));
+  return head;
+}
+
+// Every version begins with an object whose first member is the format.
+bool begins_as_manifest(std::string_view head) {
+  for (const std::string_view word : {"{", "\"format\"", ":", "\"robocache\""}) {
+    head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));
+    if (!head.starts_with(word)) return false;
+    head.remove_prefix(word.size());
+  }
+  return true;
+}
+
+}  // namespace
+
+bool is_cache(const Path& folder) try {
+  if (begins_as_manifest(read_beginning(manifest_path(folder)))) return true;
+  return std::ranges::any_of(names_in(shards_path(folder)), [&](const std::string& name) {
+    // A header begins with its metadata, of which "robocache" is the key.
+    return is_shard_name(name) && read_beginning(shards_path(folder) / name).find("robocache") != std::string::npos;
+  });
+} catch (const SystemError&) {
+  return true;  // An unreadable folder may be ours: the caller's own read reports why it failed.
+}
+
+void refuse_strangers(const Path& folder) {
+  if (!is_cache(folder)) static_cast<void>(load_cache(folder));
+}
+
 void require_manifest(const Path& cache) {
   const Path path = manifest_path(cache);
   if (std::filesystem::exists(path)) return;
   if (!std::filesystem::exists(cache)) throw Error(ErrorKind::file, concat(cache.string(), ": there is no such cache"));
-  if (std::ranges::any_of(names_in(shards_path(cache)), is_shard_name)) {
+  if (is_cache(cache))
     throw Error(ErrorKind::file, concat(path.string(), ": is missing, but there are shards", advice));
-  }
   throw Error(ErrorKind::file, concat(cache.string(), ": this is no cache: it has no manifest.json"));
 }
 
@@ -71,7 +109,7 @@ LoadedCache load_once(const Path& cache) {
 }  // namespace
 
 LoadedCache load_cache(const Path& cache) try {
-  // A writer that replaces the manifest removes the journal: where that happens between the two reads, they are repeated.
+  // A writer that replaces the manifest removes the journal. If that happens between the two reads, they are repeated.
   for (int attempts = 100;; --attempts) {
     require_manifest(cache);
     const std::string before = read_identity(cache);
@@ -90,17 +128,12 @@ LoadedCache load_cache(const Path& cache) try {
     } catch (const SystemError&) {
       if (!is_replaced()) throw;
     } catch (const Error& error) {
-      if (!is_replaced()) throw Error(ErrorKind::file, concat(error.what(), advice));
+      if (is_replaced()) continue;
+      throw Error(ErrorKind::file, concat(error.what(), is_cache(cache) ? advice : "; this folder is no cache"));
     }
   }
 } catch (const std::filesystem::filesystem_error& error) {
   fail_errno(cache, "cannot be read", error.code().value());
-}
-
-Manifest load_manifest(const Path& cache) {
-  Manifest manifest = load_cache(cache).manifest;
-  tidy(manifest);
-  return manifest;
 }
 
 std::string read_identity(const Path& cache) {
@@ -144,7 +177,6 @@ std::vector<Path> find_leftovers(const Path& cache, const Manifest& manifest) {
 }
 
 std::int64_t first_group_after_quarantine(const Path& cache) {
-  constexpr std::int64_t most = std::int64_t{1} << 40;  // a higher number is not of our making
   const Path quarantine = cache / "quarantine";
   std::int64_t first = 0;
   std::error_code error;
@@ -153,9 +185,7 @@ std::int64_t first_group_after_quarantine(const Path& cache) {
     const Path shards = quarantine / folder / "shards";
     if (!std::filesystem::is_directory(shards, error)) continue;
     for (const std::string& name : names_in(shards)) {
-      std::int64_t group = 0;
-      const auto parsed = std::from_chars(name.data(), name.data() + name.size(), group);
-      if (is_shard_name(name) && parsed.ec == std::errc() && group < most) first = std::max(first, group + 1);
+      if (is_shard_name(name)) first = std::max(first, group_of_name(name) + 1);
     }
   }
   return first;
@@ -167,6 +197,13 @@ bool is_shard_name(std::string_view name) {
   };
   return starts_with_group(name) && name.size() < 200 && name.ends_with(".safetensors") &&
          std::ranges::all_of(name, plain);
+}
+
+std::int64_t group_of_name(std::string_view name) {
+  constexpr std::int64_t most = std::int64_t{1} << 40;
+  std::int64_t group = 0;
+  const auto parsed = std::from_chars(name.data(), name.data() + name.size(), group);
+  return parsed.ec == std::errc() && group < most ? group : -1;
 }
 
 std::string shard_stem(std::int64_t group, std::string_view stream) {

@@ -17,12 +17,12 @@ namespace {
 
 constexpr std::size_t values_memory = 128 << 10;
 constexpr std::size_t stamps_memory = 48 << 10;
-constexpr std::int64_t header_reserve = 32 << 10;  // for about 150 episodes; where more come, the file is moved
+constexpr std::int64_t header_reserve = 32 << 10;  // enough for about 150 episodes; for more the file is rewritten
 constexpr std::int64_t header_alignment = 64;
 constexpr std::int64_t block = 1 << 20;  // bytes
 constexpr std::int64_t stamps_block = 4096;
 
-// A sample while it is sorted: its stamps, and where its rows are.
+// A sample while it is sorted: its stamps, and the place of its rows.
 struct Sample {
   std::int64_t time, arrival, rows, at;
 };
@@ -32,7 +32,7 @@ constexpr std::int64_t merge_memory = std::int64_t{16} << 20;
 std::span<const std::byte> bytes_of(const auto& items) { return std::as_bytes(std::span(items)); }
 std::span<std::byte> bytes_into(auto& items) { return std::as_writable_bytes(std::span(items)); }
 
-// Not inlined: GCC 12 warns of an overflow that cannot be.
+// Not inlined: GCC 12 warns of an overflow that cannot happen.
 [[gnu::noinline]] void add_bytes(std::vector<std::byte>& to, std::span<const std::byte> from) {
   const std::size_t size = to.size();
   to.resize(size + from.size());
@@ -41,7 +41,7 @@ std::span<std::byte> bytes_into(auto& items) { return std::as_writable_bytes(std
 
 constexpr std::int64_t round_up(std::int64_t size, std::int64_t unit) { return (size + unit - 1) / unit * unit; }
 
-// Runs that are sorted each, merged into one; equal times in the order of the runs.
+// Merges sorted runs into one; equal times stay in the order of the runs.
 void merge_runs(const Spool& runs, std::int64_t count, Spool& merged) {
   const std::int64_t run_count = (count + run_length - 1) / run_length;
   const std::int64_t ahead =
@@ -77,9 +77,14 @@ void merge_runs(const Spool& runs, std::int64_t count, Spool& merged) {
   }
 }
 
-// Of all bytes, as they are read.
+// Whether the statistics of a stream's values are counted while they are written: frames, which are large and never widened.
+bool is_counted(const StreamInfo& info) {
+  return info.dtype == DType::u8 && info.shape.size() >= 2 && keeps_partials(info);
+}
+
+// The hash of all bytes, read back.
 std::string hash_of(const Spool& spool) {
-  Hash hash;
+  io::Hash hash;
   std::vector<std::byte> bytes;
   for (std::int64_t at = 0; at < spool.size(); at += block) {
     check_interrupt();
@@ -126,15 +131,19 @@ void OpenShard::begin_episode(std::int64_t row) {
                   .samples = samples_,
                   .rows = rows_,
                   .ends = ends_.size(),
+                  .partials = partials_.mark(),
                   .was_rewritten = is_rewritten_,
                   .hash = hash_,
                   .stamps_hash = stamps_hash_};
+  if (is_counted(info_)) open_->counts.emplace(statistics_shape(info_).channels);
   ends_.resize(static_cast<std::size_t>(row), samples_);
+  partials_.skip_to(static_cast<std::size_t>(row));
 }
 
 void OpenShard::append_values(std::span<const std::byte> values, std::int64_t rows) {
   values_.append(values);
   if (!is_rewritten_) hash_.add(values);
+  if (open_->counts) open_->counts->add(values.data(), rows * statistics_shape(info_).values);
   rows_ += rows;
 }
 
@@ -220,8 +229,8 @@ void OpenShard::discard_episode(std::int64_t row) noexcept {
     if (values_.file()) remove_file(values_.file().path());
     values_ = std::move(*open_->narrow);
     info_ = std::move(open_->narrow_info);
-    is_suspect_ = false;                                                   // nobody has synced this file
-  } else if (values_.file() && values_.file().path() != values_.path()) {  // it was finished
+    is_suspect_ = false;                                                   // this file was never synced
+  } else if (values_.file() && values_.file().path() != values_.path()) {  // finish() renamed it
     try {
       values_.rename(temporary());
     } catch (const std::exception&) {
@@ -233,12 +242,32 @@ void OpenShard::discard_episode(std::int64_t row) noexcept {
   values_.truncate(open_->rows * row_bytes());
   stamps_.truncate(open_->samples * static_cast<std::int64_t>(sizeof(Stamps)));
   ends_.resize(open_->ends);
+  partials_.go_back(open_->partials);
   samples_ = open_->samples;
   rows_ = open_->rows;
   is_rewritten_ = open_->was_rewritten;
   hash_ = std::move(open_->hash);
   stamps_hash_ = std::move(open_->stamps_hash);
   open_.reset();
+}
+
+void OpenShard::summarize_episode() {
+  const std::size_t begin = partials_.partials().size();
+  if (open_->counts) {
+    open_->counts->summarize(info_.dtype, partials_.words());
+  } else if (keeps_partials(info_)) {
+    const StatisticsShape shape = statistics_shape(info_);
+    const std::int64_t size = shape.channels * size_of(info_.dtype);
+    std::vector<std::byte> bytes;
+    const auto read = [&](std::int64_t first, std::int64_t count) {
+      bytes.resize(static_cast<std::size_t>(count * size));
+      values_.read(open_->rows * row_bytes() + first * size, bytes);
+      return static_cast<const std::byte*>(bytes.data());
+    };
+    const std::int64_t rows = (rows_ - open_->rows) * shape.values;
+    statistics::summarize({info_.dtype, shape.channels, rows, read}, true, partials_.words());
+  }
+  partials_.end_row(begin);
 }
 
 // ---- Order
@@ -292,7 +321,7 @@ void OpenShard::permute_values(const Spool& order, std::int64_t count) {
   const std::int64_t size = row_bytes();
   if (size == 0) return;
   std::vector<Sample> samples(static_cast<std::size_t>(std::min(stamps_block, count)));
-  const auto each = [&](const auto& f) {  // sample, where its rows go
+  const auto each = [&](const auto& f) {  // f(sample, the place where its rows go)
     std::int64_t to = open_->rows;
     for (std::int64_t first = 0; first < count; first += stamps_block) {
       check_interrupt();
@@ -304,7 +333,7 @@ void OpenShard::permute_values(const Spool& order, std::int64_t count) {
       }
     }
   };
-  // Only what moves is written: rows [begin, end).
+  // Only the rows that move are written: [begin, end).
   std::int64_t begin = -1, end = -1;
   each([&](const Sample& sample, std::int64_t to) {
     if (sample.at == to || sample.rows == 0) return;
@@ -315,7 +344,7 @@ void OpenShard::permute_values(const Spool& order, std::int64_t count) {
 
   Spool moved(directory_ / stem_, Spool::Kind::scratch, 0, static_cast<std::size_t>(block));
   std::vector<std::byte> bytes;
-  std::int64_t from = 0, until = 0;  // rows that follow each other, not copied yet
+  std::int64_t from = 0, until = 0;  // consecutive rows that are not copied yet
   const auto copy = [&] {
     for (std::int64_t at = from * size; at < until * size; at += block) {
       check_interrupt();
@@ -360,6 +389,11 @@ void OpenShard::generate(const TensorEntry& tensor, const Sink& sink) const {
     sink(bytes_of(absent));
     return;
   }
+  if (tensor.name == statistics_name) {
+    sink(bytes_of(partials_.head()));
+    sink(bytes_of(partials_.partials()));
+    return;
+  }
   const bool is_inner = tensor.name == "inner";
   std::vector<Stamps> stamps;
   std::vector<std::int64_t> numbers;
@@ -386,13 +420,19 @@ Shard OpenShard::finish(const Manifest& group, std::int64_t number) {
   shard.samples = samples_;
   shard.rows = rows_;
   shard.channels = channels_of(info_);
-  const std::vector<TensorEntry> tensors = lay_out(info_, shard);
+  std::vector<TensorEntry> tensors = lay_out(info_, shard);
+  if (!partials_.is_empty()) {
+    partials_.skip_to(static_cast<std::size_t>(shard.episodes));
+    const auto words = static_cast<std::int64_t>(partials_.head().size() + partials_.partials().size());
+    const std::int64_t begin = tensors.back().end;
+    tensors.push_back({statistics_name, DType::u64, {words}, begin, begin + words * size_of(DType::u64)});
+  }
   shard.bytes = tensors.back().end;
   for (const TensorEntry& tensor : tensors) {
     if (tensor.name == "values") {
       shard.hashes[tensor.name] = is_rewritten_ ? hash_of(values_) : hash_.text();
     } else {
-      Hash hash;
+      io::Hash hash;
       generate(tensor, [&](std::span<const std::byte> bytes) { hash.add(bytes); });
       shard.hashes[tensor.name] = hash.text();
     }
@@ -416,7 +456,7 @@ Shard OpenShard::finish(const Manifest& group, std::int64_t number) {
   for (const TensorEntry& tensor : tensors) {
     if (tensor.name == "values") continue;
     std::int64_t at = base + tensor.begin;
-    std::vector<std::byte> pending;  // few writes: blocks are small
+    std::vector<std::byte> pending;  // collects the small blocks, so that there are few writes
     const auto write = [&] {
       file.write(at, pending);
       at += static_cast<std::int64_t>(pending.size());
@@ -432,7 +472,7 @@ Shard OpenShard::finish(const Manifest& group, std::int64_t number) {
   std::vector<std::byte> head(sizeof(size));
   std::memcpy(head.data(), &size, sizeof(size));
   add_bytes(head, bytes_of(header));
-  Hash header_hash;
+  io::Hash header_hash;
   header_hash.add(head);
   shard.header_hash = header_hash.text();
   file.write(0, head);

@@ -85,25 +85,25 @@ void Quarantine::move_back() noexcept {
   moved_.clear();
 }
 
-Path Quarantine::take(const std::vector<Taken>& files, const std::string& report) {
+Path Quarantine::take(const std::vector<QuarantinedFile>& files, const std::string& report) {
   make_folder();
   const Path at = cache_ / folder_;
   write_new(at / "report.txt", report);
   try {
-    make_directory(at / "shards");  // and the report's name is on the disk: before anything is moved
-    for (const Taken& taken : files) {
+    make_directory(at / "shards");  // this also puts the report's name on the disk before anything is moved
+    for (const QuarantinedFile& taken : files) {
       if (taken.is_copy) copy(taken.file);
     }
-    for (const Taken& taken : files) {
+    for (const QuarantinedFile& taken : files) {
       if (!taken.is_copy) move(taken.file);
     }
-    sync_directory(at / "shards");  // a rename is on the disk when its new name is
+    sync_directory(at / "shards");  // puts the new names on the disk first
     sync_directory(at);
   } catch (...) {
     move_back();
     try {
       write_new(at / "undone.txt", "This repair failed. What it had moved was moved back; the cache is as it was.\n");
-    } catch (const Error&) {  // the first failure is the one to tell
+    } catch (const Error&) {  // report the first failure
     }
     throw;
   }

@@ -1,28 +1,27 @@
-// Where a repair puts what it takes out of a cache: quarantine/<time>/, under the same names, with a report beside it.
-// Nothing is removed.
+// The folder for files that are taken out of a cache: quarantine/<time>/, with the same names and a report. Nothing is deleted.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "cache/files.h"
+#include "cache/file.h"
 
 namespace robocache::cache {
 
-struct Taken {
+struct QuarantinedFile {
   Path file{};           // within the cache
   std::string reason{};  // one sentence without the file's name
-  bool is_copy = false;  // the file stays where it is until the new manifest takes its place
+  bool is_copy = false;  // copied, because the file stays in use until the new manifest replaces it
 };
 
 class Quarantine {
  public:
   explicit Quarantine(Path cache);
 
-  // Makes the folder and the report, copies and moves the files, and syncs everything. `report` is the text that says what
-  // is done and why. Where something fails, what was moved is moved back, the report says so, and this throws.
-  // Returns the folder within the cache.
-  Path take(const std::vector<Taken>& files, const std::string& report);
+  // Makes the folder and the report, copies and moves the files, and syncs everything. `report` says what is done and why. If
+  // a step fails, the moved files are moved back, a note beside the report says so, and this throws. Returns the folder, a
+  // path within the cache.
+  Path take(const std::vector<QuarantinedFile>& files, const std::string& report);
 
  private:
   void make_folder();

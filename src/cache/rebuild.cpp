@@ -18,8 +18,8 @@ namespace robocache::cache {
 
 namespace {
 
-// A shard, as the file itself says: a manifest of its group, in which only this shard and its stream are described.
-struct Described {
+// A shard's description of itself: a manifest of its group that describes only this shard and its stream.
+struct DescribedShard {
   Manifest group{};
   const Shard& shard() const { return group.shards[0]; }
   const StreamInfo& stream() const { return group.streams[static_cast<std::size_t>(shard().stream)]; }
@@ -28,12 +28,12 @@ struct Described {
   }
 };
 
-Described read_described(const Path& cache, const Path& file) {
+DescribedShard read_described(const Path& cache, const Path& file) {
   const File opened = open_to_check(cache / file);
   const std::string name = opened.path().string();
   const ShardHeader header = read_header(bytes_of_file(opened));
   if (header.description.empty()) throw Error(ErrorKind::file, name + ": has no description of a cache");
-  Described described{parse_description(header.description, name)};
+  DescribedShard described{parse_description(header.description, name)};
   Shard& shard = described.group.shards[0];
   check_header(header, described.stream(), shard, name);
   shard.file = file.filename().string();
@@ -48,9 +48,9 @@ Described read_described(const Path& cache, const Path& file) {
   return described;
 }
 
-// Shards of one commit have the same rows with the same streams and samples. A commit that was interrupted and made again
-// may have left shards of the same group with others.
-std::string shape_of(const Described& described) {
+// Equal for shards of one commit: the rows with their streams and samples. A commit that was interrupted and repeated may
+// have left shards of the same group with other rows.
+std::string shape_of(const DescribedShard& described) {
   std::string text;
   for (const CachedEpisode& episode : described.group.episodes) {
     std::map<std::string, std::int64_t> samples;
@@ -61,18 +61,18 @@ std::string shape_of(const Described& described) {
   return text;
 }
 
-using Group = std::vector<Described>;
+using Group = std::vector<DescribedShard>;
 
 std::int64_t whole_episodes(const Group& group) {
   std::set<std::string> here;
-  for (const Described& described : group) here.insert(described.stream().name);
+  for (const DescribedShard& described : group) here.insert(described.stream().name);
   return std::ranges::count_if(group[0].group.episodes, [&](const CachedEpisode& episode) {
     return std::ranges::all_of(episode.streams,
                                [&](const EpisodeStream& entry) { return here.contains(group[0].name_of(entry)); });
   });
 }
 
-// Whether shards of two groups can be of one stream: a stream may only have got more named channels.
+// Whether shards of two groups can belong to one stream: the only change allowed is more named channels.
 bool can_share(const StreamInfo& a, const StreamInfo& b) {
   if (a.dtype != b.dtype || a.is_ragged != b.is_ragged) return false;
   const std::size_t both = std::min(a.channels.size(), b.channels.size());
@@ -93,23 +93,26 @@ class Rebuild {
 
   bool has_group(std::int64_t group) const { return known_groups_.contains(group); }
 
-  // The group goes in as a whole, or, where it would break a rule of the reader, not at all.
+  // Adds all of the group, or nothing if the result would not pass the reader.
   void add(const Group& group) {
     try {
       Manifest alone{.identity = new_identity(), .streams = manifest_.streams};
-      std::vector<LeftOut> ignored;
+      AddedGroups ignored;
       take(group, alone, ignored);
       static_cast<void>(parse_manifest(write_manifest(alone), "the new manifest"));
     } catch (const Error& error) {
-      for (const Described& described : group) {
+      for (const DescribedShard& described : group) {
         result.left_out.push_back({path_of(described.shard()), concat("does not fit: ", error.what())});
+      }
+      for (const CachedEpisode& episode : group[0].group.episodes) {
+        result.lacking.push_back({episode, source_of(group[0], episode), "is of a group that does not fit"});
       }
       return;
     }
-    take(group, manifest_, result.left_out);
+    take(group, manifest_, result);
   }
 
-  // Drops what the added episodes replace, and those of them that are replaced themselves.
+  // Drops the episodes that added episodes replace, and added episodes that are replaced themselves.
   void finish() {
     if (manifest_.shards.size() == before_.shards.size()) {  // no group was added
       manifest_ = std::move(before_);
@@ -117,7 +120,7 @@ class Rebuild {
     }
     std::set<Row> gone = replaced_by_same();
     gone.merge(replaced_by_version());
-    std::set<std::int64_t> groups;  // that keep an episode
+    std::set<std::int64_t> groups;  // groups that keep an episode
     std::erase_if(manifest_.episodes, [&](const CachedEpisode& episode) {
       const bool goes = gone.contains({episode.group, episode.row});
       if (!goes) groups.insert(episode.group);
@@ -171,8 +174,8 @@ class Rebuild {
     return gone;
   }
 
-  // Versions of one source are as old as their places in the manifest say; a version that the manifest did not have is
-  // older than one with an episode of a later group.
+  // The versions of a source are ordered by their places in the manifest. A version that the manifest did not have is older
+  // than one with an episode in a later group.
   std::set<Row> replaced_by_version() const {
     struct Version {
       std::vector<Row> kept{}, added{};
@@ -215,15 +218,20 @@ class Rebuild {
     return gone;
   }
 
-  static void take(const Group& group, Manifest& into, std::vector<LeftOut>& left) {
+  static std::string source_of(const DescribedShard& described, const CachedEpisode& episode) {
+    return episode.source < 0 ? "" : described.group.sources[static_cast<std::size_t>(episode.source)].path;
+  }
+
+  static void take(const Group& group, Manifest& into, AddedGroups& told) {
+    std::vector<LeftOutFile>& left = told.left_out;
     std::set<std::string> here;
     std::map<std::pair<std::int64_t, std::int64_t>, std::shared_ptr<const Metadata>> metadata;  // by row and stream
-    for (const Described& described : group) {
+    for (const DescribedShard& described : group) {
       const StreamInfo& info = described.stream();
       std::int64_t stream = into.find_stream(info.name);
       if (stream >= 0 && !can_share(into.streams[static_cast<std::size_t>(stream)], info)) {
         left.push_back({path_of(described.shard()),
-                        concat("its samples of ", in_quotes(info.name), " are of another kind than those of ",
+                        concat("its samples of ", quote(info.name), " are of another kind than those of ",
                                "the other shards of that stream")});
         continue;
       }
@@ -239,7 +247,7 @@ class Rebuild {
       const std::int64_t more = channels_of(info) - channels_of(known);
       const bool is_newest = described.shard().group + 1 >= into.next_group;
       if (more > 0 || (more == 0 && is_newest)) known = info;
-      for (const CachedEpisode& episode : described.group.episodes) {  // only its own shard has a stream's metadata
+      for (const CachedEpisode& episode : described.group.episodes) {  // only the shard of a stream has its metadata
         const auto entry = std::ranges::find(episode.streams, described.shard().stream, &EpisodeStream::stream);
         if (entry != episode.streams.end()) metadata[{episode.row, stream}] = entry->metadata;
       }
@@ -248,7 +256,7 @@ class Rebuild {
       into.next_group = std::max(into.next_group, shard.group + 1);
       into.shards.push_back(std::move(shard));
     }
-    const Described& first = group[0];
+    const DescribedShard& first = group[0];
     for (CachedEpisode episode : first.group.episodes) {
       std::string lacking;
       for (EpisodeStream& entry : episode.streams) {
@@ -259,8 +267,10 @@ class Rebuild {
         if (known != metadata.end()) entry.metadata = known->second;
       }
       if (!lacking.empty()) {
-        left.push_back({"shards", concat("episode ", in_quotes(episode.name), " of group ", episode.group,
-                                         " lacks the shard of its stream ", in_quotes(lacking))});
+        left.push_back({"shards", concat("episode ", quote(episode.name), " of group ", episode.group,
+                                         " lacks the shard of its stream ", quote(lacking))});
+        told.lacking.push_back(
+            {episode, source_of(first, episode), concat("lacks the shard of its stream ", quote(lacking))});
         continue;
       }
       std::ranges::sort(episode.streams, {}, &EpisodeStream::stream);
@@ -271,7 +281,7 @@ class Rebuild {
     }
   }
 
-  // As a writer finds a source again (State::find_source): by its stamp, or by the hash of its content.
+  // Finds a source as a writer does (CacheWriter::State::find_source): by its stamp, or by the hash of its content.
   static std::int64_t take_source(const CacheSource& source, Manifest& into) {
     const auto found = std::ranges::find_if(into.sources, [&](const CacheSource& known) {
       if (known.path != source.path || known.size != source.size || known.options != source.options) return false;
@@ -280,7 +290,7 @@ class Rebuild {
     });
     if (found != into.sources.end()) return found - into.sources.begin();
     into.sources.push_back(source);
-    into.sources.back().is_complete = false;  // nobody knows: the next build looks
+    into.sources.back().is_complete = false;  // unknown: the next build finds out
     return static_cast<std::int64_t>(into.sources.size()) - 1;
   }
 
@@ -293,11 +303,11 @@ class Rebuild {
 
 AddedGroups add_groups(const Path& cache, std::span<const Path> files, Manifest& manifest) {
   Rebuild rebuild(manifest);
-  std::map<std::int64_t, std::map<std::string, Group>> groups;  // by number, by what they say that they hold
+  std::map<std::int64_t, std::map<std::string, Group>> groups;  // by number, then by shape_of()
   for (const Path& file : files) {
     check_interrupt();
     try {
-      Described described = read_described(cache, file);
+      DescribedShard described = read_described(cache, file);
       if (rebuild.has_group(described.shard().group)) {
         rebuild.result.left_out.push_back({file, "no manifest names it: left by a crash"});
         continue;
@@ -309,7 +319,7 @@ AddedGroups add_groups(const Path& cache, std::span<const Path> files, Manifest&
     } catch (const SystemError&) {
       throw;
     } catch (const Error& error) {
-      rebuild.result.left_out.push_back({file, without_name(error.what(), cache / file)});
+      rebuild.result.left_out.push_back({file, without_name(error.what(), cache / file), true});
     }
   }
   for (const auto& [number, candidates] : groups) {
@@ -317,7 +327,7 @@ AddedGroups add_groups(const Path& cache, std::span<const Path> files, Manifest&
         candidates, {}, [](const auto& entry) { return std::pair(whole_episodes(entry.second), entry.second.size()); });
     for (auto entry = candidates.begin(); entry != candidates.end(); ++entry) {
       if (entry == best) continue;
-      for (const Described& described : entry->second) {
+      for (const DescribedShard& described : entry->second) {
         rebuild.result.left_out.push_back(
             {path_of(described.shard()), "does not go with the other shards of its group"});
       }

@@ -3,14 +3,12 @@
 #include <robocache/error.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
+#include "core/limits.h"
 #include "core/text.h"
 
 namespace robocache::cache {
-
-static_assert(std::endian::native == std::endian::little, "safetensors are little-endian");
 
 std::optional<std::int64_t> bytes_of_shape(DType dtype, std::span<const std::int64_t> shape) {
   std::int64_t bytes = size_of(dtype);
@@ -18,7 +16,7 @@ std::optional<std::int64_t> bytes_of_shape(DType dtype, std::span<const std::int
   for (const std::int64_t size : shape) {
     if (size < 0) return std::nullopt;
     is_empty = is_empty || size == 0;
-    if (size > 0 && bytes > (std::int64_t{1} << 62) / size) return std::nullopt;
+    if (size > 0 && bytes > size_limit / size) return std::nullopt;
     if (size > 0) bytes *= size;
   }
   return is_empty ? 0 : bytes;
@@ -74,7 +72,7 @@ void check_header(const ShardHeader& header, const StreamInfo& stream, const Sha
   for (const TensorEntry& expected : lay_out(stream, shard)) {
     const TensorEntry* const found = header.find(expected.name);
     if (found == nullptr) {
-      throw Error(ErrorKind::file, concat(name, ": the tensor ", in_quotes(expected.name), " is missing"));
+      throw Error(ErrorKind::file, concat(name, ": the tensor ", quote(expected.name), " is missing"));
     }
     if (found->dtype != expected.dtype || found->shape != expected.shape) {
       throw Error(ErrorKind::file,

@@ -8,9 +8,10 @@
 #include <cerrno>
 
 #include "cache/directory.h"
-#include "cache/hash.h"
+#include "cache/partials.h"
 #include "core/interrupt.h"
 #include "core/text.h"
+#include "io/hash.h"
 
 namespace robocache::cache {
 
@@ -25,7 +26,7 @@ template <class... Parts>
 
 // The hash of bytes [begin, end) of a file.
 std::string hash_range(const File& file, std::int64_t begin, std::int64_t end) {
-  Hash hash;
+  io::Hash hash;
   std::vector<std::byte> bytes;
   for (std::int64_t at = begin; at < end; at += block) {
     check_interrupt();
@@ -36,7 +37,7 @@ std::string hash_range(const File& file, std::int64_t begin, std::int64_t end) {
   return hash.text();
 }
 
-// The numbers of an int64 tensor one by one, in little memory.
+// Reads the numbers of an int64 tensor one by one, through a small buffer.
 template <class F>
 void each(const File& file, const ShardHeader& header, const TensorEntry& tensor, const F& f) {
   std::vector<std::int64_t> numbers;
@@ -90,7 +91,7 @@ ShardCheck::ShardCheck(Path cache, const Manifest& manifest, bool is_sealed)
   for (const CachedEpisode& episode : manifest.episodes) groups_[episode.group][episode.row] = &episode;
 }
 
-void ShardCheck::check(const Shard& shard) {
+std::string ShardCheck::check(const Shard& shard) {
   const Path path = shard_path(cache_, shard);
   const File file = open_to_check(path);
   if (file.size() != shard.bytes) fail(path, "has ", file.size(), " bytes, but the manifest says ", shard.bytes);
@@ -101,19 +102,43 @@ void ShardCheck::check(const Shard& shard) {
          " bytes are not those that were written");
   }
   for (const TensorEntry& tensor : header.tensors) {
+    if (tensor.name == statistics_name) continue;
     const auto expected = shard.hashes.find(tensor.name);
-    if (expected == shard.hashes.end()) fail(path, in_quotes(tensor.name), " has no checksum");
+    if (expected == shard.hashes.end()) fail(path, quote(tensor.name), " has no checksum");
     if (hash_range(file, header.data + tensor.begin, header.data + tensor.end) != expected->second) {
-      fail(path, "the checksum of ", in_quotes(tensor.name), " is wrong: its ", tensor.end - tensor.begin,
+      fail(path, "the checksum of ", quote(tensor.name), " is wrong: its ", tensor.end - tensor.begin,
            " bytes are not those that were written");
     }
   }
   check_content(file, header, shard);
-  if (!header.description.empty()) {  // without one it can be read, but no manifest can be made from it
+  if (!header.description
+           .empty()) {  // without a description the shard can be read, but no manifest can be made from it
     const Manifest said = parse_description(header.description, path.string());
     if (!is_sealed_) compare_description(said, shard);
   }
   tensors_ += static_cast<std::int64_t>(header.tensors.size());
+  return check_statistics(file, header, shard);
+}
+
+std::string ShardCheck::check_statistics(const File& file, const ShardHeader& header, const Shard& shard) const {
+  const auto expected = shard.hashes.find(statistics_name);
+  if (expected == shard.hashes.end()) return {};  // an older version wrote the shard, or a repair dropped them
+  const TensorEntry* const tensor = header.find(statistics_name);
+  if (tensor == nullptr || tensor->dtype != DType::u64 || tensor->shape.size() != 1 ||
+      (header.data + tensor->begin) % size_of(DType::u64) != 0) {
+    return concat("the tensor ", quote(statistics_name), " is missing, or not what the manifest says");
+  }
+  std::vector<std::uint64_t> words(static_cast<std::size_t>(tensor->shape[0]));
+  file.read(header.data + tensor->begin, std::as_writable_bytes(std::span(words)));
+  io::Hash hash;
+  hash.add(std::as_bytes(std::span(words)));
+  if (hash.text() != expected->second) {
+    return concat("the checksum of ", quote(statistics_name), " is wrong: its ", tensor->end - tensor->begin,
+                  " bytes are not those that were written");
+  }
+  const DType dtype = manifest_.streams[static_cast<std::size_t>(shard.stream)].dtype;
+  const std::string wrong = check_partials(words, dtype, shard.episodes);
+  return wrong.empty() ? wrong : concat(quote(statistics_name), " ", wrong);
 }
 
 void ShardCheck::check_content(const File& file, const ShardHeader& header, const Shard& shard) const {
@@ -140,12 +165,12 @@ void ShardCheck::check_content(const File& file, const ShardHeader& header, cons
     const EpisodeStream* const entry = find_stream(*episode, shard.stream);
     const std::int64_t said = entry == nullptr ? 0 : entry->samples;
     if (row >= shard.episodes) {
-      if (entry != nullptr) fail(path, "has no row ", row, " for episode ", in_quotes(episode->name));
+      if (entry != nullptr) fail(path, "has no row ", row, " for episode ", quote(episode->name));
       continue;
     }
     const std::int64_t count = offsets[static_cast<std::size_t>(row + 1)] - offsets[static_cast<std::size_t>(row)];
     if (count != said) {
-      fail(path, "has ", count, " samples of episode ", in_quotes(episode->name), ", but the manifest says ", said);
+      fail(path, "has ", count, " samples of episode ", quote(episode->name), ", but the manifest says ", said);
     }
   }
   std::size_t row = 0;
@@ -170,7 +195,7 @@ void ShardCheck::check_content(const File& file, const ShardHeader& header, cons
     }
     last = time;
     if (episode != nullptr && (time - latency < episode->start || time - latency > episode->end)) {
-      fail(path, "times[", k, "] = ", time, " is outside of its episode ", in_quotes(episode->name));
+      fail(path, "times[", k, "] = ", time, " is outside of its episode ", quote(episode->name));
     }
   });
 }
@@ -182,12 +207,11 @@ void ShardCheck::compare_description(const Manifest& said, const Shard& shard) {
   const auto differ = [&](const auto&... parts) {
     if (disagreement_.empty()) disagreement_ = concat(parts...);
   };
-  // A stream may have been widened since, but its first channels stay.
+  // The stream may have got more channels since, but its first ones stay.
   for (std::size_t k = 0; k < described.channels.size(); ++k) {
     const std::string name = k < stream.channels.size() ? stream.channels[k] : "";
     if (name == described.channels[k]) continue;
-    differ("channel ", k, " of stream ", in_quotes(stream.name), " is ", in_quotes(name), where,
-           in_quotes(described.channels[k]));
+    differ("channel ", k, " of stream ", quote(stream.name), " is ", quote(name), where, quote(described.channels[k]));
   }
   bool& has_method = has_method_[shard.stream];
   has_method = has_method || described.methods.empty() || has_same_methods(stream, described);
@@ -195,14 +219,14 @@ void ShardCheck::compare_description(const Manifest& said, const Shard& shard) {
   if (group == groups_.end()) return;
   for (const CachedEpisode& other : said.episodes) {
     const auto found = group->second.find(other.row);
-    if (found == group->second.end()) continue;  // it was dropped since
+    if (found == group->second.end()) continue;  // the episode was dropped since
     const CachedEpisode& episode = *found->second;
     const auto compare = [&](const char* what, const auto& mine, const auto& theirs) {
       if (mine == theirs) return;
-      differ("the ", what, " of episode ", in_quotes(episode.name), " is ", mine, where, theirs);
+      differ("the ", what, " of episode ", quote(episode.name), " is ", mine, where, theirs);
     };
-    compare("name", in_quotes(episode.name), in_quotes(other.name));
-    compare("task", in_quotes(episode.task), in_quotes(other.task));
+    compare("name", quote(episode.name), quote(other.name));
+    compare("task", quote(episode.task), quote(other.task));
     compare("number", episode.number, other.number);
     compare("start", episode.start, other.start);
     compare("end", episode.end, other.end);
@@ -218,7 +242,7 @@ std::string ShardCheck::disagreement() const {
   if (!disagreement_.empty()) return disagreement_;
   for (const auto& [stream, is_found] : has_method_) {
     if (is_found) continue;
-    return concat("the method of stream ", in_quotes(manifest_.streams[static_cast<std::size_t>(stream)].name),
+    return concat("the method of stream ", quote(manifest_.streams[static_cast<std::size_t>(stream)].name),
                   " is not what any of its shards says");
   }
   return {};

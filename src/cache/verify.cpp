@@ -1,4 +1,4 @@
-// What is wrong with a cache, and the plan that puts it right. Everything is read and planned before anything is changed.
+// Finds what is wrong with a cache and plans the repair. Everything is read and planned before anything is changed.
 #include <fcntl.h>
 #include <robocache/cache.h>
 #include <robocache/error.h>
@@ -10,11 +10,13 @@
 #include <set>
 
 #include "cache/directory.h"
-#include "cache/files.h"
+#include "cache/lock.h"
 #include "cache/manifest.h"
+#include "cache/partials.h"
 #include "cache/quarantine.h"
 #include "cache/rebuild.h"
 #include "cache/shard_check.h"
+#include "core/counted.h"
 #include "core/interrupt.h"
 #include "core/text.h"
 
@@ -24,17 +26,23 @@ using namespace cache;
 
 namespace {
 
-std::string counted(std::size_t count, const char* noun) { return concat(count, " ", noun, count == 1 ? "" : "s"); }
-
 bool is_shard(const Path& file) { return file.has_parent_path() && is_shard_name(file.filename().string()); }
 
-// The type of what is at a path, itself and not what a link leads to; 0: nothing.
+// The type of the file at a path, without following a link; 0: there is none.
 mode_t type_of(const Path& path) {
   struct stat status {};
   if (lstat(path.c_str(), &status) == 0) return status.st_mode & S_IFMT;
   if (errno != ENOENT) fail_errno(path, "cannot be read", errno);
   return 0;
 }
+
+// An episode that the cache no longer has.
+struct LostEpisode {
+  std::string name{};
+  std::int64_t number = 0;
+  std::string source{};  // the path; empty: it has none
+  std::string why{};
+};
 
 class Verifier {
  public:
@@ -51,15 +59,15 @@ class Verifier {
     check_leftovers();
     report_.episodes = static_cast<std::int64_t>(manifest_.episodes.size());
     report_.streams = static_cast<std::int64_t>(manifest_.streams.size());
-    for (const Taken& taken : taken_) report_.moved.push_back({taken.file.string(), taken.reason});
+    for (const QuarantinedFile& taken : taken_) report_.moved.push_back({taken.file.string(), taken.reason});
     return report_;
   }
 
-  // What run() has planned. The caller holds the lock.
+  // Does what run() planned. The caller holds the lock.
   void apply(CacheReport& report) {
     if (taken_.empty() && !must_write_) return;
     check_plan();
-    if (must_write_) {  // by the reader's rules, before anything is touched
+    if (must_write_) {  // check with the reader before anything is changed
       tidy(manifest_);
       Manifest trial = manifest_;
       trial.identity = new_identity();
@@ -73,7 +81,7 @@ class Verifier {
     }
   }
 
-  // The manifest that will be there and the files that will be there go together. Throws where they do not.
+  // Throws if the repaired manifest would name a shard that would not be there.
   void check_plan() const {
     const Manifest stays = must_write_ ? manifest_ : load_cache(path_).manifest;
     for (const Shard& shard : stays.shards) {
@@ -87,7 +95,7 @@ class Verifier {
     }
   }
 
-  // Tells two states of the cache apart; empty where it cannot be loaded.
+  // Differs between any two states of the cache; empty if it cannot be loaded.
   std::string state() const {
     try {
       return load_cache(path_).journal.checksum;
@@ -101,7 +109,7 @@ class Verifier {
     report_.problems.push_back({std::move(file), std::move(sentence), std::move(repair)});
   }
 
-  // Each file once: the first reason is the one that is told.
+  // Each file is taken once, and the report tells the first reason.
   void take(const Path& file, std::string reason, bool is_copy = false) {
     if (taken_files_.insert(file).second) taken_.push_back({file, std::move(reason), is_copy});
   }
@@ -133,7 +141,7 @@ class Verifier {
         has_live_journal_ = true;
         file = journal_name(identity_);
       }
-      if (file.empty() || !is_ours()) throw;  // no cache at all
+      if (file.empty() || !is_cache(path_)) throw;
     }
     const std::size_t advice = words.find("; `robocache verify");
     rebuild(file, without_name(words.substr(0, advice), path_ / file));
@@ -146,16 +154,7 @@ class Verifier {
     return head;
   }
 
-  // A folder with a manifest.json of someone else's is not ours to repair.
-  bool is_ours() const {
-    const std::vector<Path> files = find_leftovers(path_, {});
-    if (std::ranges::any_of(files, is_shard)) return true;
-    if (type_of(manifest_path(path_)) != S_IFREG) return false;
-    const std::string head = read_head();
-    return head.find("robocache") != std::string::npos;
-  }
-
-  // All files of the manifest go to the quarantine, as copies: until the new one is written, they are what counts.
+  // Copies all files of the manifest to the quarantine. The originals stay valid until the new manifest is written.
   void replace_manifest(const std::string& reason) {
     must_write_ = true;
     const mode_t type = type_of(manifest_path(path_));
@@ -171,17 +170,18 @@ class Verifier {
     manifest_ = {};
     std::vector<Path> shards = find_leftovers(path_, manifest_);
     std::erase_if(shards, [](const Path& path) { return !is_shard(path); });
-    const std::vector<LeftOut> left_out = add_groups(path_, shards, manifest_).left_out;
+    const AddedGroups groups = add_groups(path_, shards, manifest_);
     problem(file.string(), words,
             concat("made anew from the shards: ", counted(manifest_.episodes.size(), "episode"), " of ",
                    counted(manifest_.streams.size(), "stream")));
-    report_left_out(left_out);
+    report_left_out(groups.left_out);
+    report_lost(groups);
     replace_manifest(words);
-    manifest_.identity = identity_;  // so that saving the new one removes the journal, of which there is a copy
+    manifest_.identity = identity_;  // so that saving the new manifest removes the old journal, which was copied
   }
 
-  // Whole shards of later groups than the manifest knows: a commit was interrupted before the journal had its line, or the
-  // line was damaged since, or the journal is gone. Their episodes are whole, so they are taken in.
+  // Takes in the whole episodes of shards whose groups the manifest does not know: a commit was interrupted before its line
+  // was in the journal, or the line was damaged, or the journal is gone.
   void take_up_commits(std::int64_t torn_bytes) {
     std::vector<Path> shards = find_leftovers(path_, manifest_);
     std::erase_if(shards, [](const Path& path) { return !is_shard(path); });
@@ -205,7 +205,7 @@ class Verifier {
       if (!must_write_) replace_manifest(words);
     }
     for (const CachedEpisode& episode : groups.replaced) {
-      const std::string words = concat("has episode ", in_quotes(episode.name), " of group ", episode.group,
+      const std::string words = concat("has episode ", quote(episode.name), " of group ", episode.group,
                                        ", which an episode of those commits replaces");
       problem("manifest.json", words, "the older episode is dropped");
       drop(episode, "was replaced by an episode that this repair took in");
@@ -215,12 +215,40 @@ class Verifier {
 
   // `why`: what the report says after the episode's name.
   void drop(const CachedEpisode& episode, std::string why) {
+    const bool has_source = episode.source >= 0;
+    drop(episode, has_source ? manifest_.sources[static_cast<std::size_t>(episode.source)].path : "", std::move(why));
+  }
+  void drop(const CachedEpisode& episode, std::string source, std::string why) {
     report_.dropped.push_back(episode.name);
-    lost_.emplace_back(episode, std::move(why));
+    lost_.push_back({episode.name, episode.number, std::move(source), std::move(why)});
   }
 
-  void report_left_out(const std::vector<LeftOut>& left_out) {
-    for (const LeftOut& item : left_out) {
+  // Reports the episodes that shards name and a rebuilt manifest lacks, except those that a later commit replaced.
+  void report_lost(const AddedGroups& groups) {
+    const auto path_of = [&](const CachedEpisode& episode) {
+      return episode.source < 0 ? std::string() : manifest_.sources[static_cast<std::size_t>(episode.source)].path;
+    };
+    std::set<std::int64_t> told;  // groups whose episodes are known from a shard
+    for (const Shard& shard : manifest_.shards) told.insert(shard.group);
+    for (const IncompleteEpisode& lacking : groups.lacking) {
+      told.insert(lacking.episode.group);
+      const bool is_there = std::ranges::any_of(manifest_.episodes, [&](const CachedEpisode& episode) {
+        return episode.name == lacking.episode.name && episode.number == lacking.episode.number &&
+               path_of(episode) == lacking.source;
+      });
+      if (is_there) continue;
+      drop(lacking.episode, lacking.source, lacking.reason);
+      if (!lacking.source.empty()) lost_sources_.insert(lacking.source);
+    }
+    for (const LeftOutFile& item : groups.left_out) {
+      if (item.is_unread && !told.contains(group_of_name(item.file.filename().string()))) {
+        unnamed_.push_back(item.file);
+      }
+    }
+  }
+
+  void report_left_out(const std::vector<LeftOutFile>& left_out) {
+    for (const LeftOutFile& item : left_out) {
       const bool is_file = is_shard(item.file);
       problem(item.file.string(), item.reason, is_file ? "moved to quarantine" : "left out of the new manifest");
       if (is_file) take(item.file, item.reason);
@@ -239,13 +267,14 @@ class Verifier {
 
   void check_shards() {
     if (check_shards_once()) return;
-    // A manifest of version 1 that no checksum vouches for says other things than its shards.
+    // A manifest of version 1 has no checksum, and it contradicts its shards: the shards count.
     const std::string words = disagreement_;
     report_.problems.clear();
     taken_.clear();
     taken_files_.clear();
     report_.dropped.clear();
     lost_.clear();
+    unnamed_.clear();
     damaged_.clear();
     rebuild("manifest.json", words);
     check_shards_once();
@@ -254,11 +283,12 @@ class Verifier {
   bool check_shards_once() {
     report_.shards = report_.tensors = report_.bytes = 0;
     ShardCheck checks(path_, manifest_, is_sealed_ || must_write_);
-    for (const Shard& shard : manifest_.shards) {
+    for (Shard& shard : manifest_.shards) {
       check_interrupt();
       const Path file = Path("shards") / shard.file;
       try {
-        checks.check(shard);
+        const std::string words = checks.check(shard);
+        if (!words.empty()) drop_statistics(shard, file, words);
       } catch (const NewerVersion&) {
         throw;
       } catch (const SystemError&) {
@@ -280,12 +310,20 @@ class Verifier {
     return disagreement_.empty();
   }
 
+  // The samples are whole, so the shard stays. Without the checksum in the manifest its statistics are not read.
+  void drop_statistics(Shard& shard, const Path& file, const std::string& words) {
+    shard.hashes.erase(statistics_name);
+    problem(file.string(), words,
+            "the samples are whole and stay; their statistics are dropped, and computed when needed");
+    if (!must_write_) replace_manifest("names statistics of a shard that are damaged");
+  }
+
   static bool is_in(const CachedEpisode& episode, const Shard& shard) {
     return episode.group == shard.group &&
            std::ranges::any_of(episode.streams, [&](const EpisodeStream& s) { return s.stream == shard.stream; });
   }
 
-  // The damaged shard that an episode has a part in; nullptr: none.
+  // The damaged shard that holds a part of an episode; nullptr: none.
   const Path* damage_of(const CachedEpisode& episode) const {
     for (const EpisodeStream& entry : episode.streams) {
       const auto found = damaged_.find({episode.group, entry.stream});
@@ -328,7 +366,7 @@ class Verifier {
   }
 
   void check_leftovers() {
-    if (!repair_ && Lock::is_held(path_)) return;  // a writer is at work: they are its own
+    if (!repair_ && Lock::is_held(path_)) return;  // a writer is at work, and these files are its own
     Manifest kept = manifest_;
     kept.identity = identity_;
     for (const Path& file : find_leftovers(path_, kept)) {
@@ -343,26 +381,36 @@ class Verifier {
   }
 
   std::string report_text() const {
-    std::string text = concat("RoboCache repaired the cache ", path_.string(), "\non ", time_in_words(), ".\n\n",
-                              "Nothing was deleted. What was taken out of the cache is in this folder, under the same "
-                              "names:\n");
-    for (const Taken& taken : taken_) {
+    std::string text =
+        concat("RoboCache repaired the cache ", path_.string(), "\non ", time_in_words(), ".\n\nNothing was deleted. ",
+               taken_.empty() ? "No file was taken out of the cache.\n"
+                              : "What was taken out of the cache is in this folder, under the same names:\n");
+    for (const QuarantinedFile& taken : taken_) {
       text += concat("\n  ", taken.file.string(), taken.is_copy ? " (a copy; the cache has a new one)" : "", "\n    ",
                      taken.reason, "\n");
     }
     if (!lost_.empty()) text += "\nEpisodes that the cache no longer has:\n";
-    for (const auto& [episode, why] : lost_) {
-      text += concat("\n  ", in_quotes(episode.name));
-      if (episode.source >= 0) {
-        text += concat(", number ", episode.number, " of ",
-                       in_quotes(manifest_.sources[static_cast<std::size_t>(episode.source)].path));
-      }
-      text += concat("\n    ", why, "\n");
+    for (const LostEpisode& lost : lost_) {
+      text += concat("\n  ", quote(lost.name));
+      if (!lost.source.empty()) text += concat(", number ", lost.number, " of ", quote(lost.source));
+      text += concat("\n    ", lost.why, "\n");
     }
+    if (!unnamed_.empty()) {
+      text +=
+          "\nThe cache also lost all episodes of the groups of these shards. Their names are not known, since no\n"
+          "shard of these groups can be read:\n";
+    }
+    for (const Path& file : unnamed_) text += concat("\n  ", file.string(), "\n");
     if (!lost_sources_.empty()) text += "\nThe next `robocache build` reads the sources of these episodes again.\n";
-    text +=
-        "\nTo undo this repair, while nothing else was written to the cache: move these files back to where they were";
-    text += must_write_ ? ", with this\nmanifest.json in the place of the cache's.\n" : ".\n";
+    text += "\nTo undo this repair, while nothing else was written to the cache: ";
+    if (!taken_.empty()) text += "move these files back to where they were";
+    if (!must_write_) {
+      text += ".\n";
+    } else if (taken_files_.contains("manifest.json")) {
+      text += ", with this\nmanifest.json in the place of the cache's.\n";
+    } else {
+      text += concat(taken_.empty() ? "" : ",\nand ", "remove the cache's manifest.json, which this repair made.\n");
+    }
     return text + "\nDelete this folder when you need none of it any more.\n";
   }
 
@@ -371,19 +419,20 @@ class Verifier {
   Manifest manifest_;
   std::string identity_;           // of manifest.json; empty where it cannot be read
   bool has_live_journal_ = false;  // with commits since manifest.json
-  bool is_sealed_ = false;         // it has a checksum, or a journal that continues it
-  bool must_write_ = false;        // a new manifest
+  bool is_sealed_ = false;         // the manifest has a checksum, or a journal continues it
+  bool must_write_ = false;        // a new manifest must be written
   std::string disagreement_;
   std::map<std::pair<std::int64_t, std::int64_t>, Path> damaged_;  // by group and stream
-  std::vector<Taken> taken_;
+  std::vector<QuarantinedFile> taken_;
   std::set<Path> taken_files_;
-  std::vector<std::pair<CachedEpisode, std::string>> lost_;  // and why
+  std::vector<LostEpisode> lost_;
+  std::vector<Path> unnamed_;  // unreadable shards of groups that no other shard describes
   std::set<std::string> lost_sources_;
   CacheReport report_;
 };
 
 CacheReport verify(const Path& path) {
-  // A writer may replace the manifest, and remove shards that only the old one names, while they are read.
+  // While the shards are read a writer may replace the manifest and remove shards that only the old one names: try again.
   for (int attempts = 10;; --attempts) {
     Verifier verifier(path, false);
     const std::string before = verifier.state();
@@ -403,18 +452,24 @@ CacheReport repair_cache(const Path& path, bool dry_run) {
   if (!std::filesystem::is_directory(path)) {
     throw Error(ErrorKind::file, concat(path.string(), ": there is no such cache"));
   }
+  refuse_strangers(path);
   Lock lock(path);
-  Verifier verifier(path, true);
-  CacheReport report = verifier.run();
-  if (report.problems.empty()) return report;
-  if (lock.renew()) {
-    throw Error(ErrorKind::file, concat((path / "lock").string(),
-                                        ": was replaced meanwhile, so another writer may have come; nothing was "
-                                        "changed, run the repair again"));
+  try {
+    Verifier verifier(path, true);
+    CacheReport report = verifier.run();
+    if (report.problems.empty()) return report;
+    if (lock.renew()) {
+      throw Error(ErrorKind::file, concat((path / "lock").string(),
+                                          ": was replaced meanwhile, so another writer may have come; nothing was "
+                                          "changed, run the repair again"));
+    }
+    verifier.apply(report);
+    report.is_repaired = true;
+    return report;
+  } catch (...) {
+    lock.remove_if_made();
+    throw;
   }
-  verifier.apply(report);
-  report.is_repaired = true;
-  return report;
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What sentences call the arguments of attention. The fields of C++ and the arguments of Python have different names, and
-// a caller must read his own: the Python module sets its names once, when it is loaded.
+// The names of attention's arguments in sentences. C++ fields and Python arguments have different names, and callers must
+// read their own: the Python module sets its names once, when it is loaded.
 #pragma once
 
 namespace robocache {

@@ -1,4 +1,4 @@
-// Whose code is compiled in besides ours, and in which version.
+// The names and versions of the libraries that are compiled in.
 #pragma once
 
 #include <string>
@@ -10,10 +10,11 @@ namespace robocache {
 using Components =
     std::vector<std::pair<std::string, std::string>>;  // (name, version), named as in licenses/components.toml
 
-// A library that is linked says its own version: the header may be another's. What is only included has its header's version.
+// A linked library reports its own version, because the header may be of another one. A header-only library has the version
+// of its header.
 Components components();
 
-// What a build with CUDA has in addition; empty without.
+// The additional libraries of a build with CUDA; otherwise empty.
 Components cuda_components();
 
 }  // namespace robocache

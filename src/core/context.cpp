@@ -1,7 +1,9 @@
 #include <robocache/robocache.h>
 
-#include "core/cuda.h"
+#include "core/counted.h"
+#include "core/names.h"
 #include "core/text.h"
+#include "gpu/status.h"
 #include "robocache_config.h"
 
 namespace robocache {
@@ -10,7 +12,7 @@ namespace {
 
 std::string describe_cpu() {
   const std::string target = simd_target();
-  if (target != "none") return concat(target, ", ", num_threads(), num_threads() == 1 ? " thread" : " threads");
+  if (target != "none") return concat(target, ", ", counted(static_cast<std::size_t>(num_threads()), "thread"));
   if (!simd_targets().empty()) return "the reference code: SIMD is switched off (ROBOCACHE_SIMD, set_simd_target)";
 #define ROBOCACHE_NAME(target) " " #target
   return "the reference code: this CPU runs none of the SIMD targets of this build:" ROBOCACHE_SIMD_TARGETS(
@@ -24,9 +26,9 @@ const char* version() noexcept { return ROBOCACHE_VERSION; }
 
 std::vector<BackendInfo> backends() {
   const CudaStatus& cuda = cuda_status();
-  return {{"reference", true, "scalar, 1 thread"},
-          {"cpu", true, describe_cpu()},
-          {"cuda", cuda.available, cuda.description}};
+  return {{word_of(Backend::reference), true, "scalar, 1 thread"},
+          {word_of(Backend::cpu), true, describe_cpu()},
+          {word_of(Backend::cuda), cuda.available, cuda.description}};
 }
 
 void synchronize() { cuda_synchronize_all(); }

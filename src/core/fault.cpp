@@ -11,6 +11,7 @@
 #include <string>
 
 #include "core/argument_names.h"
+#include "core/limits.h"
 
 namespace robocache {
 namespace {
@@ -78,6 +79,8 @@ const char* name_of(Operation operation) noexcept {
       return "fuse";
     case Operation::align_backward:
       return "align_backward";
+    case Operation::image:
+      return "image";
     case Operation::voxelize:
       return "voxelize";
     case Operation::voxelize_depth:
@@ -115,7 +118,7 @@ std::string describe(const Fault& fault) {
   const bool of_keys = fault.code == FaultCode::key_offset_outside || fault.code == FaultCode::key_offsets_decrease;
   const AttentionNames& arguments = attention_names();
   const char* const offsets = of_keys ? arguments.key_offsets : (of_attention ? arguments.query_offsets : "offsets");
-  const std::string usable = std::string(" is not a time: it must be a number below 2^62 ns (146 years)") +
+  const std::string usable = std::string(" is not a time: it must be a number below ") + time_limit_in_words() +
                              (looks_like_nanoseconds(fault) ? "; these look like nanoseconds: make them int64" : "");
   const char* const precise =
       " is too large for float32: its step there is over a millisecond; give float64 seconds or int64 nanoseconds";
@@ -144,6 +147,10 @@ std::string describe(const Fault& fault) {
       return prefix + "the timeline's " + assigned("start") + usable;
     case FaultCode::start_float32_too_far:
       return prefix + "the timeline's " + assigned("start") + precise;
+    case FaultCode::as_of_unusable:
+      return prefix + assigned("as_of") + usable;
+    case FaultCode::as_of_float32_too_far:
+      return prefix + assigned("as_of") + precise;
     case FaultCode::length_outside:
       return prefix + assigned("lengths") + " is outside 0.." + other +
              (of_attention ? ", the keys that the cache has room for, less those that are appended"
@@ -161,12 +168,15 @@ std::string describe(const Fault& fault) {
       return prefix + assigned(offsets) + " is below " + element(offsets, fault.index - 1) + " = " + other +
              "; offsets must not decrease";
     case FaultCode::row_outside:
-      return prefix + assigned("rows") + " is outside 0.." + other + ", the rows that the stream has";
+      return prefix + assigned("rows") + " is outside 0.." + other +
+             (fault.operation == Operation::image ? ", the frames that there are" : ", the rows that the stream has");
     case FaultCode::into_outside:
       return prefix + assigned("into") + " is outside 0.." + other + ", the grids that there are";
     case FaultCode::pose_not_rigid:
       return prefix + element("pose", fault.index) +
              " is not rigid: its 3x3 part must be a rotation and its last row (0, 0, 0, 1), both to 0.001";
+    case FaultCode::crop_offset_outside:
+      return prefix + assigned("crop_offsets") + " is outside 0.." + other + ", where the crop lies inside the frame";
   }
   return prefix;
 }

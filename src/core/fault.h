@@ -29,6 +29,9 @@ enum class FaultCode : std::uint8_t {
   row_outside,
   into_outside,
   pose_not_rigid,
+  as_of_unusable,
+  as_of_float32_too_far,
+  crop_offset_outside,
 };
 
 enum class Operation : std::uint8_t {
@@ -36,6 +39,7 @@ enum class Operation : std::uint8_t {
   align,
   fuse,
   align_backward,
+  image,
   voxelize,
   voxelize_depth,
   voxel_downsample,

@@ -24,8 +24,8 @@ namespace robocache {
 namespace {
 
 constexpr int most_threads = 4096;
-constexpr int spins = 400;  // a sleeping worker takes microseconds to wake: look for that long before sleeping
-constexpr std::int64_t shares_per_thread = 8;  // so that a thread which is late costs an eighth of its work
+constexpr int spins = 400;  // waking a worker takes microseconds, so it looks for work that long before it sleeps
+constexpr std::int64_t shares_per_thread = 8;  // so that a late thread delays the loop by an eighth of its work
 constexpr std::int64_t pieces_per_share = 8;   // so that a loop of a minute looks for Ctrl-C each second
 
 void pause() {
@@ -36,14 +36,14 @@ void pause() {
 #endif
 }
 
-// Static, without a destructor and without memory of its own: workers may outlive main(), and a child process only has
-// to set it back. Whoever has set `busy` owns everything that is not atomic.
+// Static, without a destructor or memory of its own: workers may outlive main(), and a forked child only has to reset it.
+// The thread that set `busy` owns all members that are not atomic.
 struct Pool {  // NOLINT(clang-analyzer-optin.performance.Padding): `next` has a cache line of its own
   std::atomic<bool> busy{false};
   bool survives_fork = false;  // the handler below is registered
   int workers = 0;             // threads that were started
 
-  // The loop. Written while no worker is inside, published by `open`.
+  // The loop. It is written while no worker is inside, and published by `open`.
   ParallelPiece piece = nullptr;
   const void* state = nullptr;
   std::int64_t count = 0, share = 0, length = 0;  // a thread takes a share at a time, in pieces of this length
@@ -51,8 +51,8 @@ struct Pool {  // NOLINT(clang-analyzer-optin.performance.Padding): `next` has a
 
   std::atomic<std::uint32_t> round{0};  // what idle workers wait for: it changes with each loop
   std::atomic<bool> open{false};        // workers may join
-  std::atomic<int> seats{0};            // how many more may
-  std::atomic<int> inside{0};           // how many have
+  std::atomic<int> seats{0};            // how many more workers may join
+  std::atomic<int> inside{0};           // how many workers have joined
   alignas(64) std::atomic<std::int64_t> next{0};
   std::atomic<bool> failed{false};
 };
@@ -93,8 +93,8 @@ void work() {
   }
 }
 
-// A worker says that it is inside before it looks whether the loop is open, and the owner closes the loop before it
-// looks whether someone is inside: so at least one of them sees the other, and no worker reads a loop that is gone.
+// A worker sets `inside` before it reads `open`, and the owner clears `open` before it reads `inside`. So at least one of them
+// sees the other, and no worker reads a loop that has ended.
 void join_loop() {
   pool.inside.fetch_add(1);
   if (pool.open.load() && pool.seats.fetch_sub(1, std::memory_order_relaxed) > 0) work();
@@ -112,7 +112,7 @@ void worker(std::uint32_t seen) {
   }
 }
 
-// Of all threads only the one that called fork() is in the child, and a loop it may have seen running will never end.
+// The child has only the thread that called fork(), so a loop that was running there will never end.
 void forget_after_fork() {
   pool.workers = 0;
   pool.open.store(false);
@@ -136,7 +136,7 @@ void start_workers(int wanted) {
       ++pool.workers;
     }
   } catch (const std::system_error&) {
-    // The system gives no more threads: those that there are do the work.
+    // The system starts no more threads: the existing ones do the work.
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

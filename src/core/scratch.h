@@ -1,5 +1,5 @@
-// Memory that a call needs for itself, not initialised. Some of it is kept for the next call: on a robot that makes the
-// same call for every frame, the first touch of fresh pages costs more than most of the work done in them.
+// Uninitialised memory for the duration of a call. Some of it is kept for the next call: a robot makes the same call for every
+// frame, and the first touch of fresh pages costs more than most of the work in them.
 #pragma once
 
 #include <cstddef>

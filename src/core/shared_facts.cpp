@@ -8,7 +8,7 @@ namespace {
 
 std::mutex mutex;
 
-// The thread that calls fork() takes the mutex before, and lets go of it on both sides.
+// The thread that calls fork() locks the mutex before, and unlocks it afterwards in the parent and in the child.
 const bool survives_fork = pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); }) == 0;
 
 }  // namespace

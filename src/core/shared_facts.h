@@ -1,7 +1,7 @@
-// One mutex of the process, for small facts that threads share and seldom write: a reader's warnings, the channels that
-// it has learned of. Whoever holds it does nothing that waits.
+// One mutex for small facts that threads share and seldom write: the warnings of a reader, the channels that it found. Do
+// nothing that waits while you hold it.
 //
-// fork() waits for it, so that a child never finds it held by a thread that is not there, or a fact half written.
+// fork() takes the mutex, so a child never finds it locked by a thread that the child does not have, nor a fact half written.
 #pragma once
 
 #include <mutex>

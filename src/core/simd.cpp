@@ -54,7 +54,7 @@ constexpr Target targets[] = {
         {"none", nullptr}};
 constexpr int target_count = static_cast<int>(std::size(targets)) - 1;
 
-// What `name` stands for on this CPU: a position, none, or `unknown`.
+// What `name` means on this CPU: a position, none, or `unknown`.
 constexpr int unknown = -2;
 int find(std::string_view name) {
   if (name == "none") return none;
@@ -106,7 +106,7 @@ std::string simd_target() {
 void set_simd_target(const std::string& name) {
   const int target = find(name);
   if (target == unknown) {
-    std::string sentence = "set_simd_target: \"" + name + "\" does not run here; what does:";
+    std::string sentence = "set_simd_target: \"" + name + "\" does not run here; these do:";
     for (const std::string& one : simd_targets()) sentence += " \"" + one + "\",";
     throw Error(ErrorKind::value, sentence + " \"none\"");
   }

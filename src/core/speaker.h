@@ -1,4 +1,4 @@
-// What every public call checks first, and the sentences it says.
+// The checks that every public call makes first, and their sentences.
 #pragma once
 
 #include <robocache/context.h>
@@ -8,6 +8,7 @@
 
 #include "core/fault.h"
 #include "core/integers.h"
+#include "core/names.h"
 #include "core/text.h"
 
 namespace robocache {
@@ -37,7 +38,7 @@ inline Integers integers_of(const Speaker& speaker, const char* what, const Tens
   if (view.dtype != DType::i64 && view.dtype != DType::i32) {
     speaker.fail(ErrorKind::type, what, " is ", name_of(view.dtype), "; it must be int64 or int32");
   }
-  // A zero-size array may have no memory; nothing is read from it, but it is there.
+  // An array without elements may have no memory. It still counts as given, so it needs an address.
   static const std::int64_t nothing = 0;
   return {view.data != nullptr ? view.data : &nothing, view.strides[0], view.dtype == DType::i64};
 }
@@ -58,7 +59,7 @@ inline void check_shape(const Speaker& speaker, const char* what, const TensorVi
   speaker.fail(ErrorKind::value, what, " has shape ", shape_text(view), "; expected ", shape_text(expected));
 }
 
-// An array that is written: `other` is what decides the device.
+// Checks an array that is written. `other`: the argument that decides the device.
 inline void check_output(const Speaker& speaker, const char* what, const TensorView& view, DType dtype,
                          std::span<const std::int64_t> shape, Device device, const char* other) {
   check_device(speaker, what, view, device, other);
@@ -78,8 +79,8 @@ inline void check_backend(const Speaker& speaker, const Context& context, Device
     speaker.fail(ErrorKind::value, "backend cuda needs arrays on a GPU, and these are on the CPU");
   }
   if ((context.backend == Backend::cpu || context.backend == Backend::reference) && !on_cpu) {
-    speaker.fail(ErrorKind::value, "backend ", context.backend == Backend::cpu ? "cpu" : "reference",
-                 " needs arrays on the CPU, and these are on ", describe(device));
+    speaker.fail(ErrorKind::value, "backend ", word_of(context.backend), " needs arrays on the CPU, and these are on ",
+                 describe(device));
   }
 }
 

@@ -1,15 +1,12 @@
 #include <robocache/error.h>
 #include <robocache/tensor.h>
 
+#include "core/names.h"
 #include "core/text.h"
 
 namespace robocache {
 
-const char* name_of(DType dtype) noexcept {
-  constexpr const char* names[] = {"bool",  "uint8", "uint16",  "uint32",   "uint64",  "int8",   "int16",
-                                   "int32", "int64", "float16", "bfloat16", "float32", "float64"};
-  return names[static_cast<int>(dtype)];
-}
+const char* name_of(DType dtype) noexcept { return word_of(dtype); }
 
 TensorView TensorView::contiguous(const void* data, DType dtype, std::span<const std::int64_t> shape, Device device) {
   if (shape.size() > max_rank) {

@@ -1,10 +1,11 @@
 #include "core/text.h"
 
+#include "core/characters.h"
+
 namespace robocache {
 
 std::string quote(std::string_view text) {
-  constexpr std::size_t longest = 40;
-  constexpr const char* digits = "0123456789abcdef";
+  constexpr std::size_t longest = 80;  // characters of the result
   std::string result = "\"";
   for (const char c : text) {
     if (result.size() > longest) return result + "...\"";
@@ -12,7 +13,7 @@ std::string quote(std::string_view text) {
       result += c;
     } else {
       const auto byte = static_cast<unsigned char>(c);
-      result += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
+      result += {'\\', 'x', hex_digits[byte >> 4], hex_digits[byte & 15]};
     }
   }
   return result + '"';

@@ -1,5 +1,5 @@
 // Vectors as wide as the target's, with the types of memory and rounding of core/arithmetic.h. Highway, dispatched at
-// compile time: this header belongs to the cpu.cpp of an op alone.
+// compile time: this header belongs to the cpu/simd.cpp of an op alone.
 #pragma once
 
 // GCC's -march=haswell leaves AES out, which Highway would otherwise ask of AVX2. Nothing here uses it.

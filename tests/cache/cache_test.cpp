@@ -10,8 +10,12 @@
 
 #include <unistd.h>
 
+#include "sentence.h"
+
 namespace robocache {
 namespace {
+
+using test::sentence;
 
 using Numbers = std::vector<std::int64_t>;
 
@@ -48,16 +52,6 @@ template <class T>
 std::vector<T> numbers(const TensorView& view) {
   const T* const data = static_cast<const T*>(view.data);
   return {data, data + view.size()};
-}
-
-template <class F>
-std::string sentence(const F& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 StreamInfo joints(std::vector<std::string> channels) {

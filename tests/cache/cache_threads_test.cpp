@@ -1,5 +1,6 @@
 // Threads that share a Cache, for ThreadSanitizer.
 #include <gtest/gtest.h>
+#include <robocache/align.h>
 #include <robocache/cache.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,7 +9,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
+#include <vector>
 
+#include "cache/episode_table.h"
 #include "sanitizers.h"
 
 namespace robocache {
@@ -55,6 +58,48 @@ TEST_P(CacheThreads, ReadOneCache) {
       });
     }
     for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_EQ(wrong, 0);
+  std::filesystem::remove_all(path);
+}
+
+// The last sample of these episodes, each aligned in place, by threads that read and keep the same episodes.
+TEST_P(CacheThreads, AlignByOneTable) {
+  const auto path = make_cache();
+  const Cache cache(path, {.map = GetParam()});
+  std::atomic<int> wrong = 0;
+  for (int turn = 0; turn < 5; ++turn) {
+    cache::EpisodeTable table(cache, {0}, GetParam());
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 6; ++t) {
+      threads.emplace_back([&, t] {
+        std::vector<std::int64_t> numbers, times;
+        for (std::int64_t k = 0; k < episodes; ++k) {
+          numbers.push_back((k * (2 * t + 1) + t) % episodes);
+          times.push_back(numbers.back() + 9);
+        }
+        std::vector<std::int64_t> values(numbers.size()), age(numbers.size()), index(numbers.size());
+        const auto valid = std::make_unique<bool[]>(numbers.size());
+        const std::vector<std::int64_t> shape{episodes, 1};
+        const Stream stream{.values = TensorView::contiguous(nullptr, DType::i64, {0}),
+                            .times = TensorView::contiguous(nullptr, DType::i64, {0}),
+                            .arrivals = TensorView::contiguous(nullptr, DType::i64, {0})};
+        const Aligned aligned{.values = TensorView::contiguous(values.data(), DType::i64, shape),
+                              .valid = TensorView::contiguous(valid.get(), DType::boolean, shape),
+                              .age = TensorView::contiguous(age.data(), DType::i64, shape),
+                              .index = TensorView::contiguous(index.data(), DType::i64, shape)};
+        cache::EpisodeTable::Rows rows;
+        if (!table.find(numbers, rows)) table.load(numbers, rows);
+        const Targets targets(TensorView::contiguous(times.data(), DType::i64, shape));
+        align_op::align_segments({}, {&stream, 1}, targets, {}, rows.segments(), {&aligned, 1});
+        for (std::size_t b = 0; b < numbers.size(); ++b) {
+          wrong += values[b] == numbers[b] + 2 && age[b] == 7 && index[b] == 2 ? 0 : 1;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    cache::EpisodeTable::Rows rows;
+    EXPECT_THROW(table.load(std::vector<std::int64_t>{episodes}, rows), Error);
   }
   EXPECT_EQ(wrong, 0);
   std::filesystem::remove_all(path);

@@ -28,15 +28,14 @@ int main() {
     expect(intensity != nullptr, "the file has a field of that name");
     if (intensity == nullptr) return 1;
 
-    rc::Clouds clouds;
-    clouds.points = cloud.points.view();
-    clouds.features = rc::TensorView::contiguous(intensity->data.get(), intensity->dtype, {cloud.width, 1});
+    const rc::TensorView features =
+        rc::TensorView::contiguous(intensity->data.get(), intensity->dtype, {cloud.width, 1});
     const rc::Grid grid{.origin = {0, 0, 0}, .voxel_size = {0.5, 0.5, 0.5}, .shape = {2, 1, 1}};
     const std::array<rc::VoxelOutput, 2> outputs = {{
         {rc::Reduction::count, rc::TensorView::contiguous(counts.data(), rc::DType::i32, {2, 1, 1})},
         {rc::Reduction::mean, rc::TensorView::contiguous(means.data(), rc::DType::f32, {2, 1, 1, 1})},
     }};
-    rc::voxelize({}, clouds, grid, {}, outputs,
+    rc::voxelize({}, {.points = cloud.points.view(), .features = features}, grid, {}, outputs,
                  rc::TensorView::contiguous(dropped.data(), rc::DType::i64, {1, rc::drop_reasons}));
   } catch (const rc::Error& error) {
     std::fprintf(stderr, "consumer: %s\n", error.what());

@@ -97,11 +97,33 @@ TEST_F(Interrupt, AnEpisodeWhoseCommitIsStoppedIsLeftOut) {
   writer.append({.name = "joints", .dtype = DType::f64, .shape = {2}},
                 TensorView::contiguous(values.data(), DType::f64, std::vector<std::int64_t>{2, 2}), times, times, {});
   arm();
+  set_interrupt_hook([] {  // first the statistics of the episode ask, then its commit
+    if (++asked > 1) throw Stopped{};
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  });
   EXPECT_THROW(writer.end_episode(), Stopped);
   set_interrupt_hook(nullptr);
   EXPECT_FALSE(writer.has_episode("two"));
   EXPECT_EQ(writer.waiting_episodes(), 0);
   write(writer, "two");  // the name is free
+  writer.close();
+  EXPECT_EQ(Cache(path_ / "cache").episodes().size(), 2u);
+  EXPECT_TRUE(verify_cache(path_ / "cache", false).problems.empty());
+}
+
+TEST_F(Interrupt, AnEpisodeWhoseStatisticsAreStoppedCanBeDiscarded) {
+  CacheWriter writer(path_ / "cache");
+  write(writer, "one");
+  const std::vector<double> values{1, 2, 3, 4};
+  const std::vector<std::int64_t> times{10, 20};
+  writer.begin_episode({.name = "two"});
+  writer.append({.name = "joints", .dtype = DType::f64, .shape = {2}},
+                TensorView::contiguous(values.data(), DType::f64, std::vector<std::int64_t>{2, 2}), times, times, {});
+  arm();
+  EXPECT_THROW(writer.end_episode(), Stopped);
+  set_interrupt_hook(nullptr);
+  writer.discard_episode();
+  write(writer, "two");
   writer.close();
   EXPECT_EQ(Cache(path_ / "cache").episodes().size(), 2u);
   EXPECT_TRUE(verify_cache(path_ / "cache", false).problems.empty());
@@ -177,7 +199,13 @@ TEST_F(Interrupt, AParallelLoopIsStoppedByTheThreadThatCalledIt) {
   set_num_threads(4);
   arm();
   std::atomic<int> ran = 0;
-  EXPECT_THROW(parallel_for(1 << 20, 1, [&](std::int64_t, std::int64_t) { ++ran; }), Stopped);
+  const std::thread::id caller = std::this_thread::get_id();
+  const auto piece = [&](std::int64_t, std::int64_t) {
+    ++ran;
+    // Without this wait the workers may finish all pieces before the calling thread gets its first one.
+    while (asked == 0 && std::this_thread::get_id() != caller) std::this_thread::yield();
+  };
+  EXPECT_THROW(parallel_for(1 << 20, 1, piece), Stopped);
   EXPECT_EQ(asked, 1) << "a worker asked the hook";
   EXPECT_LT(ran, 4 * 8 * 8) << "pieces began after the loop was stopped";
   set_num_threads(1);
@@ -187,6 +215,8 @@ TEST_F(Interrupt, AParallelLoopIsStoppedByTheThreadThatCalledIt) {
 }
 
 TEST_F(Interrupt, OperationsAreStoppedOnEveryHostBackend) {
+  const int before = num_threads();
+  set_num_threads(1);  // with more, the workers may have finished before this thread gets its first piece
   const std::int64_t count = 1 << 16;
   std::vector<float> values(static_cast<std::size_t>(4 * count), 0.5f);
   std::vector<float> out(values.size());
@@ -231,6 +261,7 @@ TEST_F(Interrupt, OperationsAreStoppedOnEveryHostBackend) {
                                 view(weights, DType::f32, {64, 64, 64})),
                  Stopped);
   }
+  set_num_threads(before);
 }
 
 }  // namespace

@@ -51,6 +51,23 @@ TEST(Clock, CarriesLogTimesOver) {
   EXPECT_EQ(times[1], arrivals[1]);
 }
 
+TEST(Clock, StandsStillWhileASimulationPauses) {
+  for (const bool has_ticks : {false, true}) {
+    ClockSurvey survey;
+    const auto log_of = [](std::int64_t time) { return wall + time + (time > 10 * second ? 30 * second : 0); };
+    for (std::int64_t time = 0; time < 20 * second; time += second / 200) {
+      survey.add("/a", log_of(time), time + 1);  // a stamp of 0 is none
+      if (has_ticks && time % (second / 2) == 0) survey.add_clock(log_of(time), time + 1);
+    }
+    const RecordingClock clock = find_clock(survey);
+    EXPECT_EQ(clock.by, has_ticks ? "/clock" : "stamps");
+    for (std::int64_t time = 9 * second; time < 11 * second; time += second / 1000) {
+      const double error = static_cast<double>(clock.episodes[0].map.at(log_of(time)) - time);
+      EXPECT_NEAR(error, 0, 5e6) << time;  // one period of the stamps
+    }
+  }
+}
+
 TEST(Clock, TheLargestGroupThenMoreMessagesThenWallTime) {
   ClockSurvey two;
   add(two, "/wall", 200, 1.0, wall, 20);

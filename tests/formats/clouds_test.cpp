@@ -10,6 +10,8 @@
 #include <limits>
 #include <string>
 
+#include "sentence.h"
+
 namespace robocache {
 namespace {
 
@@ -36,14 +38,9 @@ std::vector<T> values_of(const Array& array) {
 
 template <class F>
 std::string sentence(const F& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::file);
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
-    return error.what();
-  }
-  return "no error";
+  std::string text = test::sentence(f, ErrorKind::file);
+  EXPECT_EQ(text.find('\n'), std::string::npos);
+  return text;
 }
 
 const std::vector<float> points{1, 2, 3, -4.5f, 5, std::numeric_limits<float>::infinity()};

@@ -12,8 +12,8 @@
 #include <string>
 
 #include "formats/mcap/chunks.h"
-#include "formats/mcap/crc.h"
 #include "formats/mcap/records.h"
+#include "io/crc.h"
 
 namespace robocache::mcap {
 namespace {
@@ -123,7 +123,7 @@ TEST(Mcap, CrcIsThatOfZlib) {
   for (std::size_t size = 0; size < bytes.size(); size += 1 + size / 16) {
     const auto before = static_cast<std::uint32_t>(size % 3 == 0 ? 0 : random());
     const std::size_t at = std::min<std::size_t>(size % 5, bytes.size() - size);
-    EXPECT_EQ(mcap::crc32(before, {&bytes[at], size}),
+    EXPECT_EQ(io::crc32(before, {&bytes[at], size}),
               ::crc32_z(before, reinterpret_cast<const Bytef*>(&bytes[at]), size))
         << size;
   }

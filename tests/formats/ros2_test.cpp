@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "sentence.h"
+
 namespace robocache {
 namespace {
 
@@ -75,13 +77,7 @@ void add(Decoder& decoder, const std::string& message, std::int64_t time = 5) {
 
 template <class F>
 std::string sentence(const F& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::file);
-    return error.what();
-  }
-  return "no error";
+  return test::sentence(f, ErrorKind::file);
 }
 
 template <class T>
@@ -213,7 +209,7 @@ TEST(Decoder, Json) {
   Decoder decoder({}, "json", "/j");
   add(decoder, R"({"a": 1, "b": [true, 2.5]})");
   add(decoder, R"({"b": [false], "c": {"d": -3}})");
-  EXPECT_EQ(sentence([&] { add(decoder, R"({"e": 1, "f": )"); }), "\"/j\": a message is no JSON after byte 15");
+  EXPECT_EQ(sentence([&] { add(decoder, R"({"e": 1, "f": )"); }), "\"/j\": a message is not JSON after byte 15");
   const std::vector<StreamBatch> batches = decoder.take();
   ASSERT_EQ(batches.size(), 1);
   EXPECT_EQ(batches[0].info->channels, (Names{"a", "b[0]", "b[1]", "c.d"}));

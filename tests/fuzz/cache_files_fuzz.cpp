@@ -84,6 +84,16 @@ void read_all(const fs::path& path, bool map) {
       }
     }
   }
+  std::vector<std::int64_t> all;
+  for (std::size_t e = 0; e < cache.episodes().size(); ++e) all.push_back(static_cast<std::int64_t>(e));
+  for (std::size_t k = 0; k < cache.streams().size(); ++k) {
+    try {
+      const double quantiles[] = {0.1, 0.9};
+      static_cast<void>(cache.statistics(static_cast<std::int64_t>(k), all, quantiles));
+    } catch (const Error& error) {
+      check_sentence(error);
+    }
+  }
 }
 
 std::string damage(std::string content, std::string_view input) {

@@ -38,9 +38,9 @@ BOMB = b"\0\0" + b"\xe0\xff\0" * 399 + b"\xe0\xfe\0"  # 105,600 zeros: one, then
 def pcds() -> Cases:
     return {
         "empty": (b"", "is empty; expected PCD, PLY, NPY, or KITTI's"),
-        "no_data": (pcd()[:60], 'line 6: "W" is no entry of a PCD header'),
-        "not_a_header": (b"# .PCD\n\xff\xfe\0\1\n", 'line 2: "\\xff\\xfe\\x00\\x01" is no entry of a PCD'),
-        "unknown_entry": (pcd().replace(b"HEIGHT", b"DEPTH"), 'line 7: "DEPTH" is no entry of a PCD header'),
+        "no_data": (pcd()[:60], 'line 6: "W" is not an entry of a PCD header'),
+        "not_a_header": (b"# .PCD\n\xff\xfe\0\1\n", 'line 2: "\\xff\\xfe\\x00\\x01" is not an entry of a PCD'),
+        "unknown_entry": (pcd().replace(b"HEIGHT", b"DEPTH"), 'line 7: "DEPTH" is not an entry of a PCD header'),
         "entry_twice": (pcd(HEIGHT="1\nHEIGHT 1"), "line 8: a second HEIGHT"),
         "no_fields": (pcd(FIELDS=None), "its header has no FIELDS"),
         "no_z": (pcd(FIELDS="x y w"), 'has no field "z"; expected x, y and z among "x"'),
@@ -66,7 +66,7 @@ def pcds() -> Cases:
         ),
         "points_huge_compressed": (
             packed(BOMB, 2**32 - 4, WIDTH=MANY, POINTS=MANY),
-            "its data is 4294967292 bytes, says its start",
+            "its data claims to expand to 4294967292 bytes",
         ),
         "viewpoint_short": (pcd(VIEWPOINT="0 0 0"), "VIEWPOINT has 3 numbers; expected 7: x y z and a"),
         "viewpoint_of_text": (pcd(VIEWPOINT="0 0 0 1 0 0 up"), 'VIEWPOINT holds "up"; expected a number'),
@@ -93,8 +93,8 @@ def pcds() -> Cases:
             "ends before the sizes of its compressed data",
         ),
         "compressed_short": (packed(b"\1", 24, compressed=99), "ends after 1 of 99 compressed bytes"),
-        "compressed_size_lies": (packed(b"\0\1" * 24, 23), "its data is 23 bytes, says its start; 2 points"),
-        "compressed_bomb": (packed(BOMB, 105_600), "its data is 105600 bytes, says its start; 2"),
+        "compressed_size_lies": (packed(b"\0\1" * 24, 23), "its data claims to expand to 23 bytes, but 2 points"),
+        "compressed_bomb": (packed(BOMB, 105_600), "its data claims to expand to 105600 bytes, but 2"),
         "compressed_bomb_of_points": (packed(BOMB, 105_600, WIDTH="8800", POINTS="8800"), ""),
         "compressed_impossible": (
             packed(b"\0\0", 1_200_000, WIDTH="100000", POINTS="100000"),
@@ -120,12 +120,12 @@ def plys() -> Cases:
     lists = "element face {}\nproperty list {} int v\n"
     return {
         "empty": (b"", "is empty; expected PCD, PLY, NPY, or KITTI's"),
-        "no_magic": (ply("plx\n" + VERTICES), 'begins as no cloud that is known: "plx\\x0aelem"'),
+        "no_magic": (ply("plx\n" + VERTICES), 'is not a known cloud format: it begins with "plx\\x0aelem"'),
         "no_format": (ply("ply\n" + VERTICES), 'its format is ""; expected ascii'),
         "no_end": ((PLY + VERTICES).encode(), "ends inside its header, after line 6"),
         "format_unknown": (ply("ply\nformat morse 1.0\n" + VERTICES), 'its format is "morse"; expected ascii'),
         "version_unknown": (ply("ply\nformat ascii 2.0\n" + VERTICES), "line 2: the format's version is not 1.0"),
-        "entry_unknown": (ply(PLY + "colour red\n" + VERTICES), 'line 3: "colour" is no entry of a PLY header'),
+        "entry_unknown": (ply(PLY + "colour red\n" + VERTICES), 'line 3: "colour" is not an entry of a PLY header'),
         "no_vertices": (ply(PLY), 'has no element "vertex"'),
         "property_of_no_element": (ply(PLY + XYZ), "line 3: a property before any element"),
         "property_of_no_type": (
@@ -273,7 +273,7 @@ def pngs() -> Cases:
     data = chunk(b"IDAT", pixels)
     return {
         "only_magic": (png()[:8], "ends before its last chunk"),
-        "no_header": (png()[:8] + data + end, "its header is not the first chunk, and once"),
+        "no_header": (png()[:8] + data + end, "its header chunk IHDR must come first, once, and have 13 bytes"),
         "no_pixels": (png(end), "its 0 bytes of data cannot hold 2 by 2 pixels"),
         "cut": (png(data)[:-6], 'ends inside its chunk "IDAT" of 21 bytes'),
         "chunk_past_the_end": (

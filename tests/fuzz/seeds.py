@@ -1,12 +1,20 @@
-"""seeds.py FOLDER: small valid files to start the fuzzers from, a folder per format; standard library only."""
+"""seeds.py FOLDER FUZZER...: small valid files to start the fuzzers from, a folder per format; standard library only.
+
+What FOLDER held is removed. Each fuzzer gets an empty folder found/FUZZER for the inputs that it finds, so each run
+starts from the same files.
+"""
 
 import json
 import pathlib
+import shutil
 import struct
 import sys
 import zlib
 
 folder = pathlib.Path(sys.argv[1])
+shutil.rmtree(folder, ignore_errors=True)
+for fuzzer in sys.argv[2:]:
+    (folder / "found" / fuzzer).mkdir(parents=True)
 
 
 def write(form: str, name: str, content: bytes) -> None:

@@ -14,8 +14,14 @@ from typing import Any
 import numpy as np
 
 import robocache as rc
+from robocache._cache.build import build
+from robocache._export.lerobot import Feature, LeRobotWriter
+from robocache._recordings.frame_options import FrameOptions
 
-SHARED = Path(__file__).parents[3] / "shared" / "data" / "lerobot-v3-so101"
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from bench import data
+
+SHARED = data.folder() / "lerobot-v3-so101"
 RATE = 50
 
 
@@ -60,10 +66,47 @@ def shared(folder: Path) -> None:
     rc.export(episodes, folder / "shared", rate=30)
 
 
+def policies(folder: Path) -> None:
+    """What LeRobot's policies train on: a data set with a camera and a cache of it; numbers and their export.
+
+    All streams of an episode begin and end together: steps beyond an episode repeat the same sample in both libraries.
+    """
+    random = np.random.default_rng(5)
+    channels = {"observation.state": list("abcdef"), "action": list("abcd")}
+    features = {name: Feature("float32", (len(some),), tuple(some)) for name, some in channels.items()}
+    features["observation.images.top"] = Feature("video", (96, 96, 3))
+    with (
+        rc.CacheWriter(folder / "numbers-cache") as writer,
+        LeRobotWriter(folder / "policies", fps=20, features=features) as videos,
+    ):
+        for number, seconds in enumerate((2.0, 1.5, 2.5)):
+            times, task = np.arange(round(seconds * 100) + 1) / 100, ("push", "pull")[number % 2]
+            state = np.sin(times[:, None] * np.arange(1, 7) + random.uniform(0, 6, 6)).astype(np.float32)
+            values = {"observation.state": state, "action": state[:, :4] * 2 + 1}
+            streams = {name: rc.Stream(each, times, channels=channels[name]) for name, each in values.items()}
+            writer.add(streams, name=f"episode-{number}", task=task)
+            frames = {name: each[::5] for name, each in values.items()}
+            videos.add(frames, task, {"observation.images.top": map(scene, state[::5])})
+    rc.export(rc.Cache(folder / "numbers-cache").episodes, folder / "numbers", rate=20)
+    build([str(folder / "policies")], folder / "policies-cache", frames=FrameOptions(96, 96))
+
+
+def scene(state: Any) -> Any:
+    """A picture of a state, uint8 [96, 96, 3]: gray waves under one colour.
+
+    FFmpeg as LeRobot calls it repeats chroma over two pixels and RoboCache interpolates it: where colours change from
+    pixel to pixel the two differ by more than rounding.
+    """
+    y, x = np.mgrid[0:96, 0:96] / 12
+    waves = np.sin(x + state[0] * 3) + np.cos(y + state[1] * 3)
+    return np.rint(waves[..., None] * 40 + 128 + state[2:5] * 15).astype(np.uint8)
+
+
 def main(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     made(folder)
+    policies(folder)
     if SHARED.is_dir():
         shared(folder)
     (folder / "judge.json").write_text(json.dumps({"shared": str(SHARED) if SHARED.is_dir() else None}))

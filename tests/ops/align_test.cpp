@@ -11,6 +11,7 @@
 #include "ops/compare.h"
 #include "ops/device.h"
 #include "ops/golden.h"
+#include "sentence.h"
 
 namespace robocache::test {
 namespace {
@@ -22,12 +23,13 @@ constexpr std::int64_t millisecond = 1'000'000;
 struct TestStream {
   Array values, times, arrivals, lengths, offsets, rows;
   Stream options;
+  bool own_decisions = false;  // as_of has a time for each row
   std::vector<std::int64_t> trailing;
 };
 
 class Case : private Random {
  public:
-  explicit Case(unsigned seed) : Random(seed) {
+  explicit Case(unsigned seed, bool as_of = false) : Random(seed) {
     const bool batched = chance(70);
     rows_ = batched ? pick({1, 2, 3, 7, 40}) : 1;
     count_ = pick({0, 1, 2, 5, 33, 130, 300});
@@ -68,6 +70,8 @@ class Case : private Random {
     }
     options_.causal = chance(30);
     options_.on_nan = chance(30) ? OnNan::skip : OnNan::propagate;
+    decisions_.drop();
+    if (as_of) draw_as_of();
   }
 
   // All output bytes of the call.
@@ -86,7 +90,7 @@ class Case : private Random {
       outputs[k] = {arrays[4 * k].view(where), arrays[4 * k + 1].view(where), arrays[4 * k + 2].view(where),
                     arrays[4 * k + 3].view(where)};
     }
-    align({.backend = backend}, streams, targets(where), options_, outputs);
+    align({.backend = backend}, streams, targets(where), options(where), outputs);
     return fetched(arrays);
   }
 
@@ -97,7 +101,8 @@ class Case : private Random {
     for (const TestStream& s : streams_) width += channels(s);
     Array values = output(dtype, {width});
     Array valid = output(DType::boolean, {static_cast<std::int64_t>(streams.size())});
-    fuse({.backend = backend}, streams, targets(where), options_, {values.view(where), valid.view(where), {}, {}});
+    fuse({.backend = backend}, streams, targets(where), options(where),
+         {values.view(where), valid.view(where), {}, {}});
     synchronize();
     values.fetch();
     valid.fetch();
@@ -121,7 +126,7 @@ class Case : private Random {
       given.push_back(arrays[2 * k].view(where));
       wanted.push_back(arrays[2 * k + 1].view(where));
     }
-    align_backward({.backend = backend}, streams, targets(where), options_, given, wanted);
+    align_backward({.backend = backend}, streams, targets(where), options(where), given, wanted);
     synchronize();
     Bytes bytes;
     for (std::size_t k = 0; k < streams.size(); ++k) {
@@ -137,6 +142,27 @@ class Case : private Random {
   }
 
  private:
+  // Decisions before, among and after the arrivals, for the call and for some streams.
+  void draw_as_of() {
+    options_.causal = false;
+    options_.as_of.time = uniform(-40, 400) * millisecond;
+    const bool own = batch("align", views(DeviceKind::cpu), targets(DeviceKind::cpu)).rows && chance(65);
+    if (own) {
+      std::vector<std::int64_t> list;
+      for (std::int64_t b = 0; b < rows_; ++b) list.push_back(uniform(-40, chance(80) ? 400 : 4000) * millisecond / 2);
+      decisions_ = times_array(list, {rows_});
+    }
+    for (TestStream& s : streams_) {
+      if (chance(70)) continue;
+      s.own_decisions = own && chance(40);
+      s.options.as_of = AsOf{.time = chance(40) ? no_as_of : uniform(0, 200) * millisecond};
+      if (s.options.as_of->time == no_as_of) s.options.causal = chance(50);
+    }
+    for (TestStream& s : streams_) {
+      if (s.own_decisions) s.options.causal = false;
+    }
+  }
+
   static std::int64_t channels(const TestStream& s) { return product(s.trailing); }
 
   // Random values; odd ones (NaN, infinities, -0, denormals) where asked for.
@@ -272,9 +298,15 @@ class Case : private Random {
       stream.lengths = s.lengths.view(where);
       stream.offsets = s.offsets.view(where);
       stream.rows = s.rows.view(where);
+      if (s.own_decisions) stream.as_of->times = decisions_.view(where);
       streams.push_back(stream);
     }
     return streams;
+  }
+  AlignOptions options(DeviceKind where) {
+    AlignOptions options = options_;
+    options.as_of.times = decisions_.view(where);
+    return options;
   }
   Targets targets(DeviceKind where) {
     if (!timeline_) return targets_.view(where);
@@ -298,39 +330,56 @@ class Case : private Random {
   std::int64_t rows_ = 1, count_ = 0;
   bool timeline_ = true, bins_ = false;
   std::vector<TestStream> streams_;
-  Array targets_, starts_;
+  Array targets_, starts_, decisions_;
   Timeline line_;
   AlignOptions options_;
 };
 
 constexpr unsigned cases = 400;
 
+// Calls f with each case, without and with as_of, and a name for it.
+template <class F>
+void for_cases(unsigned count, const F& f) {
+  for (const bool as_of : {false, true}) {
+    for (unsigned seed = 0; seed < count; ++seed) {
+      Case one(seed, as_of);
+      f(one, seed, "seed " + std::to_string(seed) + (as_of ? ", as_of" : ""));
+    }
+  }
+}
+
 TEST(Align, CpuEqualsReferenceAtEverySimdTarget) {
   const std::string before = simd_target();
-  for (unsigned seed = 0; seed < cases; ++seed) {
-    Case one(seed);
+  for_cases(cases, [&](Case& one, unsigned seed, const std::string& name) {
     const auto expected = one.run(Backend::reference, DeviceKind::cpu);
     const DType dtype = seed % 2 == 0 ? DType::f16 : DType::f64;
     const auto fused = one.run_fused(Backend::reference, DeviceKind::cpu, dtype);
     for (const std::string& target : simd_targets()) {
       set_simd_target(target);
-      EXPECT_EQ(difference(one.run(Backend::cpu, DeviceKind::cpu), expected), "") << "seed " << seed << ", " << target;
+      EXPECT_EQ(difference(one.run(Backend::cpu, DeviceKind::cpu), expected), "") << name << ", " << target;
       EXPECT_EQ(difference({one.run_fused(Backend::cpu, DeviceKind::cpu, dtype)}, {fused}), "")
-          << "seed " << seed << ", " << target;
+          << name << ", " << target;
     }
     set_simd_target(before);
-  }
+  });
 }
 
 TEST(Align, CpuGradientEqualsReference) {
-  for (unsigned seed = 0; seed < 60; ++seed) {
-    Case one(seed);
-    if (!one.all_float()) continue;
+  for_cases(60, [](Case& one, unsigned, const std::string& name) {
+    if (!one.all_float()) return;
     EXPECT_EQ(difference(one.run_backward(Backend::cpu, DeviceKind::cpu),
                          one.run_backward(Backend::reference, DeviceKind::cpu)),
               "")
-        << "seed " << seed;
-  }
+        << name;
+  });
+}
+
+Bytes everything(Case& one, Backend backend, DeviceKind where) {
+  Bytes all = one.run(backend, where);
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f64}) all.push_back(one.run_fused(backend, where, dtype));
+  if (!one.all_float()) return all;
+  for (std::vector<unsigned char>& gradient : one.run_backward(backend, where)) all.push_back(std::move(gradient));
+  return all;
 }
 
 TEST(Align, GivesTheGoldenHashes) {
@@ -339,38 +388,42 @@ TEST(Align, GivesTheGoldenHashes) {
   };
   expect_golden("drawn_align.txt", hashes, [](unsigned seed, Backend backend, DeviceKind where) {
     Case one(seed);
-    Bytes all = one.run(backend, where);
-    for (const DType dtype : {DType::f16, DType::bf16, DType::f64}) all.push_back(one.run_fused(backend, where, dtype));
-    if (!one.all_float()) return all;
-    for (std::vector<unsigned char>& gradient : one.run_backward(backend, where)) all.push_back(std::move(gradient));
-    return all;
+    return everything(one, backend, where);
+  });
+}
+
+TEST(Align, GivesTheGoldenHashesOfAsOf) {
+  static constexpr std::string_view hashes[] = {
+#include "golden/drawn_align_as_of.txt"
+  };
+  expect_golden("drawn_align_as_of.txt", hashes, [](unsigned seed, Backend backend, DeviceKind where) {
+    Case one(seed, true);
+    return everything(one, backend, where);
   });
 }
 
 TEST(Align, CudaEqualsReference) {
-  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
-  for (unsigned seed = 0; seed < cuda_cases(); ++seed) {
-    Case one(seed);
+  if (!has_cuda()) GTEST_SKIP() << no_cuda();
+  for_cases(cuda_cases(), [](Case& one, unsigned seed, const std::string& name) {
     EXPECT_EQ(difference(one.run(Backend::cuda, DeviceKind::cuda), one.run(Backend::reference, DeviceKind::cpu)), "")
-        << "seed " << seed;
+        << name;
     const DType dtype = seed % 2 == 0 ? DType::bf16 : DType::f64;
     EXPECT_EQ(difference({one.run_fused(Backend::cuda, DeviceKind::cuda, dtype)},
                          {one.run_fused(Backend::reference, DeviceKind::cpu, dtype)}),
               "")
-        << "seed " << seed;
-  }
+        << name;
+  });
 }
 
 TEST(Align, CudaGradientEqualsReference) {
-  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
-  for (unsigned seed = 0; seed < cuda_cases(); ++seed) {
-    Case one(seed);
-    if (!one.all_float()) continue;
+  if (!has_cuda()) GTEST_SKIP() << no_cuda();
+  for_cases(cuda_cases(), [](Case& one, unsigned, const std::string& name) {
+    if (!one.all_float()) return;
     EXPECT_EQ(difference(one.run_backward(Backend::cuda, DeviceKind::cuda),
                          one.run_backward(Backend::reference, DeviceKind::cpu)),
               "")
-        << "seed " << seed;
-  }
+        << name;
+  });
 }
 
 TEST(Align, TimesThatDecreaseAreNamed) {
@@ -408,7 +461,7 @@ TEST(Align, OutputsAreNamedByTheirStream) {
 }
 
 TEST(Align, CudaRaisesWhatTheDataHidInTheNextCall) {
-  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  if (!has_cuda()) GTEST_SKIP() << no_cuda();
   Array values(DType::f32, {3}, std::vector<unsigned char>(12));
   const std::int64_t stamps[3] = {1, 9, 5};
   std::vector<unsigned char> bytes(24);
@@ -465,13 +518,17 @@ class Faulty : private Random {
     out_rows_ = layout_ == Layout::chosen ? 3 * segments : segments;
     method_ = pick_of({Method::linear, Method::cubic, Method::hold});
     has_arrivals_ = what == 2 || chance(20);
+    if (what < 4 && chance(70)) return;
+    for (std::int64_t b = 0; b < out_rows_; ++b) decisions_.push_back(uniform(0, 100) * millisecond);
+    if (what == 4 && chance(70)) decisions_[static_cast<std::size_t>(uniform(0, out_rows_ - 1))] = no_time;
   }
 
   // What the call raises, sooner or later.
   std::string run(DeviceKind where) {
     Array values(DType::f32, shape_, std::vector<unsigned char>(times_.size() * 4));
-    Array times = stamps(times_);
-    Array arrivals = has_arrivals_ ? stamps(arrivals_) : absent();
+    Array times = stamps(times_, shape_);
+    Array arrivals = has_arrivals_ ? stamps(arrivals_, shape_) : absent();
+    Array decisions = decisions_.empty() ? absent() : stamps(decisions_, {out_rows_});
     const std::vector<std::int64_t> wanted{3 * millisecond, 40 * millisecond, 70 * millisecond};
     Array targets = list(wanted);
     Array out(DType::f32, {out_rows_, 3}, std::vector<unsigned char>(static_cast<std::size_t>(out_rows_) * 12));
@@ -483,8 +540,10 @@ class Faulty : private Random {
                         .rows = rows_.view(where),
                         .methods = {{method_, 0, 1}},
                         .name = "imu"};
+    AlignOptions options;
+    options.as_of.times = decisions.view(where);
     return sentence([&] {
-      resample({}, stream, targets.view(where), {}, {.values = out.view(where)});
+      resample({}, stream, targets.view(where), options, {.values = out.view(where)});
       synchronize();
     });
   }
@@ -503,7 +562,7 @@ class Faulty : private Random {
     none.drop();
     return none;
   }
-  Array stamps(const std::vector<std::int64_t>& ns) const {
+  Array stamps(const std::vector<std::int64_t>& ns, const std::vector<std::int64_t>& shape) const {
     std::vector<unsigned char> bytes(ns.size() * static_cast<std::size_t>(size_of(dtype_)));
     for (std::size_t k = 0; k < ns.size(); ++k) {
       const double seconds = ns[k] == no_time ? 20'000.0 : static_cast<double>(ns[k]) * 1e-9;
@@ -513,7 +572,7 @@ class Faulty : private Random {
       if (dtype_ == DType::f64) std::memcpy(bytes.data() + 8 * k, &unusable, 8);
       if (dtype_ == DType::f32) std::memcpy(bytes.data() + 4 * k, &narrow, 4);
     }
-    return {dtype_, shape_, std::move(bytes)};
+    return {dtype_, shape, std::move(bytes)};
   }
 
   Layout layout_ = Layout::whole;
@@ -521,12 +580,12 @@ class Faulty : private Random {
   Method method_ = Method::linear;
   bool has_arrivals_ = false;
   std::int64_t out_rows_ = 1;
-  std::vector<std::int64_t> shape_, times_, arrivals_;
+  std::vector<std::int64_t> shape_, times_, arrivals_, decisions_;
   Array lengths_, offsets_, rows_;
 };
 
 TEST(Align, CudaNamesTheFaultThatTheHostNames) {
-  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  if (!has_cuda()) GTEST_SKIP() << no_cuda();
   unsigned found = 0;
   const unsigned tried = std::min(200u, cuda_cases());
   for (unsigned seed = 0; seed < tried; ++seed) {

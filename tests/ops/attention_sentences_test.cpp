@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ops/compare.h"
+#include "sentence.h"
 
 namespace robocache::test {
 namespace {
@@ -84,7 +85,7 @@ TEST_F(AttentionSentences, Vectors) {
   call.segments = {{vectors(k, 3, 1), vectors(v, 3, 1)}};
   EXPECT_EQ(said(),
             "attention: queries has 4 heads and keys 3; the heads of queries must be a multiple of those of keys; "
-            "where heads come after places, layout=\"bqhd\" says so in Python");
+            "if heads come after places, pass layout=\"bqhd\" in Python");
   call.segments = {good.segments[0], {vectors(k, 1, 5), vectors(v, 1, 5)}};
   EXPECT_EQ(said(), "attention: segments[1].keys has 1 heads and the keys before it 2; all segments must have as many");
   call.segments = {{TensorView::contiguous(k, DType::f32, {1, 2, 5, 32}), good.segments[0].values}};

@@ -710,7 +710,7 @@ TEST(Attention, CpuGivesTheSameBitsWithAnyNumberOfThreads) {
 }
 
 TEST(Attention, CudaIsWithinTheBoundAndRepeats) {
-  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  if (!has_cuda()) GTEST_SKIP() << no_cuda();
   for (unsigned seed = 0; seed < 2 * cuda_cases(); ++seed) {
     Case one(seed);
     const auto result = one.run(Backend::cuda, DeviceKind::cuda);
@@ -720,7 +720,7 @@ TEST(Attention, CudaIsWithinTheBoundAndRepeats) {
 }
 
 TEST(Attention, CudaTakesRowsThatDoNotFillAWarpgroup) {
-  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  if (!has_cuda()) GTEST_SKIP() << no_cuda();
   int narrow = 0;
   bool warpgroups = false;
   for (unsigned seed = 0; seed < 12; ++seed) {

@@ -1,6 +1,7 @@
 // How a test of an op draws its cases, and how it compares two runs of one.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <robocache/robocache.h>
 
 #include <algorithm>
@@ -63,15 +64,24 @@ inline unsigned cuda_cases() {
   return asked != nullptr ? static_cast<unsigned>(std::atoi(asked)) : 250u;
 }
 
-// The sentence of a call that must fail.
-template <class F>
-std::string sentence(const F& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
+inline std::string seed_name(unsigned seed) { return "seed " + std::to_string(seed); }
+
+// Expects that the cpu backend gives what the reference gives, on every SIMD target. run(backend): the outputs.
+template <class Run>
+void expect_cpu_equals_reference(const std::string& name, const Run& run) {
+  const Bytes expected = run(Backend::reference);
+  const std::string before = simd_target();
+  for (const std::string& target : simd_targets()) {
+    set_simd_target(target);
+    EXPECT_EQ(difference(run(Backend::cpu), expected), "") << name << ", " << target;
   }
-  return "no error";
+  set_simd_target(before);
+}
+
+// The same for CUDA. run(backend, where its arrays are).
+template <class Run>
+void expect_cuda_equals_reference(const std::string& name, const Run& run) {
+  EXPECT_EQ(difference(run(Backend::cuda, DeviceKind::cuda), run(Backend::reference, DeviceKind::cpu)), "") << name;
 }
 
 }  // namespace robocache::test

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ops/compare.h"
@@ -16,6 +17,9 @@
 namespace robocache::test {
 
 inline bool has_cuda() { return backends()[2].available; }
+
+// The reason to skip a test. tools/summary.py counts all tests of "cuda: REASON" as one skip.
+inline std::string no_cuda() { return "cuda: " + backends()[2].description; }
 
 // Bytes in host memory, copied to the GPU on request and back.
 class Array {

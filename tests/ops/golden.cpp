@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cache/hash.h"
+#include "io/hash.h"
 #include "ops/device.h"
 
 namespace robocache::test {
@@ -16,7 +16,7 @@ namespace {
 constexpr unsigned written_cases = 100;
 
 std::string hash_of(const Bytes& arrays) {
-  cache::Hash hash;
+  io::Hash hash;
   for (const std::vector<unsigned char>& array : arrays) {
     const std::string size = std::to_string(array.size()) + ":";  // where one array ends and the next begins
     hash.add(std::as_bytes(std::span(size)));

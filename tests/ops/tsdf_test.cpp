@@ -11,6 +11,7 @@
 #include "ops/compare.h"
 #include "ops/device.h"
 #include "ops/golden.h"
+#include "sentence.h"
 
 namespace robocache::test {
 namespace {
@@ -170,16 +171,10 @@ class Case : private Random {
 constexpr unsigned cases = 1500;
 
 TEST(Tsdf, CpuEqualsReferenceAtEverySimdTarget) {
-  const std::string before = simd_target();
   std::int64_t found = 0;
   for (unsigned seed = 0; seed < cases; ++seed) {
     Case one(seed);
-    const auto expected = one.run(Backend::reference, DeviceKind::cpu);
-    for (const std::string& target : simd_targets()) {
-      set_simd_target(target);
-      EXPECT_EQ(difference(one.run(Backend::cpu, DeviceKind::cpu), expected), "") << "seed " << seed << ", " << target;
-    }
-    set_simd_target(before);
+    expect_cpu_equals_reference(seed_name(seed), [&](Backend backend) { return one.run(backend, DeviceKind::cpu); });
     found += one.found;
   }
   EXPECT_GT(found, 1000 * static_cast<std::int64_t>(cases));  // the cases do have surfaces
@@ -203,11 +198,11 @@ TEST(Tsdf, ImagesTogetherAndOneByOneAreTheSame) {
 }
 
 TEST(Tsdf, CudaEqualsReference) {
-  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  if (!has_cuda()) GTEST_SKIP() << no_cuda();
   for (unsigned seed = 0; seed < 2 * cuda_cases(); ++seed) {
     Case one(seed);
-    EXPECT_EQ(difference(one.run(Backend::cuda, DeviceKind::cuda), one.run(Backend::reference, DeviceKind::cpu)), "")
-        << "seed " << seed;
+    expect_cuda_equals_reference(seed_name(seed),
+                                 [&](Backend backend, DeviceKind where) { return one.run(backend, where); });
   }
 }
 
@@ -428,7 +423,7 @@ TEST_F(TsdfSentences, Surfaces) {
 }
 
 TEST(Tsdf, CudaRaisesWhatTheDataHidInTheNextCall) {
-  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  if (!has_cuda()) GTEST_SKIP() << no_cuda();
   Array depth(DType::u16, {1, 1}, std::vector<unsigned char>(2));
   Array lens = listed<double>(DType::f64, {1, 1, 0, 0}, {4});
   Array pose = listed<double>(DType::f64, std::vector<double>(16, 2.0), {4, 4});

@@ -14,6 +14,7 @@
 #include "ops/compare.h"
 #include "ops/device.h"
 #include "ops/golden.h"
+#include "sentence.h"
 
 namespace robocache::test {
 namespace {
@@ -72,8 +73,8 @@ class Case : private Random {
       }
       for (const WantedOutput& wanted : outputs_) {
         if (wanted.reduction == Reduction::occupancy_bits) continue;
-        std::vector<std::int64_t> shape{count};
-        if (wanted.reduction >= Reduction::sum) shape.push_back(*channels_);
+        const bool has_channels = wanted.reduction >= Reduction::sum;
+        const auto shape = has_channels ? std::vector{count, *channels_} : std::vector{count};
         output.values.push_back({wanted.reduction, add(type_of(wanted.reduction), shape)});
       }
       return output;
@@ -332,8 +333,9 @@ class Case : private Random {
   }
 
   Array output(Reduction reduction) {
-    std::vector<std::int64_t> shape(grid_.shape.begin(), grid_.shape.end());
-    if (batched_) shape.insert(shape.begin(), grids_);
+    std::vector<std::int64_t> shape;
+    if (batched_) shape.push_back(grids_);
+    shape.insert(shape.end(), grid_.shape.begin(), grid_.shape.end());
     if (reduction == Reduction::occupancy_bits) shape.back() = (shape.back() + 7) / 8;
     const DType dtype = type_of(reduction);
     if (reduction >= Reduction::sum) shape.push_back(*channels_);
@@ -350,7 +352,7 @@ class Case : private Random {
     return {dtype, shape, std::vector<unsigned char>(static_cast<std::size_t>(product(shape) * size_of(dtype)), 0xa5)};
   }
 
-  void fill(Scene& scene, DeviceKind where) {
+  void fill(auto& scene, DeviceKind where) {
     scene.features = features_.view(where);
     scene.into = into_.view(where);
     scene.poses = poses_.view(where);
@@ -377,15 +379,9 @@ class Case : private Random {
 constexpr unsigned cases = 1500;
 
 TEST(Voxelize, CpuEqualsReferenceAtEverySimdTarget) {
-  const std::string before = simd_target();
   for (unsigned seed = 0; seed < cases; ++seed) {
     Case one(seed);
-    const auto expected = one.run(Backend::reference, DeviceKind::cpu);
-    for (const std::string& target : simd_targets()) {
-      set_simd_target(target);
-      EXPECT_EQ(difference(one.run(Backend::cpu, DeviceKind::cpu), expected), "") << "seed " << seed << ", " << target;
-    }
-    set_simd_target(before);
+    expect_cpu_equals_reference(seed_name(seed), [&](Backend backend) { return one.run(backend, DeviceKind::cpu); });
   }
 }
 
@@ -400,16 +396,10 @@ Bytes sparse(Case& one, Backend backend, DeviceKind where) {
 }
 
 TEST(Voxelize, SparseOnTheCpuEqualsReferenceAtEverySimdTarget) {
-  const std::string before = simd_target();
   for (unsigned seed = 0; seed < cases / 3; ++seed) {
     Case one(seed);
-    const auto expected = sparse(one, Backend::reference, DeviceKind::cpu);
-    for (const std::string& target : simd_targets()) {
-      set_simd_target(target);
-      EXPECT_EQ(difference(sparse(one, Backend::cpu, DeviceKind::cpu), expected), "")
-          << "seed " << seed << ", " << target;
-    }
-    set_simd_target(before);
+    expect_cpu_equals_reference(seed_name(seed),
+                                [&](Backend backend) { return sparse(one, backend, DeviceKind::cpu); });
   }
 }
 
@@ -426,21 +416,20 @@ TEST(Voxelize, GivesTheGoldenHashes) {
 }
 
 TEST(Voxelize, SparseOnCudaEqualsReference) {
-  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  if (!has_cuda()) GTEST_SKIP() << no_cuda();
   for (unsigned seed = 0; seed < 2 * cuda_cases(); ++seed) {
     Case one(seed);
-    EXPECT_EQ(
-        difference(sparse(one, Backend::cuda, DeviceKind::cuda), sparse(one, Backend::reference, DeviceKind::cpu)), "")
-        << "seed " << seed;
+    expect_cuda_equals_reference(seed_name(seed),
+                                 [&](Backend backend, DeviceKind where) { return sparse(one, backend, where); });
   }
 }
 
 TEST(Voxelize, CudaEqualsReference) {
-  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  if (!has_cuda()) GTEST_SKIP() << no_cuda();
   for (unsigned seed = 0; seed < 2 * cuda_cases(); ++seed) {
     Case one(seed);
-    EXPECT_EQ(difference(one.run(Backend::cuda, DeviceKind::cuda), one.run(Backend::reference, DeviceKind::cpu)), "")
-        << "seed " << seed;
+    expect_cuda_equals_reference(seed_name(seed),
+                                 [&](Backend backend, DeviceKind where) { return one.run(backend, where); });
   }
 }
 
@@ -488,7 +477,7 @@ struct Layout {
 };
 
 TEST(Voxelize, CudaReducesAnyNumberOfPointsInACell) {
-  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  if (!has_cuda()) GTEST_SKIP() << no_cuda();
   Random random(11);
   for (const std::int64_t channels : {1, 3, 8, 70}) {
     for (const bool shuffled : {false, true}) {
@@ -528,7 +517,7 @@ TEST(Voxelize, CudaReducesAnyNumberOfPointsInACell) {
 }
 
 TEST(Voxelize, CudaScalesTheSumsOfEveryGrid) {
-  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  if (!has_cuda()) GTEST_SKIP() << no_cuda();
   // Packed clouds from one point to more than a block takes, into few grids and into many; some grids have long chains.
   for (const std::int64_t grids : {1, 3, 40}) {
     for (const std::int64_t channels : {3, 8, 70}) {
@@ -558,9 +547,9 @@ TEST(Voxelize, CudaScalesTheSumsOfEveryGrid) {
   }
 }
 
-// So many that they are sorted (cuda_bins.h) where they come in no order.
+// Scattered points, so many that they are sorted by bins of cells (count_bins.h).
 TEST(Voxelize, CudaCountsManyPoints) {
-  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  if (!has_cuda()) GTEST_SKIP() << no_cuda();
   constexpr std::int64_t n = 3'000'001;
   const std::vector<std::int64_t> shape{61, 67, 71};  // no multiple of anything
   for (const std::string order : {"none", "along a curve", "few cells", "a crowd"}) {
@@ -600,7 +589,7 @@ TEST(Voxelize, CudaCountsManyPoints) {
 // Features of so many points of four, eight or sixteen float channels that the kernels of bins take them: lines of 32 cells
 // are dealt out to those.
 TEST(Voxelize, CudaReducesManyPoints) {
-  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  if (!has_cuda()) GTEST_SKIP() << no_cuda();
   constexpr std::int64_t n = 100'001;
   constexpr std::int64_t bins = 1024;
   struct Cloud {
@@ -966,6 +955,41 @@ class VoxelizeSentences : public testing::Test {
   TensorView dropped;
 };
 
+// Every member can be named in a call.
+TEST(VoxelizeCalls, DesignatedInitialisers) {
+  const float points[] = {0.5F, 0.5F, 0.5F, 1.5F, 0.5F, 0.5F, 0.5F, 0.5F, 0.5F, 9, 9, 9};
+  const float features[] = {2, 4, 6, 8};
+  const std::int32_t lengths[] = {2, 1};
+  const std::int64_t into[] = {0, 0};
+  const double pose[] = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};
+  const Grid grid{{0, 0, 0}, {1, 1, 1}, {2, 1, 1}};
+  std::int32_t counts[2] = {};
+  float means[2] = {};
+  const std::vector<VoxelOutput> outputs = {
+      {Reduction::count, TensorView::contiguous(counts, DType::i32, {1, 2, 1, 1})},
+      {Reduction::mean, TensorView::contiguous(means, DType::f32, {1, 2, 1, 1, 1})}};
+  voxelize({},
+           {.points = TensorView::contiguous(points, DType::f32, {2, 2, 3}),
+            .lengths = TensorView::contiguous(lengths, DType::i32, {2}),
+            .features = TensorView::contiguous(features, DType::f32, {2, 2, 1}),
+            .into = TensorView::contiguous(into, DType::i64, {2}),
+            .poses = TensorView::contiguous(pose, DType::f64, {4, 4}),
+            .crop = Box{.low = {0, 0, 0}, .high = {8, 8, 8}}},
+           grid, {}, outputs);
+  EXPECT_EQ((std::vector{counts[0], counts[1]}), (std::vector{2, 1}));
+  EXPECT_EQ((std::vector{means[0], means[1]}), (std::vector{4.0F, 4.0F}));
+
+  const std::uint16_t depth[] = {500, 0};
+  const double intrinsics[] = {1, 1, 0, 0};
+  const std::vector<VoxelOutput> count = {{Reduction::count, TensorView::contiguous(counts, DType::i32, {2, 1, 1})}};
+  voxelize_depth({},
+                 {.depth = TensorView::contiguous(depth, DType::u16, {1, 2}),
+                  .intrinsics = TensorView::contiguous(intrinsics, DType::f64, {4}),
+                  .poses = TensorView::contiguous(pose, DType::f64, {4, 4})},
+                 grid, {}, count);
+  EXPECT_EQ((std::vector{counts[0], counts[1]}), (std::vector{1, 0}));
+}
+
 TEST_F(VoxelizeSentences, Grids) {
   grid.shape = {1, 0, 2};
   EXPECT_EQ(said(), "Grid: the shape is [1, 0, 2]; every size must be positive");
@@ -1114,7 +1138,7 @@ TEST_F(VoxelizeSentences, Depth) {
 }
 
 TEST(Voxelize, CudaRaisesWhatTheDataHidInTheNextCall) {
-  if (!has_cuda()) GTEST_SKIP() << backends()[2].description;
+  if (!has_cuda()) GTEST_SKIP() << no_cuda();
   Array points(DType::f32, {2, 1, 3}, std::vector<unsigned char>(24));
   Array into = listed<std::int64_t>(DType::i64, {0, 9}, {2});
   Array counts(DType::i32, {2, 1, 1, 1}, std::vector<unsigned char>(8));

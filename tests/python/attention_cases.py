@@ -291,3 +291,25 @@ assert len(BY_NAME) == len(CASES)
 def problem_of(name: str) -> Problem:
     """Not to be written: `append` is called with copies."""
     return BY_NAME[name].build(np.random.default_rng(sum(name.encode())))
+
+
+# int64 ranks that int32 cannot hold, or that it holds only just: (queries, keys), with rows or without.
+STAMP = 10**18
+LEAST, MOST = -(2**63), 2**63 - 1
+WIDE_RANKS = {
+    "nanoseconds": ([STAMP, STAMP + 5, STAMP + 8], [STAMP, STAMP + 1, STAMP + 9, STAMP + 5, STAMP + 6]),
+    "negative": ([-STAMP, -STAMP - 5, 0], [-STAMP, -STAMP - 5, -STAMP - 6, 0, 1]),
+    "the ends of int64": ([LEAST, 0, MOST], [LEAST, LEAST + 1, 0, MOST - 1, MOST]),
+    "the ends of int32": ([2**31 - 2, 2**31 - 1, -(2**31)], [2**31 - 1, 2**31, -(2**31) - 1, -(2**31), 2**31 - 2]),
+    "that fit": ([0, 2, 5], [0, 1, 2, 5, 2**31 - 2]),
+    "rows of queries": ([[STAMP, 3, 9], [0, 1, STAMP + 1]], [STAMP, 0, STAMP + 1, 3, 2]),
+    "rows of keys": ([STAMP, 3, 9], [[STAMP, 0, STAMP + 1, 3, 2], [1, 2, 3, 4, -STAMP]]),
+    "rows of both": ([[STAMP, 3, 9], [-4, 1, -STAMP]], [[STAMP, 0, STAMP + 1, 3, 2], [1, 2, 3, -4, -STAMP]]),
+}
+
+
+def wide_ranks(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of queries and of keys, and the dense mask [B or 1, 1, Q, K] that they spell out."""
+    query, key = (np.array(ranks, np.int64) for ranks in WIDE_RANKS[name])
+    seen = np.atleast_2d(key)[:, None, :] <= np.atleast_2d(query)[:, :, None]
+    return query, key, seen[:, None]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import robocache as rc
-from robocache._recording import Batch, StreamInfo
+from robocache._recordings.source import Batch, StreamInfo
 
 
 class Part(NamedTuple):

@@ -7,18 +7,21 @@ cache_faults.py sync FOLDER LOST SORTED     the fsync of one shard after the oth
 cache_faults.py full FOLDER                 then the disk is full, at one call of it after the other
 cache_faults.py widen FOLDER                the disk is full while a stream is widened
 cache_faults.py close FOLDER                what a user can do after a failure
+cache_faults.py fence FOLDER                another writer comes while a commit is under way
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import os
 import random
 import shutil
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -83,6 +86,15 @@ def check_problems(cache: Path) -> None:
     assert all(any(f'"{name}"' in p.sentence for p in replaced) for name in report.dropped), report
 
 
+def begin_at(place: Path) -> tuple[Path, list[Path], dict[str, list[str]]]:
+    """Where the cache will be, its sources, and the versions that each of them has had."""
+    place.mkdir()
+    sources = [place / "a", place / "b"]
+    for source in sources:
+        source.write_text(source.name + "1")
+    return place / "cache", sources, {str(source): [source.name + "1"] for source in sources}
+
+
 def kill(folder: Path, count: int) -> None:
     rng = random.Random(7)
     kills = finished = 0
@@ -94,13 +106,7 @@ def kill(folder: Path, count: int) -> None:
     while kills < count:
         run += 1
         place = folder / str(run)
-        place.mkdir()
-        cache = place / "cache"
-        sources = [place / "a", place / "b"]
-        versions = {}
-        for source in sources:
-            source.write_text(source.name + "1")
-            versions[str(source)] = [source.name + "1"]
+        cache, sources, versions = begin_at(place)
         for phase in range(2):  # a new cache; then one whose source has changed
             if phase == 1:
                 sources[0].write_text("a2")
@@ -158,13 +164,7 @@ def disk(folder: Path, error: int, sticky: bool) -> None:
     calls = 1
     while True:
         place = folder / str(calls)
-        place.mkdir()
-        cache = place / "cache"
-        sources = [place / "a", place / "b"]
-        versions = {}
-        for source in sources:
-            source.write_text(source.name + "1")
-            versions[str(source)] = [source.name + "1"]
+        cache, sources, versions = begin_at(place)
         build(cache, sources[:1])
         before = look(cache, versions)
         sources[0].write_text("a2")  # one that changed, one that is new
@@ -359,12 +359,44 @@ def close(folder: Path) -> None:
     check_episode(rc.Cache(cache).episodes[0], episode(0))
 
 
+def fence(folder: Path) -> None:
+    """Somebody removes the lock, and another writer comes and goes after the shard of a commit has got its name."""
+    shim = ctypes.CDLL(None)
+    for k, (is_close, is_empty) in enumerate(itertools.product([False, True], repeat=2)):
+        cache = folder / str(k)
+        first = rc.CacheWriter(cache)
+        first.add(streams_of({"a": episode(0)["joints"]}), name="one")
+        first.commit()
+        first.add(streams_of({"a": episode(1)["joints"]}), name="lost")
+        came = []
+
+        def come(cache: Path = cache, is_empty: bool = is_empty, came: list[int] = came) -> None:
+            (cache / "lock").unlink()
+            with warnings.catch_warnings(action="ignore"), rc.CacheWriter(cache) as second:
+                if not is_empty:
+                    second.add(streams_of({"a": episode(2)["joints"]}), name="two")
+            came.append(1)
+
+        callback = ctypes.CFUNCTYPE(None)(come)
+        shim.fault_after(b".safetensors", callback)
+        said = sentence(first.close if is_close else first.commit)
+        assert came == [1]
+        assert "another writer has changed this cache" in said, said
+        first._writer.abandon()
+        wanted = {"one": 0} if is_empty else {"one": 0, "two": 2}
+        found = {entry.name: entry for entry in rc.Cache(cache).episodes}
+        assert found.keys() == wanted.keys()
+        for name, seed in wanted.items():
+            check_episode(found[name], {"a": episode(seed)["joints"]})
+        assert rc.verify_cache(cache).problems == []
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "kill":
         kill(Path(sys.argv[2]), int(sys.argv[3]))
     elif sys.argv[1] == "sync":
         sync(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1")
-    elif sys.argv[1] in ("full", "widen", "close"):
-        {"full": full, "widen": widen, "close": close}[sys.argv[1]](Path(sys.argv[2]))
+    elif sys.argv[1] in ("full", "widen", "close", "fence"):
+        {"full": full, "widen": widen, "close": close, "fence": fence}[sys.argv[1]](Path(sys.argv[2]))
     else:
         disk(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1")

@@ -89,6 +89,7 @@ def to_stream(stream: cases.Stream, convert=keep) -> rc.Stream:
         max_gap=stream.max_gap,
         edge=stream.edge,
         causal=stream.causal,
+        as_of=to_as_of(stream.as_of, convert),
         on_nan=stream.on_nan,
         lengths=convert(stream.lengths),
         offsets=convert(stream.offsets),
@@ -106,7 +107,19 @@ def to_targets(targets: Any, convert=keep) -> Any:
         return rc.Timeline(start, rate=targets.rate, count=targets.count)
     line = rc.Timeline(start, rate=targets.rate, count=targets.count)
     line.first = targets.first
+    line.anchored = True
     return line
+
+
+def to_as_of(as_of: Any, convert=keep) -> Any:
+    return convert(as_of) if isinstance(as_of, np.ndarray) else as_of
+
+
+def options_of(problem: cases.Problem, convert=keep) -> dict[str, Any]:
+    options = dict(problem.options)
+    if "as_of" in options:
+        options["as_of"] = to_as_of(options["as_of"], convert)
+    return options
 
 
 @functools.cache
@@ -120,7 +133,8 @@ def align(problem: cases.Problem, backend: str | None, convert=keep, **options: 
     named = all(stream.name for stream in problem.streams)
     if named:
         streams = {stream.name: stream for stream in streams}
-    answer = rc.align(streams, to_targets(problem.targets, convert), backend=backend, **problem.options, **options)
+    targets = to_targets(problem.targets, convert)
+    answer = rc.align(streams, targets, backend=backend, **options_of(problem, convert), **options)
     aligned = [answer[stream.name] for stream in problem.streams] if named else answer
     return [tuple(to_numpy(part) for part in (a.values, a.valid, a.age, a.index)) for a in aligned]
 
@@ -128,7 +142,7 @@ def align(problem: cases.Problem, backend: str | None, convert=keep, **options: 
 def fuse(problem: cases.Problem, backend: str | None, convert=keep, dtype: Any = None, **options: Any) -> Any:
     streams = [to_stream(stream, convert) for stream in problem.streams]
     targets = to_targets(problem.targets, convert)
-    answer = rc.fuse(streams, targets, backend=backend, dtype=dtype, **problem.options, **options)
+    answer = rc.fuse(streams, targets, backend=backend, dtype=dtype, **options_of(problem, convert), **options)
     return tuple(to_numpy(part) for part in (answer.values, answer.valid, answer.age))
 
 

@@ -6,6 +6,7 @@ every NumPy makes the same bytes, and the hashes in tests/golden hold everywhere
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import zlib
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import oracle
 
 try:
     import ml_dtypes
@@ -44,6 +46,7 @@ class Stream:
     max_gap: Any = None
     edge: str | None = None
     causal: bool | None = None
+    as_of: Any = None
     on_nan: str | None = None
     lengths: np.ndarray | None = None
     offsets: np.ndarray | None = None
@@ -64,7 +67,7 @@ class Timeline:
 class Problem:
     streams: list[Stream]
     targets: Any  # an array or a Timeline
-    options: dict[str, Any] = field(default_factory=dict)  # edge, causal, on_nan
+    options: dict[str, Any] = field(default_factory=dict)  # edge, causal, as_of, on_nan
     fuse_dtypes: list[str] = field(default_factory=list)  # conversions to try, beyond dtype=None where that is possible
 
 
@@ -814,9 +817,122 @@ def _mixed() -> list[Case]:
     return [Case(f"mixed/{k}", random_problem) for k in range(MIXED)] if BFLOAT16 else []
 
 
+def out_of_order(random: Random, stream: Stream) -> None:
+    """Gives a stream arrivals in no order: most within a few periods, some before their stamp, some never."""
+    late = random.integers(-2 * PERIOD, 12 * PERIOD, stream.times.shape)
+    late = np.where(random.integers(0, 6, stream.times.shape) == 0, 10**15, late)
+    with np.errstate(over="ignore", invalid="ignore"):  # padding holds garbage
+        stream.arrivals = restride(back(stream.times) + late, "dense")
+
+
+def decisions(random: Random, stream: Stream, shape, dtype: str) -> np.ndarray:
+    """Times for as_of: on an arrival, beside one, before all and after all."""
+    pool = np.sort(
+        _real_stamps(stream if stream.arrivals is None else dataclasses.replace(stream, times=stream.arrivals))
+    )
+    pool = pool[pool < 10**12]
+    if pool.size == 0:
+        pool = np.array([10**9])
+    number = math.prod(shape)
+    at = pool[random.integers(0, len(pool), number)]
+    kind = random.integers(0, 8, number)
+    options = [at - 1, at + 1, np.full(number, pool[0] - 1), np.full(number, pool[-1] + PERIOD)]
+    return in_dtype(np.select([kind == n for n in range(len(options))], options, at).reshape(shape), dtype)
+
+
+AS_OF_FORMS = ["one", "seconds", "rows", "rows/float64", "rows/float32", "anchor"]
+
+
+def with_as_of(random: Random, problem: Problem, form: str) -> Problem:
+    """The problem as of decisions of one form. Streams that are causal by themselves have it off."""
+    rows = oracle.row_count(problem.streams, problem.targets)
+    as_of: Any = int(decisions(random, problem.streams[0], (1,), "int64")[0])
+    if form == "seconds":
+        as_of = as_of / 1e9
+    elif form.startswith("rows") and rows is not None:
+        as_of = decisions(random, problem.streams[0], (rows,), form[5:] or "int64")
+    elif form == "anchor" and isinstance(problem.targets, Timeline) and problem.targets.first != 0:
+        as_of = "anchor"
+    for stream in problem.streams:
+        if stream.causal:
+            stream.as_of = False
+        elif random.chance(6):
+            stream.as_of = random.choice([False, as_of])
+    return Problem(problem.streams, problem.targets, {**problem.options, "causal": False, "as_of": as_of})
+
+
+def _as_of() -> list[Case]:
+    def one(random: Random, method: str, layout: str) -> Problem:
+        floats = method not in ("hold", "last") or random.chance(2)
+        stream = make_stream(
+            random,
+            dtype=random.choice(["float32", "float64", "float16"]) if floats else random.choice(["int32", "uint8"]),
+            trailing=(4,) if method == "slerp" else (random.integer(1, 6),),
+            method=method,
+            layout=layout,
+            samples=random.choice([1, 5, 33]),
+            time_dtype=random.choice(["int64", "int64", "float64"]),
+            equal=random.chance(2),
+            special=floats and random.chance(3),
+            arrivals=random.choice([None, "ordered", "late"]),
+            latency=random.choice([0, 0, 7_000_000, -7_000_000]),
+            max_gap=random.choice([None, None, 3 * PERIOD]),
+            edge=random.choice(["clamp", "clamp", "zero", "nan"] if floats else ["clamp", "zero"]),
+            on_nan=random.choice(["propagate", "skip"]),
+        )
+        if random.chance(2):
+            out_of_order(random, stream)
+        form = random.choice(AS_OF_FORMS)
+        kind = "around" if form == "anchor" else random.choice(["list", "unsorted", "batched", "timelines"])
+        if kind == "unsorted" and method in BINS:
+            kind = "list"
+        targets = make_targets(random, stream, kind, count=24, causal=True, bins=method in BINS)
+        return with_as_of(random, Problem([stream], targets), form)
+
+    def mixed(random: Random) -> Problem:
+        return with_as_of(random, random_problem(random), random.choice(AS_OF_FORMS))
+
+    def unarrived(random: Random, method: str, rows: bool) -> Problem:
+        """Most of many samples have not arrived: blocks of them are skipped, to both sides."""
+        samples = 9000
+        stream = make_stream(random, samples=1, layout="flat", method=method)
+        stream.times = stamps(random, samples, random.chance(2))
+        stream.arrivals = stream.times + 10**15
+        early = random.integers(0, samples, 12)
+        stream.arrivals[early] = stream.times[early] + random.integers(0, 50 * PERIOD, 12)
+        stream.values = random.values((samples, 3), "float32")
+        targets = target_list(random, (40,), stream, True, "int64", True)
+        if not rows:
+            return Problem([stream], targets, {"as_of": int(stream.times[random.integer(4000, samples)])})
+        as_of = stream.times[random.integers(0, samples, 5)]
+        return Problem([stream], np.broadcast_to(targets, (5, 40)).copy(), {"as_of": as_of})
+
+    cases = []
+    for method in (*INTERPOLATING, *BINS):
+        for layout in LAYOUTS:
+            name = f"as_of/{method}/{layout}"
+            cases.append(Case(name, lambda random, m=method, layout=layout: one(random, m, layout)))
+    for method in ("linear", "hold", "nearest", "cubic", "last", "mean"):
+        for rows in (False, True):
+            name = f"as_of/far/{method}/{'rows' if rows else 'one'}"
+            cases.append(Case(name, lambda random, m=method, rows=rows: unarrived(random, m, rows)))
+    cases += [Case(f"as_of/mixed/{k}", mixed) for k in range(80)] if BFLOAT16 else []
+    return cases
+
+
 CASES: list[Case] = [
     case
-    for case in [*_methods(), *_layouts(), *_options(), *_sizes(), *_exact(), *_many(), *_limits(), *_mixed()]
+    for case in [
+        *_methods(),
+        *_layouts(),
+        *_options(),
+        *_sizes(),
+        *_exact(),
+        *_many(),
+        *_limits(),
+        *_mixed(),
+        *_as_of(),
+    ]
     if BFLOAT16 or ("bfloat16" not in case.name and case.name != "many/three")
 ]
 assert len({case.name for case in CASES}) == len(CASES)

@@ -1,7 +1,8 @@
-"""Backends as fixtures. A backend that cannot run here is skipped with its own words for why."""
+"""Backends as fixtures. Where a backend cannot run, one item stands for all its tests, is skipped, and says why."""
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -19,6 +20,8 @@ import pytest
 import robocache as rc
 from robocache import _versions
 
+BACKENDS = ("reference", "cpu", "cuda")
+
 try:
     from hypothesis import settings
 except ImportError:
@@ -28,22 +31,53 @@ else:
     settings.load_profile("robocache")
 
 
-def pytest_collection_modifyitems(items):
-    """torch.compile with fullgraph, as the tests call it, is served from torch 2.5 on."""
+class NotRun(pytest.Item):
+    """Stands for all tests of a backend that cannot run here, so that they count as one skip."""
+
+    def __init__(self, *, count, reason, **options):
+        super().__init__(**options)
+        self.count, self.reason = count, reason
+
+    def runtest(self):
+        name, _, why = self.reason.partition(": ")
+        pytest.skip(f"{name}: {self.count:,} {'case' if self.count == 1 else 'cases'} not run: {why}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(session, config, items):
+    """After -k and the like have chosen: what cannot run here is deselected, and one item stands for it."""
+    result = yield
     torch = sys.modules.get("torch")
     if torch is not None and _versions.numbers(torch.__version__) < _versions.OLDEST_TRACED_TORCH:
         for item in items:
             if "compile" in item.name:
                 item.add_marker(pytest.mark.skip(reason="torch.compile(fullgraph=True) needs torch 2.5"))
+    for name in BACKENDS:
+        theirs = [item for item in items if needs(item, name)]
+        if theirs and (reason := unavailable(name)):
+            config.hook.pytest_deselected(items=theirs)
+            stand_in = NotRun.from_parent(session, name=name, nodeid=name, count=len(theirs), reason=reason)
+            items[:] = [item for item in items if not needs(item, name)] + [stand_in]
+    return result
 
 
-@pytest.fixture(params=["reference", "cpu", "cuda"])
+def needs(item, backend):
+    """Whether a test has a parameter `backend` of this name, or the fixture of this name."""
+    callspec = getattr(item, "callspec", None)
+    chosen = callspec is not None and callspec.params.get("backend") == backend
+    return chosen or backend in getattr(item, "fixturenames", ())
+
+
+@functools.cache
+def unavailable(backend: str) -> str | None:
+    """Why tests of a backend cannot run here; None where they can."""
+    return calling.unavailable(backend) or (no_cuda_arrays() if backend == "cuda" else None)
+
+
+@pytest.fixture(params=BACKENDS)
 def backend(request):
     """A backend's name and how to bring NumPy arrays to where it runs."""
-    reason = calling.unavailable(request.param)
-    if reason is None and request.param == "cuda":
-        reason = no_cuda_arrays()
-    if reason:
+    if reason := unavailable(request.param):
         pytest.skip(reason)
     return request.param, calling.to_cuda if request.param == "cuda" else calling.keep
 
@@ -59,8 +93,7 @@ def simd(request):
 @pytest.fixture
 def cuda():
     """Brings NumPy arrays to the GPU."""
-    reason = calling.unavailable("cuda") or no_cuda_arrays()
-    if reason:
+    if reason := unavailable("cuda"):
         pytest.skip(reason)
     yield calling.to_cuda
     rc.synchronize()

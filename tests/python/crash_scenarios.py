@@ -204,7 +204,7 @@ def repair_prepare(place: Path, *, lose_manifest: bool) -> None:
             writer.commit()
     damaged = sorted((cache / "shards").glob("*joints*"))[1]
     raw = bytearray(damaged.read_bytes())
-    raw[-20] ^= 1
+    raw[8 + int.from_bytes(raw[:8], "little") + 3] ^= 1  # a sample
     damaged.write_bytes(raw)
     if lose_manifest:  # and its journal, whatever it is called
         for path in cache.iterdir():

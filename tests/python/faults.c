@@ -3,6 +3,7 @@
 // that count are those that change files; fault_calls_of(" pread mmap ") names others. A file whose fsync fails is held, so
 // that fault_retried() can tell how many later ones of the same file passed; with fault_lose(1) it has zeros from then on, as
 // Linux may drop what it could not write; with fault_lose(2) the files without a name in the folder have.
+// fault_after(end, call): calls `call` once, after the next rename to a name that ends so.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -132,10 +133,23 @@ int ftruncate(int d, off_t n) {
   return real(d, n);
 }
 int ftruncate64(int d, off_t n) { return ftruncate(d, n); }
+static void (*after)(void);
+static char ending[64];
+void fault_after(const char* end, void (*call)(void)) {
+  snprintf(ending, sizeof ending, "%s", end);
+  after = call;
+}
 int rename(const char* from, const char* to) {
   REAL(int, rename, const char*, const char*);
   FAIL(fails("rename", from) && failure != 0)
-  return real(from, to);
+  const int result = real(from, to);
+  const size_t length = strlen(to), tail = strlen(ending);
+  if (after && length >= tail && strcmp(to + length - tail, ending) == 0) {
+    void (*const call)(void) = after;
+    after = 0;
+    call();
+  }
+  return result;
 }
 int mkdir(const char* path, mode_t mode) {
   REAL(int, mkdir, const char*, mode_t);
@@ -194,14 +208,4 @@ int openat(int at, const char* path, int flags, ...) {
   FAIL(fails(flags & O_CREAT ? "create" : "open", path) && failure != 0)
   return real(at, path, flags, mode);
 }
-#define AS_OPENAT(name, at, ...)                                                  \
-  int name(__VA_ARGS__ const char* path, int flags, ...) {                        \
-    va_list list;                                                                 \
-    va_start(list, flags);                                                        \
-    const mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0; \
-    va_end(list);                                                                 \
-    return openat(at, path, flags, mode);                                         \
-  }
-AS_OPENAT(open, AT_FDCWD)
-AS_OPENAT(open64, AT_FDCWD)
-AS_OPENAT(openat64, at, int at, )
+#include "openat.h"

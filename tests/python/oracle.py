@@ -128,14 +128,23 @@ def row_count(streams, targets) -> int | None:
     return None
 
 
-def align(streams, targets, *, edge="clamp", causal=False, on_nan="propagate") -> list[Result]:
+def align(streams, targets, *, edge="clamp", causal=False, as_of=None, on_nan="propagate") -> list[Result]:
     rows = row_count(streams, targets)
-    return [_align_one(stream, targets, rows, edge, causal, on_nan) for stream in streams]
+    return [_align_one(stream, targets, rows, edge, causal, as_of, on_nan) for stream in streams]
 
 
-def _align_one(stream, targets, rows, edge, causal, on_nan) -> Result:
+def decision(as_of, targets, b: int) -> int | None:
+    """The time by which the samples of row b must have arrived; None: all exist."""
+    if as_of is None or as_of is False:
+        return None
+    times = nanoseconds(targets.start if isinstance(as_of, str) else as_of)
+    return int(times if times.ndim == 0 else times[b])
+
+
+def _align_one(stream, targets, rows, edge, causal, as_of, on_nan) -> Result:
     edge = edge if stream.edge is None else stream.edge
     causal = causal if stream.causal is None else stream.causal
+    as_of = as_of if stream.as_of is None else stream.as_of
     on_nan = on_nan if stream.on_nan is None else stream.on_nan
     trailing = stream.values.shape[stream.times.ndim :]
     channels = math.prod(trailing)
@@ -149,7 +158,7 @@ def _align_one(stream, targets, rows, edge, causal, on_nan) -> Result:
     age = np.zeros((number, count), np.int64)
     index = np.zeros((number, count), np.int64)
     for b in range(number):
-        row = Row(stream, b, edge, causal, on_nan == "skip")
+        row = Row(stream, b, edge, causal, decision(as_of, targets, b), on_nan == "skip")
         taus, first_begin = target_row(targets, b)
         for t, tau in enumerate(taus):
             begin = taus[t - 1] if t > 0 else first_begin
@@ -162,10 +171,10 @@ def _align_one(stream, targets, rows, edge, causal, on_nan) -> Result:
                 values[b, t, part] = answer.value
                 if answer.slack is not None:
                     slack[b, t, part] = answer.slack + row.tiniest
-                source[b, t, part] = answer.source
+                source[b, t, part] = row.numbers[answer.source]
                 valid[b, t] &= answer.valid
                 if k == 0:
-                    index[b, t] = answer.index
+                    index[b, t] = row.numbers[answer.index]
 
     def shaped(array, tail=()):
         return array.reshape((() if rows is None else (rows,)) + (count, *tail))
@@ -187,7 +196,7 @@ class Place:
     age: int
     i: int = -1  # the last sample at or before tau that exists
     j: int = -1  # the upper neighbour, where tau lies strictly between
-    kind: str = "nothing"  # nothing, before, after, gap, stale, exact, between, held
+    kind: str = "nothing"  # nothing, before, after, gap, stale, exact, between, held; i and j count existing samples
 
 
 @dataclass
@@ -200,8 +209,18 @@ class Answer:
 
 
 class Row:
-    def __init__(self, stream, b: int, edge: str, causal: bool, skip: bool):
-        stamps, self.arrivals, self.raw = stream_row(stream, b)
+    """The samples of a row that exist. as_of leaves the others out here, and everything below knows nothing of them."""
+
+    def __init__(self, stream, b: int, edge: str, causal: bool, known_by: int | None, skip: bool):
+        stamps, arrivals, values = stream_row(stream, b)
+        existing = [k for k, a in enumerate(arrivals) if known_by is None or a <= known_by]
+        stamps, self.arrivals, self.raw = (
+            [stamps[k] for k in existing],
+            [arrivals[k] for k in existing],
+            values[existing],
+        )
+        self.numbers = np.array([*existing, -1], np.int64)  # of the row's samples; the last, for -1, is -1
+        self.more_may_come = known_by is not None
         self.times = [s - duration(stream.latency) for s in stamps]
         with np.errstate(invalid="ignore"):  # signalling NaNs
             self.values = self.raw.astype(np.float64)
@@ -236,6 +255,8 @@ class Row:
         i = before[-1]
         if times[i] == tau:
             return Place(tau, begin, 0, i, kind="exact")
+        if i == len(times) - 1 and self.more_may_come:
+            return Place(tau, begin, tau - times[i], i, kind="stale" if self.is_gap(tau - times[i]) else "held")
         if i == len(times) - 1:
             return Place(tau, begin, tau - times[i], i, kind="after")
         j = self.group_end(i + 1)

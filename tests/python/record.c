@@ -235,17 +235,7 @@ int openat(int at, const char* path, int flags, ...) {
   errno = error;
   return result;
 }
-#define AS_OPENAT(name, at, ...)                                              \
-  int name(__VA_ARGS__ const char* path, int flags, ...) {                    \
-    va_list list;                                                             \
-    va_start(list, flags);                                                    \
-    const mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0; \
-    va_end(list);                                                             \
-    return openat(at, path, flags, mode);                                     \
-  }
-AS_OPENAT(open, AT_FDCWD)
-AS_OPENAT(open64, AT_FDCWD)
-AS_OPENAT(openat64, at, int at, )
+#include "openat.h"
 int __open_2(const char* path, int flags) { return openat(AT_FDCWD, path, flags); }
 int __open64_2(const char* path, int flags) { return openat(AT_FDCWD, path, flags); }
 int creat(const char* path, mode_t mode) { return openat(AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode); }

@@ -10,16 +10,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robocache._recording import Batch, Content, Part, Recording, Source, StreamInfo
-
-SHARED = Path(__file__).parents[3] / "shared" / "data"
+from bench import data
+from robocache._recordings.recording import Recording
+from robocache._recordings.source import Batch, Content, Part, Source, StreamInfo
 
 
 def shared(name: str) -> Path:
-    place = SHARED / name
+    """A file or folder of the recordings that tools/fetch-data fetches; the test is skipped where it is not there."""
+    place = data.folder() / name
     if not place.exists():
-        pytest.skip(f"{place} is not here")
+        pytest.skip(f"{place} is not here; tools/fetch-data fetches it")
     return place
+
+
+def all_shared(folder: str, pattern: str) -> list[Any]:
+    """The files of one folder, as parameters of a test; one that is skipped where there are none."""
+    place = data.folder() / folder
+    reason = f"{place} is not here; tools/fetch-data fetches it"
+    return sorted(place.rglob(pattern)) or [pytest.param(None, marks=pytest.mark.skip(reason))]
 
 
 def info(name: str, channels: Collection[str] = (), dtype: Any = np.float64, **other: Any) -> StreamInfo:
@@ -52,7 +60,7 @@ class MadeSource(Source):
         return {name: Content(name, "test/msg/Thing", None) for name in names}
 
     def batches(self, streams=None, episode=None, start=None, end=None) -> Iterator[Batch]:
-        from robocache._recording import clipped
+        from robocache._recordings.source import clipped
 
         self.passes += 1
         for batch in clipped(self.given, start, end):

@@ -124,10 +124,12 @@ def _channels(stream: cases.Stream) -> int:
 
 
 def _resample(problem: cases.Problem, stream: cases.Stream, backend: str, convert) -> np.ndarray:
-    options = dict(problem.options)
+    options = calling.options_of(problem, convert)
     for key in ("edge", "causal", "on_nan"):
         if getattr(stream, key) is not None:
             options[key] = getattr(stream, key)
+    if stream.as_of is not None:
+        options["as_of"] = calling.to_as_of(stream.as_of, convert)
     return calling.to_numpy(
         rc.resample(
             convert(stream.values),

@@ -17,6 +17,7 @@ import pytest
 
 import robocache as rc
 from robocache import _core
+from robocache._align.stream import UncheckedStream
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
@@ -222,7 +223,24 @@ def test_torch_subclass_with_memory():
 
 def core_resample(values: Any, times: Any, targets: Any, out: Any = None, backend: str | None = None) -> Any:
     return _core.resample(
-        *(values, times, targets, "linear", "clamp", None, 0, False, None, None, None, "propagate", True, out, backend)
+        *(
+            values,
+            times,
+            targets,
+            "linear",
+            "clamp",
+            None,
+            0,
+            False,
+            None,
+            None,
+            None,
+            None,
+            "propagate",
+            True,
+            out,
+            backend,
+        )
     )
 
 
@@ -438,8 +456,8 @@ def test_streams_refused():
         rc.fuse({3: stream}, TARGETS)
     with refused(ValueError, "fuse: two streams are named 'imu'"):
         rc.fuse([stream.replace(name="imu"), stream.replace(name="imu")], TARGETS)
-    with refused(ValueError, 'fuse: stream "a": channels has 3 names, and the values have 1 channels'):
-        rc.fuse({"a": stream.replace(channels="xyz")}, TARGETS)
+    with refused(ValueError, "Stream: channels has 3 names, and the values have 1 channels"):
+        stream.replace(channels="xyz")
     with refused(TypeError, 'fuse: stream "b": values are float32, and the first stream\'s float64; say dtype'):
         rc.fuse({"a": stream, "b": rc.Stream(samples("float32"), TIMES)}, TARGETS)
     with refused(TypeError, "fuse: dtype is 'complex64'; expected"):
@@ -781,8 +799,10 @@ def every_call(arrays: tuple[Any, Any, Any]) -> None:
     with refused(ValueError, "resample: times"):
         rc.resample(values, times[::-1] if isinstance(times, np.ndarray) else times.flip(0), targets)
     for bad in (values[:2], "no array"):
-        with refused((ValueError, TypeError), 'fuse: stream "1": values'):
-            rc.fuse([stream, rc.Stream(bad, times)], targets)
+        with refused((ValueError, TypeError), "Stream: values"):
+            rc.Stream(bad, times)
+    with refused((ValueError, TypeError), 'fuse: stream "1": values'):
+        rc.fuse([stream, UncheckedStream("no array", times)], targets)
 
 
 @pytest.mark.parametrize("convert", [lambda a: a.copy(), lambda a: to_torch(a.copy())], ids=["numpy", "torch"])
@@ -860,12 +880,7 @@ def test_outputs_live_apart():
 # ---- on a GPU
 
 
-def cuda_reason() -> str | None:
-    name, available, description = next(backend for backend in rc.backends() if backend[0] == "cuda")
-    return None if available and torch.cuda.is_available() else f"no {name}: {description}"
-
-
-needs_cuda = pytest.mark.skipif(cuda_reason() is not None, reason=str(cuda_reason()))
+needs_cuda = pytest.mark.usefixtures("cuda")
 
 
 @needs_cuda
@@ -948,3 +963,23 @@ def test_jax_cuda():
     if answer == "no gpu\n":
         pytest.skip("this JAX has no GPU")
     assert answer == "served\n"
+
+
+@pytest.mark.parametrize("library", ["torch", "jax"])
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        (["a"], r"\['a'\] cannot become an array of numbers of up to 64 bits; pass numbers"),
+        ([2**70], r"\[1180591620717411303424\] cannot become an array of numbers of up to 64 bits"),
+        (np.array(["a"]), r"an array of <U1 cannot become an array of numbers"),
+        (np.zeros(1, "datetime64[us]"), r"an array of datetime64\[us\] .*; pass nanoseconds: \.astype"),
+    ],
+)
+def test_what_holds_no_numbers_beside_other_libraries(library, rows, sentence):
+    frames = np.zeros((2, 3, 4, 3), np.uint8)
+    if library == "torch":
+        frames = pytest.importorskip("torch").from_numpy(frames)
+    else:
+        frames = pytest.importorskip("jax.numpy").asarray(frames)
+    with pytest.raises(TypeError, match=sentence):
+        rc.image(frames, rows=rows)

@@ -345,3 +345,42 @@ def test_a_dense_mask_is_an_array_or_a_mask(backend):
 def test_a_mask_tells_what_it_holds():
     mask = rc.Mask(np.zeros((2, 3), np.int32), np.zeros(5, np.int32))
     assert repr(mask) == "Mask(query_rank=int32 [2, 3], key_rank=int32 [5])"
+
+
+def wide_problem() -> list[np.ndarray]:
+    generator = np.random.default_rng(5)
+    return [generator.normal(size=(2, 2, n, 32)).astype(np.float32) for n in (3, 5, 5)]
+
+
+@pytest.mark.parametrize("name", list(cases.WIDE_RANKS))
+@pytest.mark.parametrize("kind", ["numpy", "torch", "jax"])
+def test_ranks_may_be_any_int64(kind, name, request):
+    """torch's default integer; nanosecond stamps do not fit int32, and must compare exactly all the same."""
+    convert = {"numpy": np.asarray, "torch": calling.to_torch}.get(kind)
+    if kind == "jax":
+        jax = pytest.importorskip("jax")
+        before = jax.config.jax_enable_x64
+        jax.config.update("jax_enable_x64", True)
+        request.addfinalizer(lambda: jax.config.update("jax_enable_x64", before))
+        convert = jax.numpy.asarray
+    query, key, seen = cases.wide_ranks(name)
+    arrays = wide_problem()
+    expected = rc.attention(*arrays, mask=seen)
+    mask = rc.Mask(convert(query), convert(key))
+    assert str(mask.query_rank.dtype).removeprefix("torch.") == "int32"
+    assert mask.query_rank.shape == query.shape
+    assert mask.key_rank.shape == key.shape
+    if name == "that fit":
+        assert np.asarray(mask.key_rank).tolist() == key.tolist()
+    given = [convert(array) for array in arrays]
+    made = np.asarray(rc.attention(*given, mask=mask))
+    np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
+    last = np.asarray(rc.attention(given[0][:, :, 1:], *given[1:], mask=mask.last_queries(2)))
+    np.testing.assert_allclose(last, expected[:, :, 1:], rtol=1e-5, atol=1e-6)
+
+
+def test_ranks_of_both_widths():
+    query, key = np.array([0, 2, 5], np.int32), np.array([0, 1, 2, 5, 2**40])
+    arrays = wide_problem()
+    expected = rc.attention(*arrays, mask=key[None] <= query[:, None])
+    np.testing.assert_array_equal(rc.attention(*arrays, mask=rc.Mask(query, key)), expected)

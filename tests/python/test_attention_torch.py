@@ -222,7 +222,7 @@ def test_out_and_gradients():
     q.requires_grad_()
     says(
         ValueError,
-        ["attention: out takes no part in gradients"],
+        ["attention: a result in out has no gradient"],
         rc.attention,
         q,
         k,
@@ -313,10 +313,13 @@ def test_compile_append(backend):
         assert torch.equal(mine, theirs)
 
 
-def test_compile_refuses_a_scale_of_0():
-    q, k, v = qkv()
-    with pytest.raises(Exception, match="scale is 0; None is 1 / sqrt"):
-        compiled(lambda q, k, v: rc.attention(q, k, v, scale=0))(q, k, v)
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [({"scale": 0}, "scale is 0; None is 1 / sqrt"), ({"layout": "bhdq"}, "layout is 'bhdq'; expected bhqd or bqhd")],
+)
+def test_compile_refuses_options(options, sentence):
+    with pytest.raises(Exception, match=sentence):
+        compiled(lambda q, k, v: rc.attention(q, k, v, **options))(*qkv())
 
 
 def test_compile_with_sizes_that_change():
@@ -340,14 +343,52 @@ def test_compile_a_mask_of_openpi():
     assert torch.equal(compiled(call)(*arrays), call(*arrays))
 
 
+class WithRanks(torch.nn.Module):
+    def forward(self, q, k, v, query_rank, key_rank):
+        return rc.attention(q, k, v, mask=rc.Mask(query_rank, key_rank))
+
+
+@pytest.mark.parametrize("way", ["compiled", "changing sizes", "exported", "fake"])
+@pytest.mark.parametrize("name", list(cases.WIDE_RANKS))
+def test_traced_ranks_may_be_any_int64(name, way):
+    """Nobody can look at a traced tensor's numbers: they must compare exactly all the same."""
+    query, key, seen = (torch.from_numpy(part) for part in cases.wide_ranks(name))
+    arrays = qkv(batch=2, queries=3, keys=5)
+    expected = rc.attention(*arrays, mask=seen)
+    torch._dynamo.reset()
+    given = (*arrays, query, key)
+    if way == "fake":
+        with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            assert WithRanks()(*map(mode.from_tensor, given)).shape == expected.shape
+        return
+    if way == "exported":
+        call = torch.export.export(WithRanks(), given).module()
+    else:
+        call = torch.compile(WithRanks(), fullgraph=True, dynamic=way == "changing sizes", backend="eager")
+    torch.testing.assert_close(call(*given), expected)
+
+
+@pytest.mark.parametrize("name", list(cases.WIDE_RANKS))
+def test_ranks_on_cuda_may_be_any_int64(name, cuda):
+    query, key, seen = map(cuda, cases.wide_ranks(name))
+    arrays = [part.cuda() for part in qkv(batch=2, queries=3, keys=5)]
+    expected = rc.attention(*arrays, mask=seen)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        mask = rc.Mask(query, key)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.testing.assert_close(rc.attention(*arrays, mask=mask), expected)
+
+
 def test_operators_are_sound():
     q, k, v = (part.requires_grad_() for part in qkv())
-    from robocache import _torch_attention
+    from robocache._torch import attention
 
-    tensors, call = _torch_attention.pack(q, [k, v], None, {}, (True, None, None, "bhqd", True, None))
+    tensors, call = attention.pack(q, [k, v], None, {}, (True, None, None, "bhqd", True, None))
     torch.library.opcheck(torch.ops.robocache.attention.default, (tensors, *call))
     with torch.no_grad():
-        tensors, call = _torch_attention.pack(
+        tensors, call = attention.pack(
             q.detach(), [], None, {"lengths": torch.tensor([3, 4])}, (True, None, None, "bhqd", True, None)
         )
         new = torch.randn(2, 2, 1, 32)
@@ -383,11 +424,11 @@ def test_patched_sdpa(queries, keys, is_causal):
 @pytest.fixture
 def served(monkeypatch):
     """How often ours ran inside of the patch."""
-    from robocache import _attention_patch
+    from robocache._attention import patch
 
     calls = []
-    original = _attention_patch.attention
-    monkeypatch.setattr(_attention_patch, "attention", lambda *a, **o: (calls.append(1), original(*a, **o))[1])
+    original = patch.attention
+    monkeypatch.setattr(patch, "attention", lambda *a, **o: (calls.append(1), original(*a, **o))[1])
     return calls
 
 
@@ -553,7 +594,7 @@ def test_transformers(through_the_patch, served, monkeypatch):
 
 
 def test_transformers_with_sinks_is_refused():
-    from robocache._attention_patch import _for_transformers
+    from robocache._attention.patch import _for_transformers
 
     arrays = qkv(kv_heads=4)
     says(ValueError, ["attention sinks"], _for_transformers, None, *arrays, None, s_aux=torch.zeros(4))

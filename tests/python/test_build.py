@@ -10,7 +10,7 @@ import pytest
 from test_mcap_recording import write
 
 import robocache as rc
-from robocache import _build
+from robocache._cache import build
 
 typer_testing = pytest.importorskip("typer.testing", reason="Typer is not installed")
 
@@ -37,7 +37,7 @@ THROWN = [
 
 
 def robocache(*arguments):
-    from robocache._commands import application
+    from robocache.cli.commands import application
 
     return typer_testing.CliRunner().invoke(application, list(map(str, arguments)))
 
@@ -52,7 +52,7 @@ def three(tmp_path):
 @pytest.mark.parametrize("thrown", THROWN, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("moment", ["open", "read"])
 def test_one_bad_recording_is_told_and_skipped(three, tmp_path, monkeypatch, thrown, moment):
-    from robocache._mcap_source import McapSource
+    from robocache._recordings.mcap import McapSource
 
     made, read = McapSource.__init__, McapSource.batches
 
@@ -124,7 +124,7 @@ def test_listing_that_fails_is_told(three, tmp_path, monkeypatch):
 
 
 def test_ctrl_c_ends_the_build_and_keeps_what_was_added(three, tmp_path, monkeypatch):
-    from robocache._recipe import Recipe
+    from robocache._cache.recipe import Recipe
 
     opened = Recipe.open
 
@@ -144,15 +144,15 @@ def test_ctrl_c_ends_the_build_and_keeps_what_was_added(three, tmp_path, monkeyp
 
 SIGNALLED = """
 import os, signal, sys
-from robocache import _build, _recipe
+from robocache._cache import build, recipe
 from pathlib import Path
-opened = _recipe.Recipe.open
+opened = recipe.Recipe.open
 def signalled(self, path):
     if path.endswith("c.mcap"):
         os.kill(os.getpid(), signal.SIGINT)
     return opened(self, path)
-_recipe.Recipe.open = signalled
-_build.build(sys.argv[2:], Path(sys.argv[1]))
+recipe.Recipe.open = signalled
+build.build(sys.argv[2:], Path(sys.argv[1]))
 """
 
 
@@ -173,25 +173,25 @@ def test_a_folder_with_a_manifest_of_another_tool_is_no_cache(three, tmp_path, t
     folder.mkdir()
     three[0].rename(folder / "a.mcap")
     (folder / "manifest.json").write_text(text)
-    assert not _build.is_cache(folder)
-    found = _build.build([str(folder)], tmp_path / "cache")
+    assert not build.is_cache(folder)
+    found = build.build([str(folder)], tmp_path / "cache")
     assert [row["state"] for row in found["sources"]] == ["added"]
     below = tmp_path / "day"
     below.mkdir()
     folder.rename(below / "runs")
-    found = _build.build([str(below)], tmp_path / "second")
+    found = build.build([str(below)], tmp_path / "second")
     assert [row["state"] for row in found["sources"]] == ["added"]
     with pytest.raises(rc.FileError, match=r"not a recording: .*a\.mcap"):
         rc.open(below / "runs")
 
 
 def test_a_cache_is_told_by_its_content_even_if_damaged(three, tmp_path):
-    _build.build([str(three[0])], tmp_path / "cache")
-    assert _build.is_cache(tmp_path / "cache")
+    build.build([str(three[0])], tmp_path / "cache")
+    assert build.is_cache(tmp_path / "cache")
     assert rc.open(tmp_path / "cache").format == "cache"
     manifest = tmp_path / "cache" / "manifest.json"
     manifest.write_bytes(manifest.read_bytes()[:-40])
-    assert _build.is_cache(tmp_path / "cache")
+    assert build.is_cache(tmp_path / "cache")
     with pytest.raises(rc.FileError, match="manifest"):
         rc.open(tmp_path / "cache")
 

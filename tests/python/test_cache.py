@@ -15,7 +15,8 @@ import pytest
 from cache_cases import FakeRecording, check_episode, episode, streams_of, version_1
 
 import robocache as rc
-from robocache._recording import Batch, StreamInfo
+from robocache._align.stream import UncheckedStream
+from robocache._recordings.source import Batch, StreamInfo
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -539,6 +540,28 @@ def test_names(tmp_path):
     assert rc.verify_cache(tmp_path / "c").problems == []
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "kind", "sentence"),
+    [
+        (3, {}, TypeError, "the name of a stream is 3; expected a str"),
+        ("a\ud800", {}, ValueError, r"the name of a stream is 'a\\ud800', which UTF-8 cannot encode"),
+        ("a", {"name": 3}, TypeError, "add: name is 3; expected a str"),
+        ("a", {"task": "\udcff"}, ValueError, r"add: task is '\\udcff', which UTF-8 cannot encode"),
+        ("a", {"channels": ["x", "\udcff"]}, ValueError, r'"a": the name of a channel is .* UTF-8 cannot encode'),
+    ],
+)
+def test_names_that_are_no_text(tmp_path, name, changes, kind, sentence):
+    channels = changes.pop("channels", None)
+    stream = rc.Stream(np.ones((3, 2)), np.arange(3), channels=channels)
+    with rc.CacheWriter(tmp_path / "c") as writer:
+        with pytest.raises(kind, match=sentence):
+            writer.add({"good": rc.Stream(np.ones(3), np.arange(3)), name: stream}, **changes)
+        writer.add({"good": rc.Stream(np.ones(3), np.arange(3))})
+    cache = rc.Cache(tmp_path / "c")
+    assert list(cache.streams) == ["good"]
+    assert len(cache.episodes) == 1
+
+
 def test_a_failed_episode_leaves_no_trace(tmp_path):
     good = streams_of(episode(0))
     bad = {**streams_of(episode(1)), "new": rc.Stream(np.zeros(3), np.zeros(3, np.int64)), "cloud": rc.Stream([], [])}
@@ -610,11 +633,25 @@ def test_align_sentences(tmp_path):
         ({"rate": 5, "streams": ["joint"]}, 'no stream "joint"; near names: joints'),
         ({"rate": 5, "method": {"joints": "hold", "x": "hold"}}, 'names a stream "x"'),
         ({"targets": [[0], [1]]}, r"targets are \[2, 1\]; expected \[T\] or \[1, T\]"),
+        ({"rate": 5, "as_of": [1.0, 2.0]}, r"as_of is \[2\]; expected one time or \[1\]"),
+        ({"rate": 5, "as_of": {"x": 1.0}}, 'as_of names a stream "x"'),
+        ({"rate": 5, "as_of": np.nan}, r"as_of: times must be numbers below 2\^62 ns"),
+        ({"rate": 5, "as_of": 1.0, "causal": True}, "as_of and causal are both on"),
     ]:
         with pytest.raises((ValueError, KeyError), match=words):
             cache.align(**arguments)
-    with pytest.raises(IndexError):
+    with pytest.raises(TypeError, match=r"Cache\.align: as_of is 'now'; expected seconds as a float"):
+        cache.align(rate=5, as_of="now")
+    for line in ({"rate": 5}, {"targets": [0.0]}, {"targets": rc.Timeline(0.0, rate=5, count=2)}):
+        with pytest.raises(ValueError, match=r"Cache\.align: as_of=.anchor. needs targets that are a Timeline\.around"):
+            cache.align(**line, as_of={"joints": "anchor"})
+    with pytest.raises(ValueError, match=r"the start of targets is \[2\]; expected one time or \[1\]"):
+        cache.align(targets=rc.Timeline(np.array([0, 1]), rate=5, count=2))
+    with pytest.raises(IndexError, match=r"Cache\.align: there is no episode 1; there are 1, from 0 on"):
         cache.align([1], rate=5)
+    with pytest.raises(ValueError, match=r'"e0" spans .* at 1e\+10 Hz is .* steps. Give a lower rate') as told:
+        cache.align(rate=1e10)
+    assert "stamp" not in str(told.value)
     with pytest.raises(KeyError, match='no episode "x"'):
         cache.align(["x"], rate=5)
     with pytest.raises(KeyError, match='no stream "a"'):
@@ -635,15 +672,15 @@ def test_what_cannot_be_added(tmp_path):
             ({"s": rc.Stream(np.zeros((4, 3)), times)}, ValueError, r"\[3\], but the cache has them as float64 \[2\]"),
             ({"s": rc.Stream(np.zeros((4, 2), np.float32), times)}, ValueError, "samples are float32"),
             ({"i": rc.Stream(np.zeros((4, 2), int), times, channels="bc")}, ValueError, "integers have no NaN"),
-            ({"n": rc.Stream(np.zeros(3), times)}, ValueError, "3 values, but 4 times"),
-            ({"n": rc.Stream(np.zeros(4), times, arrivals=times[:2])}, ValueError, "4 times, but 2 arrivals"),
-            ({"n": rc.Stream(np.zeros(4), times.astype(np.int32))}, TypeError, "times are int32"),
+            ({"n": UncheckedStream(np.zeros(3), times)}, ValueError, "3 values, but 4 times"),
+            ({"n": UncheckedStream(np.zeros(4), times, arrivals=times[:2])}, ValueError, "4 times, but 2 arrivals"),
+            ({"n": UncheckedStream(np.zeros(4), times.astype(np.int32))}, TypeError, "times are int32"),
             ({"n": rc.Stream(np.zeros(4), times * 2**60)}, ValueError, "below 2\\^62"),
-            ({"n": rc.Stream(np.zeros(()), times)}, ValueError, "no dimension"),
-            ({"n": rc.Stream(np.zeros(4, complex), times)}, TypeError, "complex"),
-            ({"n": rc.Stream(np.zeros((4, 2)), times, method=[("hold", 0, 3)])}, ValueError, "channels 0 to 3"),
-            ({"n": rc.Stream(np.zeros((4, 2)), times, channels=["a"])}, ValueError, "1 names for 2 channels"),
-            ({"n": rc.Stream(np.zeros((2, 4)), times.reshape(2, 2))}, ValueError, "2 dimensions"),
+            ({"n": UncheckedStream(np.zeros(()), times)}, ValueError, "no dimension"),
+            ({"n": UncheckedStream(np.zeros(4, complex), times)}, TypeError, "complex"),
+            ({"n": UncheckedStream(np.zeros((4, 2)), times, method=[("hold", 0, 3)])}, ValueError, "channels 0 to 3"),
+            ({"n": UncheckedStream(np.zeros((4, 2)), times, channels=["a"])}, ValueError, "1 names for 2 channels"),
+            ({"n": UncheckedStream(np.zeros((2, 4)), times.reshape(2, 2))}, ValueError, "2 dimensions"),
             ({"n": rc.Stream(np.zeros(4), times, offsets=np.asarray([0, 4]))}, ValueError, "it has offsets"),
             (
                 {"n": rc.Stream([np.zeros(2), np.zeros((2, 2))], times[:2])},
@@ -700,6 +737,8 @@ def test_places_that_are_no_cache(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(rc.FileError, match=r'no cache, and not empty: it holds "mine.txt"'):
         rc.CacheWriter(tmp_path)
+    with pytest.raises(rc.FileError, match=r"mine\.txt: is a file, and a cache is a folder; `robocache build`"):
+        rc.Cache(tmp_path / "mine.txt")
     with pytest.raises(rc.FileError, match=re.escape(str(tmp_path / "mine.txt"))):
         rc.CacheWriter(tmp_path / "mine.txt")
     with pytest.raises(rc.FileError, match="No such file"):
@@ -919,7 +958,7 @@ def test_memory_is_bounded(tmp_path):
     script = f"""
 import numpy as np, resource, robocache as rc
 import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})
-from robocache._recording import Batch, StreamInfo
+from robocache._recordings.recording import Batch, StreamInfo
 from cache_cases import Part
 info = StreamInfo("s", "t", np.dtype(np.float32), (4,), (), None, False, {{}})
 class Long:

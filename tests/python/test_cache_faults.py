@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from cache_cases import check_episode, episode, streams_of
+from shims import shim_of
 
 import robocache as rc
 
@@ -49,12 +50,7 @@ def test_kill_at_200_moments(folder):
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory):
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        pytest.skip("there is no C compiler to make the shim with")
-    library = tmp_path_factory.mktemp("shim") / "faults.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, HERE / "faults.c", "-ldl"], check=True)
-    return library
+    return shim_of("faults", tmp_path_factory.mktemp("shim"))
 
 
 @pytest.mark.parametrize(
@@ -83,6 +79,10 @@ def test_what_is_written_anew_leaves_nothing_where_it_fails(folder, shim, when):
 
 def test_a_writer_goes_on_after_a_failure(folder, shim):
     run("close", folder, LD_PRELOAD=str(shim))
+
+
+def test_a_writer_that_comes_while_another_commits_is_seen(folder, shim):
+    run("fence", folder, LD_PRELOAD=str(shim))
 
 
 def test_no_permission(tmp_path):

@@ -49,6 +49,9 @@ OPTIONS = [
     {"rate": 20, "method": {"pose": "cubic"}, "edge": "zero"},
     {"rate": 20, "method": {"pose": "mean", "camera": "nearest"}},
     {"targets": [0.0, 0.1, 5.0]},
+    {"rate": 30, "as_of": 0.1501},
+    {"targets": [0.0, 0.1, 5.0], "as_of": [0.0, 0.05, 0.1, 0.2, 0.3, 9.0]},  # a time for each row
+    {"rate": 30, "as_of": {"pose": 120_000_000, "camera": False}, "method": {"pose": "cubic"}},
 ]
 
 
@@ -63,6 +66,7 @@ def test_rows_of_many_shards(tmp_path, options, per_group, mapped):
     given = dict(options)
     methods, gap = given.pop("method", {}), given.pop("max_gap", None)
     rate, relative = given.pop("rate", None), given.pop("targets", None)
+    decided = given.pop("as_of", None)
     for b, k in enumerate(wanted):
         streams = streams_of(k)
         first = min(np.asarray(s.times).min() - s.latency for s in streams.values())
@@ -74,14 +78,63 @@ def test_rows_of_many_shards(tmp_path, options, per_group, mapped):
         else:
             at = first + (np.asarray(relative) * 1e9).astype(np.int64)
         for name, stream in streams.items():
-            alone = rc.align({name: stream.replace(method=methods.get(name, stream.method), max_gap=gap)}, at, **given)[
-                name
-            ]
+            one = stream.replace(method=methods.get(name, stream.method), max_gap=gap)
+            as_of = decided.get(name) if isinstance(decided, dict) else decided
+            as_of = as_of[b] if isinstance(as_of, list) else as_of
+            if isinstance(as_of, float):
+                as_of = round(as_of * 1e9)
+            if as_of is not None and as_of is not False:
+                one = one.replace(as_of=int(first) + as_of)
+            alone = rc.align({name: one}, at, **given)[name]
             for part, one in zip(found[name], alone, strict=True):
                 np.testing.assert_array_equal(part[b], one, err_msg=f"{name} of episode {k}")
         if "camera" not in streams:
             assert not found["camera"].valid[b].any()
             assert (found["camera"].index[b] == -1).all()
+
+
+@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "copied"])
+@pytest.mark.parametrize("t", [0.15, [0.1, 0.2, 0.05]], ids=["one", "for each episode"])
+@pytest.mark.parametrize("per_group", [1, 10])
+def test_windows_around_an_anchor(tmp_path, t, per_group, mapped):
+    """Timelines are relative to each episode's start, and the anchor is the decision."""
+    cache = rc.Cache(make(tmp_path / "c", per_group=per_group), map=mapped)
+    wanted = [7, 0, 2]
+    line = rc.Timeline.around(np.asarray(t) if isinstance(t, list) else t, history=2, horizon=3, rate=20)
+    found = cache.align(wanted, targets=line, as_of="anchor", streams=["pose", "camera"])
+    assert found.lengths.tolist() == [5, 5, 5]
+    by_name = cache.align(wanted, targets=line, as_of={"pose": "anchor"}, streams=["pose"])
+    for b, k in enumerate(wanted):
+        decision = cache.episodes[k].start + round((t[b] if isinstance(t, list) else t) * 1e9)
+        at = decision + np.arange(-2, 3) * 50_000_000
+        np.testing.assert_array_equal(found.times[b], at)
+        for name, stream in streams_of(k).items():
+            alone = rc.align({name: stream}, at, as_of=decision)[name]
+            for part, one in zip(found[name], alone, strict=True):
+                np.testing.assert_array_equal(part[b], one, err_msg=f"{name} of episode {k}")
+        np.testing.assert_array_equal(by_name["pose"].values[b], found["pose"].values[b])
+    assert (found["pose"].values != cache.align(wanted, targets=line, streams=["pose"])["pose"].values).any()
+    plain = rc.Timeline(0.1, rate=20, count=3)
+    same = cache.align(wanted, targets=[0.1, 0.15, 0.2], streams=["pose"])["pose"]
+    np.testing.assert_array_equal(cache.align(wanted, targets=plain, streams=["pose"])["pose"].values, same.values)
+
+
+def test_rows_of_many_shards_are_read_where_they_lie(tmp_path, monkeypatch):
+    """Nothing is packed: not of one shard, and not of several."""
+    cache = rc.Cache(make(tmp_path / "c", per_group=1))
+    numeric = [name for name, info in cache.streams.items() if not info.ragged]
+    wanted = [7, 0, 3, 3, 9, 1]
+    expected = cache.align(wanted, rate=30, streams=numeric)
+
+    def refuse(*given):
+        raise AssertionError("samples are packed")
+
+    monkeypatch.setattr(rc.Cache, "_packed", refuse)
+    found = cache.align(wanted, rate=30, streams=numeric)
+    assert len({cache.episodes[k]._group for k in wanted}) > 1
+    for name in numeric:
+        for part, same in zip(found[name], expected[name], strict=True):
+            np.testing.assert_array_equal(part, same)
 
 
 def test_channels_that_came_later(tmp_path):

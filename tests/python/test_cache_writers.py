@@ -19,8 +19,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cache_cases import FakeRecording, check_episode, episode, streams_of, version_1
+from shims import shim_of
 
 import robocache as rc
+from robocache._align.stream import UncheckedStream
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden"
@@ -252,6 +254,14 @@ def test_no_two_writers_name_a_shard_alike(tmp_path):
 # ---- An add that fails
 
 
+@pytest.mark.parametrize("given", [{"streams": ["a"]}, {"latency": {"a": 0.05}}, {"options": "x"}, {"progress": print}])
+def test_what_is_for_recordings_is_refused_for_streams(tmp_path, given):
+    words = f"CacheWriter.add: {next(iter(given))} is for recordings"
+    with rc.CacheWriter(tmp_path / "cache") as writer, pytest.raises(ValueError, match=words):
+        writer.add({"a": stamped(np.zeros((3, 2)))}, **given)
+    assert not rc.Cache(tmp_path / "cache").episodes
+
+
 def test_a_failed_add_leaves_nothing(tmp_path):
     """Streams, channels, methods, shapes: an episode that fails takes them with it, from the disk too."""
     path = tmp_path / "c"
@@ -260,7 +270,7 @@ def test_a_failed_add_leaves_nothing(tmp_path):
         writer.add({"q": stamped([[1], [2]], ["a"], method="hold"), "free": stamped([[1], [2]])}, name="before")
         for bad in (
             {"q": stamped([[1, 2]], ["a", "phantom"], method="hold"), "bad": object()},
-            {"q": stamped([[1, 2]], ["phantom", "a"]), "bad": rc.Stream(np.zeros(3), times)},
+            {"q": stamped([[1, 2]], ["phantom", "a"]), "bad": UncheckedStream(np.zeros(3), times)},
             {"free": stamped([[3], [4]], ["named"], method="nearest"), "bad": object()},
             {"new": rc.Stream(np.zeros(2, np.int8), times), "bad": object()},
         ):
@@ -318,12 +328,7 @@ def test_a_recording_that_fails_leaves_its_whole_episodes(tmp_path):
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory):
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        pytest.skip("there is no C compiler to make the shim with")
-    library = tmp_path_factory.mktemp("shim") / "faults.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, HERE / "faults.c", "-ldl"], check=True)
-    return library
+    return shim_of("faults", tmp_path_factory.mktemp("shim"))
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
@@ -595,6 +600,7 @@ def copy_of(path, to):
     return to
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_journal_that_ends_anywhere_leaves_whole_commits(tmp_path):
     writer = grown(tmp_path / "c", 3)
     path = copy_of(tmp_path / "c", tmp_path / "copy")
@@ -603,6 +609,7 @@ def test_a_journal_that_ends_anywhere_leaves_whole_commits(tmp_path):
     text = journal.read_bytes()
     ends = [k + 1 for k, byte in enumerate(text) if byte == ord("\n")]
     assert len(ends) == 3
+    shards = {p.read_bytes() for p in (path / "shards").iterdir()}
     cuts = {0, *ends, *(end - 1 for end in ends), *range(1, len(text), 97)}
     for cut in sorted(cuts):
         for rest in (b"", b"\0" * 50, text[cut : len(text) - 1] + b"\n" if cut > ends[1] else b""):
@@ -616,6 +623,12 @@ def test_a_journal_that_ends_anywhere_leaves_whole_commits(tmp_path):
             problems = [p for p in rc.verify_cache(path).problems if p.file == journal.name]
             assert len(problems) == (len(content) > ([0, *ends])[whole])
             assert all("the last commit was interrupted, or they were damaged since" in p.sentence for p in problems)
+            # A writer keeps the commits that the journal has, and every shard: any of them may have been committed.
+            opened = copy_of(path, tmp_path / "opened")
+            rc.CacheWriter(opened).close()
+            assert names(opened) == [f"e{k}" for k in range(whole)]
+            assert shards <= {p.read_bytes() for p in opened.rglob("*.safetensors")}
+            shutil.rmtree(opened)
     # The next writer goes on, and what it writes is whole.
     journal.write_bytes(text[:-1])
     with rc.CacheWriter(path) as again:

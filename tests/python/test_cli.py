@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import robocache as rc
-from robocache import _doctor
+from robocache.cli import doctor
 
 pytest.importorskip("typer", reason="Typer is not installed")
 
@@ -56,7 +56,7 @@ def test_doctor_is_ready_to_paste():
     for name, works, detail in rc.backends():
         line = next(line for line in lines if line.startswith(f"backend {name} "))
         assert ("works: " if works else "not here: ") + detail.split(",")[0] in line  # threads are another process's
-    for op in ("align", "voxelize", "tsdf"):
+    for op in ("align", "voxelize", "tsdf", "image"):
         assert any(re.fullmatch(rf"op {op} +cpu gives the same bits as reference", line) for line in lines), op
     assert any(re.fullmatch(r"op attention +cpu is close to reference: \de-\d\d of .+", line) for line in lines)
     assert any(re.fullmatch(r"  on cpu +51 x 867, 8/1 heads, 256: cpu: .+", line) for line in lines)
@@ -78,29 +78,29 @@ def test_doctor_speaks_json():
     assert set(report["backends"]) == {"reference", "cpu", "cuda", "torch"}
     assert all(backend["detail"] for backend in report["backends"].values())
     assert "numpy" in report["packages"]
-    assert report["equal_to_reference"] == {"align": True, "voxelize": True, "tsdf": True}
-    assert 0 < report["attention"]["error"] < _doctor.ATTENTION_BOUND
+    assert report["equal_to_reference"] == {"align": True, "voxelize": True, "tsdf": True, "image": True}
+    assert 0 < report["attention"]["error"] < doctor.ATTENTION_BOUND
     working = {name for name, backend in report["backends"].items() if backend["works"]}
     assert set(report["attention"]["kernels"]) == working & {"cpu", "cuda"}
 
 
 def test_doctor_says_where_bits_differ(monkeypatch):
-    monkeypatch.setitem(_doctor.OPS, "voxelize", str.encode)
-    report = _doctor.examine()
-    assert report["equal_to_reference"] == {"align": True, "voxelize": False, "tsdf": True}
-    assert any(line.endswith("cpu gives OTHER BITS THAN reference") for line in _doctor.lines(report))
+    monkeypatch.setitem(doctor.OPS, "voxelize", str.encode)
+    report = doctor.examine()
+    assert report["equal_to_reference"] == {"align": True, "voxelize": False, "tsdf": True, "image": True}
+    assert any(line.endswith("cpu gives OTHER BITS THAN reference") for line in doctor.lines(report))
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
 @pytest.mark.parametrize("wrong", ["bits", "attention", "nothing"])
 def test_doctor_tells_by_its_exit_code_that_an_op_is_wrong(monkeypatch, wrong, form):
     testing = pytest.importorskip("typer.testing", reason="Typer is not installed")
-    from robocache._commands import application
+    from robocache.cli.commands import application
 
     if wrong == "bits":
-        monkeypatch.setitem(_doctor.OPS, "voxelize", str.encode)
+        monkeypatch.setitem(doctor.OPS, "voxelize", str.encode)
     if wrong == "attention":
-        monkeypatch.setattr(_doctor, "ATTENTION_BOUND", 0.0)
+        monkeypatch.setattr(doctor, "ATTENTION_BOUND", 0.0)
     answer = testing.CliRunner().invoke(application, ["doctor", *form])
     assert answer.exit_code == (0 if wrong == "nothing" else 3), answer.output
 
@@ -108,17 +108,17 @@ def test_doctor_tells_by_its_exit_code_that_an_op_is_wrong(monkeypatch, wrong, f
 def test_doctor_survives_a_gpu_without_free_memory(monkeypatch):
     """Asking such a GPU for its kernels raises, because its context cannot be made."""
     testing = pytest.importorskip("typer.testing", reason="Typer is not installed")
-    from robocache._commands import application
+    from robocache.cli.commands import application
 
-    asked = _doctor._core.describe_attention_sizes
+    asked = doctor._core.describe_attention_sizes
 
     def out_of_memory(backend, **sizes):
         if backend == "cuda":
             raise rc.CudaError("CUDA: out of memory")
         return asked(backend, **sizes)
 
-    monkeypatch.setattr(_doctor._core, "describe_attention_sizes", out_of_memory)
-    monkeypatch.setattr(_doctor.rc, "backends", lambda: [("cpu", True, "here"), ("cuda", True, "a full GPU")])
+    monkeypatch.setattr(doctor._core, "describe_attention_sizes", out_of_memory)
+    monkeypatch.setattr(doctor.rc, "backends", lambda: [("cpu", True, "here"), ("cuda", True, "a full GPU")])
     answer = testing.CliRunner().invoke(application, ["doctor"])
     assert answer.exit_code == 0, answer.output
     assert "CUDA: out of memory" in answer.stdout
@@ -147,10 +147,10 @@ def test_doctor_reads_what_nvidia_smi_says(tmp_path, monkeypatch):
     program.write_text("#!/bin/sh\necho 'NVIDIA H200, 9.0, 143771 MiB, 12 MiB, 580.65.06'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    report = _doctor.examine()
+    report = doctor.examine()
     fields = ("NVIDIA H200", "9.0", "143771 MiB", "12 MiB", "580.65.06")
-    assert report["gpus"] == [dict(zip(_doctor.GPU_FIELDS, fields, strict=True))]
-    line = next(line for line in _doctor.lines(report) if line.split()[:3] == ["GPU", "0", "NVIDIA"])
+    assert report["gpus"] == [dict(zip(doctor.GPU_FIELDS, fields, strict=True))]
+    line = next(line for line in doctor.lines(report) if line.split()[:3] == ["GPU", "0", "NVIDIA"])
     assert "143771 MiB, of which 12 MiB are free, driver 580.65.06" in line
 
 
@@ -165,18 +165,18 @@ def test_doctor_says_why_no_cuda_context_can_be_made(monkeypatch, capsys, cause)
 
     listed = [(name, works or name == "cuda", detail) for name, works, detail in rc.backends()]
     monkeypatch.setattr(rc, "backends", lambda: listed)
-    monkeypatch.setattr(_doctor._core, "describe_attention_sizes", describe)
-    report = _doctor.examine()
+    monkeypatch.setattr(doctor._core, "describe_attention_sizes", describe)
+    report = doctor.examine()
     assert report["backends"]["cuda"]["works"] is False
     assert report["attention"]["kernels"] == {"cpu": "cpu: kernels"}
-    _doctor.main()
+    doctor.main()
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("backend cuda"))
     assert f"{cause} while allocating host memory" in line
     assert ("the GPU has no free memory" in line) == ("out of memory" in cause)
 
 
 def test_doctor_imports_no_framework():
-    code = "import sys; from robocache import _doctor as d; d.examine(); print({'torch', 'jax'} & set(sys.modules))"
+    code = "import sys; from robocache.cli import doctor as d; d.examine(); print({'torch', 'jax'} & set(sys.modules))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert answer.stdout.strip() == "set()", answer.stderr
 
@@ -198,20 +198,20 @@ def test_the_library_does_not_import_the_command_line():
 
 
 def test_bench_needs_the_repository(tmp_path, monkeypatch):
-    from robocache import _commands
+    from robocache.cli import commands
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_commands.rc, "__file__", str(tmp_path / "robocache" / "__init__.py"))
-    assert _commands.checkout() is None
+    monkeypatch.setattr(commands.rc, "__file__", str(tmp_path / "robocache" / "__init__.py"))
+    assert commands.checkout() is None
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "run.py").touch()
-    assert _commands.checkout() is None
+    assert commands.checkout() is None
     project = tmp_path / "pyproject.toml"
     for others in ("", '[project]\nname = "other"\n', 'name = "robocache"\n', "project = 3\n", "no TOML", "\udcff"):
         project.write_bytes(others.encode(errors="surrogateescape"))
-        assert _commands.checkout() is None, others
+        assert commands.checkout() is None, others
     project.write_text('[project]\nname = "robocache"\n')
-    assert _commands.checkout() == tmp_path
+    assert commands.checkout() == tmp_path
 
 
 def test_bench_runs_the_repository_s_own(tmp_path):

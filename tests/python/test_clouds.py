@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pathlib
 import struct
 import threading
 from fractions import Fraction
@@ -12,20 +11,13 @@ from fractions import Fraction
 import cloud_files as files
 import numpy as np
 import pytest
+from recordings import shared
 
 import robocache as rc
 
-SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
 XYZ = [("x", "F", 4, 1), ("y", "F", 4, 1), ("z", "F", 4, 1)]
 EVERY_TYPE = [(f"{t}{size}".lower(), t, size, 1) for t, sizes in (("F", (4, 8)), ("I", (1, 2, 4, 8))) for size in sizes]
 EVERY_TYPE += [(f"u{size}", "U", size, 1) for size in (1, 2, 4, 8)]
-
-
-def shared(name: str) -> pathlib.Path:
-    path = SHARED / name
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
-    return path
 
 
 def random_records(dtype: np.dtype, count: int, seed: int = 0) -> np.ndarray:
@@ -376,7 +368,7 @@ def test_png_refusals(tmp_path):
     no(files.png(values, colour=2), "colour type 2", "grayscale")
     no(files.png(values, interlace=1), "is interlaced")
     no(files.png(values, extra=files.png_chunk(b"PLTE", b"abc")), 'the chunk "PLTE"')
-    no(files.png(values, extra=files.png_chunk(b"IHDR", bytes(13))), "its header is not the first chunk")
+    no(files.png(values, extra=files.png_chunk(b"IHDR", bytes(13))), "its header chunk IHDR must come first")
     no(
         good.replace(good[8:33], files.png_chunk(b"IHDR", struct.pack(">IIBBBBB", 10, 7, 16, 0, 0, 0, 0))),
         "ends in row 6 of 7",
@@ -425,7 +417,7 @@ def pcd(data="ascii", body=b"1 2 3\n4 5 6\n", **changes) -> bytes:
         (pcd(VIEWPOINT="0 0 0 1 0 0 z"), ['VIEWPOINT holds "z"; expected a number']),
         (pcd(data="zip"), ['DATA is "zip"; expected ascii, binary or binary_compressed']),
         (pcd(DATA=None, body=b""), ["ends inside its header, after line 9"]),
-        (b"VERSION 0.7\nCOLOUR red\n", ['line 2: "COLOUR" is no entry of a PCD header']),
+        (b"VERSION 0.7\nCOLOUR red\n", ['line 2: "COLOUR" is not an entry of a PCD header']),
         (b"VERSION 0.7\nVERSION 0.7\n", ["line 2: a second VERSION"]),
         (b"VERSION 0.7\nFIELDS" + b" x" * 40_000, ["line 2: its header goes on for 80006 bytes; at most 65536"]),
         (b"VERSION 0.7\nFIELDS" + b" x" * 2_000 + b"\nDATA ascii\n", ["has 2000 fields; at most 1024 are read"]),
@@ -457,7 +449,10 @@ def pcd(data="ascii", body=b"1 2 3\n4 5 6\n", **changes) -> bytes:
         (pcd("binary", bytes(24), WIDTH=1 << 60, POINTS=1 << 60), ["ends after 2 of 1152921504606846976 points"]),
         (pcd("binary_compressed", bytes(7)), ["ends before the sizes"]),
         (pcd("binary_compressed", struct.pack("<II", 9, 24) + bytes(8)), ["ends after 8 of 9 compressed bytes"]),
-        (pcd("binary_compressed", struct.pack("<II", 8, 25) + bytes(8)), ["its data is 25 bytes", "are 24"]),
+        (
+            pcd("binary_compressed", struct.pack("<II", 8, 25) + bytes(8)),
+            ["its data claims to expand to 25 bytes", "are 24"],
+        ),
         (
             pcd("binary_compressed", struct.pack("<II", 8, 24) + bytes(8)),
             ["its compressed data is damaged", "24 bytes"],
@@ -513,7 +508,7 @@ def ply(
         (ply(header="element vertex 2\nproperty list int int x\n"), ['its vertices have the list "x"']),
         (ply(header="element vertex 2\nproperty int x\nproperty int x\n"), ['names the field "x" twice']),
         (ply(header="element vertex 2\nproperty int x\n"), ['has no field "y"']),
-        (ply(header="elephant\n"), ['line 3: "elephant" is no entry of a PLY header']),
+        (ply(header="elephant\n"), ['line 3: "elephant" is not an entry of a PLY header']),
         (ply(body=b"1 2 3\n"), ["ends after 1 of 2 points"]),
         (ply(body=b"1 2 3\n4 5 6\n7 8 9\n"), ["holds 3 lines"]),
         (ply(body=b"1 2 3\n4 five 6\n"), ['line 9: field "y" is "five"']),
@@ -613,7 +608,7 @@ def test_files_that_are_none(tmp_path):
     os.mkfifo(tmp_path / "pipe.pcd")
     refuses(tmp_path / "pipe.pcd", "is no regular file")  # at once, though nobody writes
     refuses(tmp_path / "empty.pcd", "is empty; expected PCD, PLY, NPY", content=b"")
-    refuses(tmp_path / "text.txt", 'begins as no cloud that is known: "hello wo"', content=b"hello world\n")
+    refuses(tmp_path / "text.txt", 'is not a known cloud format: it begins with "hello wo"', content=b"hello world\n")
     refuses(tmp_path / "a.pcd", "is a PNG image; read_depth reads it", content=files.png(np.zeros((2, 2), np.uint16)))
     with pytest.raises(TypeError):
         rc.read_cloud(5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -55,8 +56,7 @@ def nvcc(folder: Path, release: str, refusal: str = "") -> Path:
 def configure(build: Path, *options: str, **environment: str) -> tuple[int, str]:
     """The exit code and, as one line, what CMake said."""
     call = ["cmake", "-S", str(CHECKOUT), "-B", str(build), "-G", "Ninja", *options]
-    inherited = {name: value for name, value in os.environ.items() if name != "CMAKE_PREFIX_PATH"}
-    done = subprocess.run(call, env=inherited | environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(call, env=os.environ | environment, capture_output=True, text=True, check=False)
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
@@ -90,8 +90,20 @@ def test_an_nvcc_that_refuses_the_host_compiler(tmp_path):
 
 
 @needs_cmake
+@pytest.mark.parametrize(("asked", "is_error"), [([], False), (["-DROBOCACHE_WERROR=ON"], True)])
+def test_warnings_are_errors_only_where_someone_asks(tmp_path, asked, is_error):
+    code, said = configure(tmp_path, "-DROBOCACHE_CUDA=OFF", "-DROBOCACHE_TESTS=ON", *asked)
+    assert code == 0, said
+    commands = json.loads((tmp_path / "compile_commands.json").read_text())
+    ours = [command for command in commands if command["file"].startswith(f"{CHECKOUT}/src/")]
+    assert {"-Werror" in command["command"].split() for command in ours} == {is_error}
+    assert "ROBOCACHE_WERROR" not in (CHECKOUT / "CMakePresets.json").read_text()
+
+
+@needs_cmake
 def test_missing_packages_are_named_together(tmp_path):
-    code, said = configure(tmp_path, "-DROBOCACHE_CUDA=OFF", "-DCMAKE_IGNORE_PATH=/usr/include")
+    options = ["-DROBOCACHE_CUDA=OFF", "-DCMAKE_IGNORE_PATH=/usr/include"]
+    code, said = configure(tmp_path, *options, CMAKE_PREFIX_PATH="")
     assert code != 0
     missing = "zlib, zstd, lz4, Highway, nlohmann-json, xxHash"
     packages = "zlib1g-dev libzstd-dev liblz4-dev libhwy-dev nlohmann-json3-dev libxxhash-dev"
@@ -99,6 +111,31 @@ def test_missing_packages_are_named_together(tmp_path):
     assert f"apt install {packages}" in said
     if "Debian" in DISTRIBUTION or "Ubuntu" in DISTRIBUTION:
         assert f"On {DISTRIBUTION}: apt install" in said
+
+
+@needs_cmake
+def test_a_missing_compiler(tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    for tool in ("cmake", "ninja"):
+        (tmp_path / "bin" / tool).symlink_to(shutil.which(tool))
+    monkeypatch.delenv("CXX", raising=False)
+    code, said = configure(tmp_path / "build", PATH=str(tmp_path / "bin"))
+    assert code != 0
+    assert "RoboCache needs a C++ compiler, and none was found." in said
+    if "Debian" in DISTRIBUTION or "Ubuntu" in DISTRIBUTION:
+        assert f"On {DISTRIBUTION}: apt install g++" in said
+
+
+@needs_cmake
+@pytest.mark.parametrize("pip_says_where", [True, False])
+def test_missing_headers_of_python(tmp_path, pip_says_where):
+    include = tmp_path / "include/python3.12"
+    python = script(tmp_path / "python", f"echo {include}")
+    where = f"-DPython_INCLUDE_DIR={include}" if pip_says_where else f"-DPython_EXECUTABLE={python}"
+    code, said = configure(tmp_path / "build", "-DROBOCACHE_CUDA=OFF", "-DSKBUILD=2", where)
+    assert code != 0
+    assert "RoboCache needs libraries that were not found: Python.h of python3.12. " in said
+    assert "apt install python3.12-dev" in said
 
 
 @needs_cmake

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shims import shim_of
 
 HERE = Path(__file__).parent
 THOROUGH = os.environ.get("ROBOCACHE_CRASH") == "1"
@@ -31,15 +32,6 @@ EVERY = {
     "build": 10,
     "commit": 7,
 }  # the calls that fail in a short run: every third of the others
-
-
-def shim_of(name: str, folder: Path) -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        pytest.skip("there is no C compiler to make the shim with")
-    library = folder / f"{name}.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, HERE / f"{name}.c", "-ldl", "-pthread"], check=True)
-    return library
 
 
 @pytest.fixture(scope="module")

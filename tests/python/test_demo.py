@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 
 import robocache as rc
-from robocache import _demo, _demo_arm, _demo_file, _demo_log, _demo_scene, _demo_stages, _demo_voxels
+from robocache._demo import arm, demo, file, log, scene
+from robocache._demo import stages as demo_stages
+from robocache._demo import voxels as demo_voxels
 
 
 @pytest.fixture(scope="module")
 def outcome():
-    return _demo.run()
+    return demo.run()
 
 
 @pytest.fixture(scope="module")
 def voxels():
-    return _demo_voxels.run()
+    return demo_voxels.run()
 
 
 def test_the_recording_is_what_the_demo_says(outcome):
@@ -29,8 +31,8 @@ def test_the_recording_is_what_the_demo_says(outcome):
     assert streams["camera"]["dropped"] > 10
     assert len(streams["camera"]["gaps"]) == 1
     (died, end) = streams["imu"]["gaps"][0]
-    assert died == pytest.approx(_demo_arm.IMU_DIES, abs=0.01)
-    assert end == _demo_arm.DURATION
+    assert died == pytest.approx(arm.IMU_DIES, abs=0.01)
+    assert end == arm.DURATION
     assert streams["imu"]["valid_share"] == pytest.approx(0.5, abs=0.01)
     for whole in ("joints", "pose", "wrist", "gripper"):
         assert streams[whole]["valid_share"] == 1.0
@@ -41,8 +43,8 @@ def test_the_recording_is_what_the_demo_says(outcome):
 
 def test_the_truth_is_what_the_sensors_saw(outcome):
     for name, sensor in outcome.sensors.items():
-        latency = _demo_arm.POSE_LATENCY if name == "pose" else 0.0
-        seen, truth = sensor.values.astype(float), sensor.truth(_demo_arm.seconds(sensor.stamps) - latency)
+        latency = arm.POSE_LATENCY if name == "pose" else 0.0
+        seen, truth = sensor.values.astype(float), sensor.truth(arm.seconds(sensor.stamps) - latency)
         for quantity in sensor.quantities:
             worst = np.abs(quantity.error(seen, truth)).max()
             assert worst < 2e-3, f"{quantity.label}: {worst} {quantity.unit}"
@@ -91,26 +93,26 @@ def test_the_reference_gives_the_same_bits(outcome):
 
 
 def test_it_is_deterministic(outcome):
-    again = _demo.run()
-    assert _demo.same_bits(outcome.aligned, again.aligned)
-    assert _demo.same_bits(outcome.causal, again.causal)
+    again = demo.run()
+    assert demo.same_bits(outcome.aligned, again.aligned)
+    assert demo.same_bits(outcome.causal, again.causal)
     assert again.report["errors"] == outcome.report["errors"]
 
 
 @pytest.mark.parametrize("rate", [1.0, 33.3, 1000.0])
 def test_any_rate_works(rate, voxels, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    outcome = _demo.run(rate)
+    outcome = demo.run(rate)
     assert len(outcome.aligned["pose"].values) == outcome.report["targets"]
-    assert all(path.stat().st_size > 10_000 for path in _demo.draw(outcome, voxels, tmp_path))
+    assert all(path.stat().st_size > 10_000 for path in demo.draw(outcome, voxels, tmp_path))
 
 
 def test_the_cameras_are_as_they_say(voxels):
     recording = voxels.recording
-    cameras, height, width = len(_demo_scene.CAMERAS), _demo_scene.HEIGHT, _demo_scene.WIDTH
+    cameras, height, width = len(scene.CAMERAS), scene.HEIGHT, scene.WIDTH
     assert (recording.depth.shape, recording.depth.dtype) == ((cameras, height, width), np.uint16)
     assert (recording.colour.shape, recording.colour.dtype) == ((cameras, height, width, 3), np.uint8)
-    for camera, depth, pose in zip(_demo_scene.CAMERAS, recording.depth, recording.poses, strict=True):
+    for camera, depth, pose in zip(scene.CAMERAS, recording.depth, recording.poses, strict=True):
         assert set(depth[(depth == 0) | (depth == 65535)]) == {camera.none}
         assert 0.05 < (depth == camera.none).mean() < 0.4
         assert pose[:3, :3].T @ pose[:3, :3] == pytest.approx(np.eye(3), abs=1e-12)
@@ -121,8 +123,8 @@ def test_the_cameras_are_as_they_say(voxels):
 def test_rays_end_on_the_surfaces_that_they_meet():
     """Two ways to the same geometry: where a ray meets a shape, and how far a point is from it."""
     rays = np.random.default_rng(0).normal((0, 0, -2), 0.1, (4000, 3))
-    for shape in _demo_scene.surfaces():
-        middle = np.array(shape.centre) if isinstance(shape, _demo_scene.Box) else shape.begin
+    for shape in scene.surfaces():
+        middle = np.array(shape.centre) if isinstance(shape, scene.Box) else shape.begin
         origin = middle + np.array([0, 0, 2])
         with np.errstate(divide="ignore", invalid="ignore"):
             met = shape.meet(origin, rays)
@@ -137,13 +139,13 @@ def test_rays_end_on_the_surfaces_that_they_meet():
 
 
 def test_voxels_lie_on_the_true_surfaces(voxels):
-    count, voxel = voxels.count, _demo_voxels.VOXEL
+    count, voxel = voxels.count, demo_voxels.VOXEL
     assert voxels.report["voxels_from_a_surface"] < 1.2  # half a diagonal, 0.87, and noise
-    x, y = (np.array([0.75, -0.45]) - _demo_voxels.GRID.origin[:2]) // voxel  # a bare place of the table
+    x, y = (np.array([0.75, -0.45]) - demo_voxels.GRID.origin[:2]) // voxel  # a bare place of the table
     assert count[int(x), int(y)].argmax() == 0
-    ball = next(shape for shape in _demo_scene.surfaces() if shape.colour == (0.85, 0.2, 0.16))
+    ball = next(shape for shape in scene.surfaces() if shape.colour == (0.85, 0.2, 0.16))
     top = ball.begin + np.array([0, 0, ball.radius - voxel / 4])
-    red, green, blue = voxels.colour[tuple(((top - _demo_voxels.GRID.origin) // voxel).astype(int))]
+    red, green, blue = voxels.colour[tuple(((top - demo_voxels.GRID.origin) // voxel).astype(int))]
     assert red > 180
     assert max(green, blue) < 60
     assert not voxels.colour[count == 0].any()
@@ -151,12 +153,12 @@ def test_voxels_lie_on_the_true_surfaces(voxels):
 
 def test_only_faces_that_can_be_seen_are_drawn_the_nearest_last():
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    from robocache import _demo_voxels_figure
+    from robocache._demo import voxels_figure
 
     count, colour = np.zeros((4, 4, 4), np.int32), np.zeros((4, 4, 4, 3), np.float32)
     count[1:3, 1:3, 1:3] = 1
     colour[2, 1, 2] = 255  # the corner that is nearest
-    corners, colours = _demo_voxels_figure.visible_faces(count, colour)
+    corners, colours = voxels_figure.visible_faces(count, colour)
     assert corners.shape == (3 * 4, 4, 2)
     assert (colours[-3:] > 0.8).all()
     assert not colours[:-3].any()
@@ -173,14 +175,14 @@ def test_every_pixel_is_accounted_for(voxels):
 
 def test_the_voxels_have_the_same_bits_each_time_and_from_the_reference(voxels):
     assert voxels.report["equal_to_reference"] is True
-    again = _demo_voxels.run()
+    again = demo_voxels.run()
     assert again.count.tobytes() == voxels.count.tobytes()
     assert again.colour.tobytes() == voxels.colour.tobytes()
 
 
 @pytest.fixture(scope="module")
 def stages(outcome, tmp_path_factory):
-    return _demo_stages.run(tmp_path_factory.mktemp("demo"), outcome.sensors, outcome.timeline)
+    return demo_stages.run(tmp_path_factory.mktemp("demo"), outcome.sensors, outcome.timeline)
 
 
 def test_through_the_log_nothing_changes(outcome, stages):
@@ -195,7 +197,7 @@ def test_through_the_log_nothing_changes(outcome, stages):
 def test_the_sync_report_finds_what_was_built_in(stages):
     streams = stages.sync.streams
     assert (streams["/camera/features"].gaps, streams["/imu"].level) == (1, "bad")
-    assert streams["/imu"].ends_before_s == pytest.approx(_demo_arm.DURATION - _demo_arm.IMU_DIES, abs=0.05)
+    assert streams["/imu"].ends_before_s == pytest.approx(arm.DURATION - arm.IMU_DIES, abs=0.05)
     assert (streams["/joint_states"].lost, streams["/tracker/pose"].lost) == (9, 3)
     assert not streams["/gripper"].regular
     assert streams["/camera/features"].offset_ms > 40
@@ -206,8 +208,8 @@ def test_the_sync_report_finds_what_was_built_in(stages):
 def test_the_recording_is_as_ros_writes_it(outcome, tmp_path):
     """The messages mean to mcap-ros2-support what was put into them."""
     reader = pytest.importorskip("mcap_ros2.reader", reason="mcap-ros2-support is not installed")
-    messages = _demo_log.simulate(outcome.sensors)
-    _demo_log.write(tmp_path / "demo.mcap", messages)
+    messages = log.simulate(outcome.sensors)
+    log.write(tmp_path / "demo.mcap", messages)
     seen = {}
     for message in reader.read_ros2_messages(str(tmp_path / "demo.mcap")):
         seen.setdefault(message.channel.topic, []).append(message.ros_msg)
@@ -217,13 +219,13 @@ def test_the_recording_is_as_ros_writes_it(outcome, tmp_path):
     pose = seen["/tracker/pose"][3].pose.orientation
     assert [pose.x, pose.y, pose.z, pose.w] == outcome.sensors["pose"].values[3, 3:].tolist()
     assert seen["/depth/image"][0].encoding == "16UC1"
-    assert seen["/depth/camera_info"][0].k[4] == _demo_log.DEPTH_INTRINSICS[1]
-    assert len(seen["/depth/image"][0].data) == 2 * np.prod(_demo_log.DEPTH_SIZE)
+    assert seen["/depth/camera_info"][0].k[4] == log.DEPTH_INTRINSICS[1]
+    assert len(seen["/depth/image"][0].data) == 2 * np.prod(log.DEPTH_SIZE)
 
 
 def test_a_recording_of_one_s_own(outcome, tmp_path):
     pytest.importorskip("typer", reason="Typer is not installed")
-    _demo_log.write(tmp_path / "mine.mcap", _demo_log.simulate({"joints": outcome.sensors["joints"]}))
+    log.write(tmp_path / "mine.mcap", log.simulate({"joints": outcome.sensors["joints"]}))
     mine = (str(tmp_path / "mine.mcap"), "--output", str(tmp_path / "new"))
     answer = subprocess.run(command(*mine), capture_output=True, text=True, timeout=60)
     assert answer.returncode == 0, answer.stderr
@@ -243,8 +245,8 @@ def test_clouds_of_one_s_own(tmp_path):
     with rc.CacheWriter(tmp_path / "cache") as writer:
         stream = rc.Stream(clouds, np.arange(20) * 100_000_000, channels=["x", "y", "z"])
         writer.add({"/lidar": stream}, name="a")
-    watch = _demo_stages.Stopwatch()
-    (said,) = _demo_file.voxelized(dict(rc.Cache(tmp_path / "cache").episodes[0].streams), watch)
+    watch = demo_stages.Stopwatch()
+    (said,) = file.voxelized(dict(rc.Cache(tmp_path / "cache").episodes[0].streams), watch)
     assert said.startswith("/lidar: 20 clouds in cells of")
     assert watch.rows["voxelize"]["pixels"] == sum(map(len, clouds))
 
@@ -290,25 +292,41 @@ def test_with_numpy_alone_it_prints_plain_tables(tmp_path):
     """No torch, no Rich, no matplotlib: the numbers are the same, and it says what brings the figures."""
     code = (
         "import sys\n"
-        "for name in ('torch', 'rich', 'matplotlib', 'PIL'): sys.modules[name] = None\n"
+        "for name in ('torch', 'rich', 'matplotlib', 'PIL', 'rerun'): sys.modules[name] = None\n"
         "from pathlib import Path\n"
-        "from robocache import _demo\n"
-        f"_demo.main(Path({str(tmp_path)!r}))\n"
+        "from robocache._demo import demo\n"
+        f"demo.main(Path({str(tmp_path)!r}))\n"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert answer.returncode == 0, answer.stderr
     assert ".[demo]" in answer.stdout
+    assert "No view of the log: pip install '.[view]'" in answer.stdout
     assert "wrist angle" in answer.stdout
     assert "no reading" in answer.stdout
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["demo.html"]  # the report needs no package
+
+
+def test_it_ends_with_a_report_and_a_view_of_its_log(tmp_path):
+    pytest.importorskip("rerun", reason="rerun-sdk is not installed")
+    from rerun_files import read
+
+    words = [sys.executable, "-m", "robocache.cli", "demo", "--output", str(tmp_path), "--rate", "10"]
+    answer = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, answer.stderr
+    assert f"View of the log: {tmp_path}/demo.rrd." in answer.stdout.replace("\n", " ")
+    assert f"Report on the log, for a browser: {tmp_path}/demo.html" in answer.stdout.replace("\n", " ")
+    assert "/tracker/pose" in (tmp_path / "demo.html").read_text()
+    found = read(tmp_path / "demo.rrd")
+    assert (found.entities["/raw/imu"].scalars()[:, -3:] != 0).any()
+    assert len(found.entities["/camera/depth/image"].times["recording"]) == arm.DURATION * log.DEPTH_RATE
 
 
 def test_torch_is_not_imported(tmp_path):
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from robocache import _demo\n"
-        f"_demo.main(Path({str(tmp_path)!r}))\n"
+        "from robocache._demo import demo\n"
+        f"demo.main(Path({str(tmp_path)!r}))\n"
         "assert 'torch' not in sys.modules\n"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -316,9 +334,9 @@ def test_torch_is_not_imported(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["demo.png", "scene.png"])
-def test_the_figures_in_the_readme_are_small(name):
-    figure = Path(__file__).parents[2] / "docs" / name
-    assert figure.stat().st_size < 200 * 1024
+def test_the_figures_in_the_documents_are_small(name):
+    figure = Path(__file__).parents[2] / "docs" / "images" / name
+    assert figure.stat().st_size < 150 * 1024
 
 
 def test_float32_epoch_seconds_are_refused(outcome):

@@ -57,8 +57,8 @@ def test_times_of_a_wrong_rank():
 
 def test_values_of_a_wrong_rank():
     says(ValueError, ["resample: values", "[]", "times", "[8]"], rc.resample, np.array(3.5), TIMES, TARGETS)
-    call = ['align: stream "imu": values', "[8, 3]", "times", "[3, 8]", "[B, S, ...]"]
-    says(ValueError, call, rc.align, {"imu": stream(times=BATCH_TIMES)}, TARGETS)
+    call = ['Stream "imu": values', "[8, 3]", "times", "[3, 8]", "[B, S, ...]"]
+    says(ValueError, call, stream, times=BATCH_TIMES, name="imu")
 
 
 def test_targets_of_a_wrong_rank():
@@ -77,8 +77,8 @@ def test_values_and_times_that_are_swapped():
 
 def test_shapes_that_disagree():
     says(ValueError, ["resample: values", "[7, 3]", "times", "[8]"], rc.resample, VALUES[:7], TIMES, TARGETS)
-    parts = ['fuse: stream "pose"', "arrivals", "[7]", "times", "[8]"]
-    says(ValueError, parts, rc.fuse, {"pose": stream(arrivals=TIMES[:7])}, TARGETS)
+    parts = ["Stream: arrivals", "[7]", "times", "[8]"]
+    says(ValueError, parts, stream, arrivals=TIMES[:7])
     says(
         ValueError,
         ["resample", "lengths", "[2]", "3 rows"],
@@ -146,15 +146,13 @@ def test_unknown_words():
 
 
 def test_ranges_that_overlap():
-    parts = ['align: stream "pose"', "overlap", "linear", "0..2", "hold", "1..3"]
-    says(ValueError, parts, rc.align, {"pose": stream(method=[("linear", 0, 2), ("hold", 1, 3)])}, TARGETS)
+    parts = ["Stream: methods overlap", "linear", "0..2", "hold", "1..3"]
+    says(ValueError, parts, stream, method=[("linear", 0, 2), ("hold", 1, 3)])
 
 
 def test_ranges_that_leave_channels_out():
-    parts = ['align: stream "pose"', "2..3", "no method"]
-    says(ValueError, parts, rc.align, {"pose": stream(method=[("linear", 0, 2)])}, TARGETS)
-    parts = ['align: stream "pose"', "1..2", "no method"]
-    says(ValueError, parts, rc.align, {"pose": stream(method=[("linear", 0, 1), ("hold", 2, 3)])}, TARGETS)
+    says(ValueError, ["Stream: channels 2..3 have no method"], stream, method=[("linear", 0, 2)])
+    says(ValueError, ["Stream: channels 1..2 have no method"], stream, method=[("linear", 0, 1), ("hold", 2, 3)])
 
 
 def test_ranges_outside_the_channels():
@@ -195,7 +193,7 @@ def test_methods_by_channel_name():
     says(ValueError, parts, stream, method={"gripper": "hold", "*": "linear"}, channels=names)
     says(TypeError, ["method names a channel by 3; expected a str"], stream, method={3: "hold"}, channels=names)
     parts = ['"arm"', "2 names", "3 channels"]
-    says(ValueError, parts, rc.align, {"arm": stream(method={"*": "linear"}, channels=names[:2])}, TARGETS)
+    says(ValueError, parts, stream, method={"*": "linear"}, channels=names[:2], name="arm")
 
 
 def test_fused_has_no_index():
@@ -205,8 +203,7 @@ def test_fused_has_no_index():
 
 
 def test_slerp_on_other_than_groups_of_four():
-    parts = ['align: stream "pose"', "slerp", "4 channels", "0..3", "3"]
-    says(ValueError, parts, rc.align, {"pose": stream(method="slerp")}, TARGETS)
+    says(ValueError, ["Stream: slerp", "4 channels", "0..3", "3"], stream, method="slerp")
 
 
 @pytest.mark.parametrize("method", ["linear", "slerp", "angle", "angle_degrees", "cubic", "mean"])
@@ -219,6 +216,55 @@ def test_a_method_that_integers_cannot_have(method):
 def test_edge_nan_on_integers():
     whole = VALUES.astype(np.uint8)
     says(ValueError, ["resample", "edge nan", "uint8"], rc.resample, whole, TIMES, TARGETS, edge="nan")
+
+
+ARRAYS = {  # of a Stream: (error, sentence, arguments)
+    "too few times": (ValueError, "values of shape [8, 3] do not fit times of shape [4]", {"times": TIMES[:4]}),
+    "too few arrivals": (ValueError, "arrivals of shape [3] do not fit times", {"arrivals": TIMES[:3]}),
+    "too few names": (ValueError, "channels has 1 names, and the values have 3 channels", {"channels": ["x"]}),
+    "narrow times": (TypeError, "times are int32; they must be int64 nanoseconds", {"times": TIMES.astype(np.int32)}),
+    "no values": (TypeError, "values is of type NoneType; torch tensors, NumPy", {"values": None}),
+    "text": (TypeError, "values is of type str; torch tensors, NumPy", {"values": "abc"}),
+    "no times": (TypeError, "times is of type NoneType; torch tensors, NumPy", {"times": None}),
+    "NaN on integers": (ValueError, "edge nan on int64", {"values": VALUES.astype(np.int64), "edge": "nan"}),
+    "lengths that are a number": (TypeError, "lengths is of type int; torch tensors, NumPy", {"lengths": 3}),
+    "lengths without rows": (ValueError, "lengths need a stream with rows", {"lengths": np.array([8])}),
+    "float offsets": (TypeError, "offsets is float64; it must be int64 or int32", {"offsets": np.array([0.0, 8.0])}),
+    "linear integers": (TypeError, "method linear needs", {"values": VALUES.astype(np.int64), "method": "linear"}),
+}
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "requires grad"])
+@pytest.mark.parametrize("name", list(ARRAYS))
+def test_a_stream_checks_its_arrays_when_it_is_made(name, kind):
+    """With the words of align."""
+    error, sentence, wrong = ARRAYS[name]
+    given = {"values": VALUES, "times": TIMES} | wrong
+    if kind != "numpy":
+        torch = pytest.importorskip("torch")
+        given = {k: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for k, x in given.items()}
+        if kind == "requires grad" and getattr(given["values"], "dtype", None) == torch.float32:
+            given["values"].requires_grad_()
+    says(error, [f"Stream: {sentence}"], rc.Stream, **given)
+    says(error, [f'Stream "imu": {sentence}'], rc.Stream, **given, name="imu")
+
+
+def test_tensors_without_memory_make_a_stream():
+    torch = pytest.importorskip("torch")
+    assert (
+        rc.Stream(torch.empty(8, 3, device="meta"), torch.empty(8, device="meta", dtype=torch.int64)).channels is None
+    )
+
+
+def test_a_timeline_that_is_too_long():
+    parts = ["Timeline: a timeline of 4294967296 steps at 1 Hz is longer than 73 years"]
+    says(ValueError, parts, rc.Timeline, 2**61, rate=1, count=2**32)
+    says(ValueError, ["Timeline: a timeline of 1099511627776 steps"], rc.Timeline, 0, rate=1, count=2**40)
+    says(ValueError, ["Timeline: the timeline starts at", "2^62"], rc.Timeline, 2**62, rate=1, count=0)
+    parts = ["Timeline: the timeline goes from 4611686017427387904 to 4611686018427387904 ns", "within 2^62 ns of 0"]
+    says(ValueError, parts, rc.Timeline, 2**62 - 10**9, rate=1, count=2)
+    assert len(rc.Timeline(2**62 - 10**9, rate=1, count=1)) == 1
+    assert len(rc.Timeline(2**62 - 10**9 - 1, rate=1, count=2)) == 2
 
 
 # ---- dtypes, devices, kinds --------------------------------------------------------------------------------------
@@ -242,8 +288,7 @@ def test_fuse_of_mixed_dtypes():
 def test_times_of_a_wrong_dtype():
     says(TypeError, ["resample: times", "int32", "int64"], rc.resample, VALUES, TIMES.astype(np.int32), TARGETS)
     says(TypeError, ["resample: targets", "uint64", "int64"], rc.resample, VALUES, TIMES, TARGETS.astype(np.uint64))
-    parts = ['align: stream "imu"', "arrivals", "float16"]
-    says(TypeError, parts, rc.align, {"imu": stream(arrivals=np.zeros(8, np.float16))}, TARGETS)
+    says(TypeError, ["Stream: arrivals", "float16"], stream, arrivals=np.zeros(8, np.float16))
 
 
 @pytest.mark.parametrize("kind", ["datetime64", "timedelta64"])
@@ -790,7 +835,7 @@ def test_out_that_requires_grad():
 TORCH = {
     "names of other channels": (
         ValueError,
-        "align: channels has 2 names, and the values have 3 channels",
+        "Stream: channels has 2 names, and the values have 3 channels",
         lambda v, t, q, b: rc.align([rc.Stream(v, t, channels="ab")], q, backend=b),
     ),
     "a start of another kind": (

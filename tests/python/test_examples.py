@@ -1,4 +1,4 @@
-"""The examples, and the one in the README, run as they are."""
+"""The examples run as they are. Those in the README and on the pages of docs/: test_documents.py."""
 
 import re
 import subprocess
@@ -47,22 +47,18 @@ def test_policy_attention():
     assert re.search(r"^SDPA \d+\.\d\d ms an action\nours \d+\.\d\d ms an action$", said, re.MULTILINE)
 
 
-def readme(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.+?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-
-
-def test_the_readme_s_example():
-    said = run("-c", readme("python")[0])
-    assert re.fullmatch(r"\(100, 7\), at most 10 ms old; gripper valid at 99% of 100 steps\n", said)
-
-
-def test_all_that_the_readme_shows():
+def test_train_policy():
     pytest.importorskip("torch", reason="torch is not installed")
-    said = run("-c", "".join(readme("python")))
-    assert re.search(
-        r"\(3, 10, 7\)\ntorch.Size\(\[200, 7\]\)\nregular, nothing lost \(1, 100, 7\)\n"
-        r"\(2, 120, 120, 40, 3\) \[( *\d+){4}\]\n"
-        r"\(\d+, 8\) \(4000, 5, 11\) \(\d+, 3\)\n\(\d+, 3\)\n"
-        r"torch.Size\(\[1, 8, 51, 64\]\) torch.Size\(\[1, 8, 51\]\)\n$",
-        said,
-    )
+    said = run("examples/train_policy.py", "--steps", "60", "--episodes", "80", "--goal", "90")
+    assert re.search(r"^Loader\(.+ batches of 64", said, re.MULTILINE)
+    assert "step 30: goes on from checkpoint.pt" in said
+    assert re.search(r"^step 60: loss \d+\.\d+$", said, re.MULTILINE)
+    assert re.search(r"^error of 16 commands: \d+\.\d+ degrees; .+ holds still: \d+\.\d+ degrees$", said, re.MULTILINE)
+
+
+def test_make_recording(tmp_path):
+    first, second = tmp_path / "first.mcap", tmp_path / "second.mcap"
+    run("examples/make_recording.py", str(first))
+    run("examples/make_recording.py", str(second))
+    assert first.read_bytes() == second.read_bytes()
+    assert 10_000 < first.stat().st_size < 100_000

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from camera_files import CAMERA, made, video_set
 
 import robocache as rc
 
@@ -36,7 +37,7 @@ def test_a_lerobot_data_set_is_the_default(cache, tmp_path):
     recording = rc.open(tmp_path / "set")
     assert recording.format == "LeRobot v3.0"
     assert [(episode.task, len(episode.streams["state"])) for episode in recording.episodes] == [("push", 51)]
-    with pytest.raises(rc.FileError, match="is there already"):
+    with pytest.raises(rc.FileError, match="exists already"):
         rc.export(cache, tmp_path / "set", rate=50)
 
 
@@ -56,3 +57,31 @@ def test_what_is_wrong_gets_a_sentence(cache, tmp_path):
         rc.export(cache, tmp_path / "out", rate=0)
     with pytest.raises(rc.FileError, match="No such file"):
         rc.export(tmp_path / "none", tmp_path / "out", rate=20)
+
+
+@pytest.mark.parametrize(("size", "lost"), [("15x16", "row"), ("16x17", "column"), ("17x33", "row and column")])
+def test_a_lerobot_video_says_that_it_lacks_a_row_or_a_column(tmp_path, size, lost):
+    """Its pixel format needs even sides."""
+    cache, _ = made(video_set(tmp_path / "set", (5,)), tmp_path / "cache", size)
+    notes = rc.export(cache, tmp_path / "out", rate=10)["notes"]
+    height, width = map(int, size.split("x"))
+    assert (
+        f'stream "{CAMERA}": its images of {height} x {width} lose their last {lost}: a LeRobot video has even sides; '
+        "--format safetensors keeps every size"
+    ) in notes
+    found = rc.open(tmp_path / "out").episodes[0].streams[CAMERA].samples[0]
+    assert found.shape == (height // 2 * 2, width // 2 * 2, 3)
+    even = made(tmp_path / "set", tmp_path / "even", "16x32")[0]
+    assert not any("lose their last" in note for note in rc.export(even, tmp_path / "whole", rate=10)["notes"])
+
+
+@pytest.mark.parametrize("size", ["1x1", "1x8", "8x1"])
+def test_images_of_one_pixel_make_no_lerobot_video(tmp_path, size):
+    cache, _ = made(video_set(tmp_path / "set", (5,)), tmp_path / "cache", size)
+    notes = rc.export(cache, tmp_path / "out", rate=10)["notes"]
+    height, width = size.split("x")
+    assert (
+        f'stream "{CAMERA}" is left out: its images are {height} x {width}, and a LeRobot video has even sides; '
+        "--format safetensors keeps them"
+    ) in notes
+    assert list(rc.open(tmp_path / "out").streams) == ["action", "valid.action"]

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from recordings import batch, info, made
 
 import robocache as rc
 from robocache import mcap
-from robocache._recording import Batch
+from robocache._recordings.source import Batch
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -340,9 +341,48 @@ def test_episodes(tmp_path):
         rc.export(cache, tmp_path / "none", rate=10, episodes="e9")
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"episodes": [7]}, "there is no episode 7; there are 5, from 0 on"),
+        ({"episodes": -6}, "there is no episode -6; there are 5, from 0 on"),
+        ({"episodes": "e9"}, 'there is no episode "e9"; near names: '),
+        ({"episodes": 0.5}, "episodes has 0.5; expected numbers, names or slices"),
+        ({"episodes": [0, 0.5]}, "episodes has 0.5; expected numbers, names or slices"),
+        ({"episodes": True}, "episodes has True; expected numbers, names or slices"),
+        ({"episodes": [True, False, True, False, False]}, "episodes has True; expected numbers, names or slices"),
+        ({"episodes": np.arange(5) > 2}, f"episodes has {np.False_!r}; expected numbers, names or slices"),
+        ({"streams": "/joint"}, 'no stream "/joint"'),
+        ({"rate": "50"}, "rate is '50'; expected a number of hertz"),
+        ({"rate": 0}, "rate is 0; it must be a positive number of hertz"),
+        ({"rate": 1e-300}, "rate is 1e-300; one step would be as long as 2^62 ns, or longer"),
+        ({"method": {"nope": "hold"}}, 'method names a stream "nope"; there are: a'),
+    ],
+    ids=str,
+)
+def test_align_and_export_refuse_with_the_same_words(tmp_path, given, words):
+    cache = cache_of(tmp_path / "cache", *((f"e{k}", {"a": ramp(count=11 + 10 * k)}) for k in range(5)))
+    asked = {"rate": 10} | given
+    for where, call in (("Cache.align", cache.align), ("export", partial(rc.export, cache, tmp_path / "none"))):
+        with pytest.raises((ValueError, KeyError, TypeError), match=re.escape(words)) as caught:
+            call(**asked)
+        assert str(caught.value).startswith(where) or "streams" in given
+    assert not (tmp_path / "none").exists()
+
+
+def test_align_takes_what_export_takes(tmp_path):
+    cache = cache_of(tmp_path / "cache", *((f"e{k}", {"a": ramp(count=11 + 10 * k)}) for k in range(5)))
+    assert cache.align(slice(1, 3), rate=10, streams="a").episodes == [1, 2]
+    assert cache.align(["e4", slice(0, 2), np.int64(-2)], rate=10).episodes == [4, 0, 1, 3]
+    assert cache.align(np.array([3, 0]), rate=10).episodes == [3, 0]
+    assert cache.align(np.int64(3), rate=10).episodes == cache.align(np.array(3), rate=10).episodes == [3]
+    with pytest.raises(ValueError, match=r"export: rate is .*; it must be a positive number of hertz below 1e\+06"):
+        rc.export(cache, tmp_path / "none", rate=1e12)
+
+
 def test_the_command_line_has_them(tmp_path):
     testing = pytest.importorskip("typer.testing", reason="Typer is not installed")
-    from robocache._commands import application
+    from robocache.cli.commands import application
 
     def run(*arguments):
         given = ["export", str(tmp_path / "cache"), "--rate", "10", "--format", "safetensors", *map(str, arguments)]
@@ -418,15 +458,15 @@ def test_compressed_images_go_into_mcap(tmp_path):
     pytest.importorskip("rosbags", reason="rosbags is not installed")
     from rosbags.typesys import Stores, get_typestore
 
-    from robocache import _mcap_images
+    from robocache._export import mcap_images
 
     store = get_typestore(Stores.LATEST)
     data = np.frombuffer(b"\xff\xd8\xff\xe0 not really", np.uint8)
-    message = _mcap_images.stored(3 * SECOND + 7, data, {"format": "jpeg"})
+    message = mcap_images.stored(3 * SECOND + 7, data, {"format": "jpeg"})
     theirs = store.deserialize_cdr(message, "sensor_msgs/msg/CompressedImage")
     assert (theirs.format, bytes(theirs.data)) == ("jpeg", data.tobytes())
     assert (theirs.header.stamp.sec, theirs.header.stamp.nanosec, theirs.header.frame_id) == (3, 7, "")
-    for kind, text in _mcap_images.SCHEMAS.items():
+    for kind, text in mcap_images.SCHEMAS.items():
         from rosbags.typesys import get_types_from_msg
 
         assert kind in get_types_from_msg(text, kind)
@@ -435,7 +475,7 @@ def test_compressed_images_go_into_mcap(tmp_path):
 def test_a_video_goes_into_mcap(tmp_path):
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     pytest.importorskip("av", reason="PyAV is not installed")
-    from robocache._lerobot_write import Feature, LeRobotWriter
+    from robocache._export.lerobot import Feature, LeRobotWriter
 
     features = {"action": Feature("float32", (1,)), "camera": Feature("video", (32, 48, 3))}
     with LeRobotWriter(tmp_path / "in", fps=10, features=features) as writer:
@@ -489,7 +529,7 @@ def test_a_video_that_had_not_arrived_is_black(tmp_path, form):
     """More targets without a sample than are decoded at once, and then all frames."""
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     pytest.importorskip("av", reason="PyAV is not installed")
-    from robocache._lerobot_write import Feature, LeRobotWriter
+    from robocache._export.lerobot import Feature, LeRobotWriter
 
     features = {"action": Feature("float32", (1,)), "camera": Feature("video", (32, 48, 3))}
     with LeRobotWriter(tmp_path / "in", fps=10, features=features) as writer:
@@ -522,7 +562,7 @@ def test_a_video_that_had_not_arrived_is_black(tmp_path, form):
 def test_an_episode_whose_video_has_gone_is_left_out(tmp_path):
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     pytest.importorskip("av", reason="PyAV is not installed")
-    from robocache._lerobot_write import Feature, LeRobotWriter
+    from robocache._export.lerobot import Feature, LeRobotWriter
 
     features = {"action": Feature("float32", (1,)), "camera": Feature("video", (32, 48, 3))}
     with LeRobotWriter(tmp_path / "in", fps=10, features=features) as writer:

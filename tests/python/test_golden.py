@@ -13,6 +13,7 @@ import sys
 
 import calling
 import cases
+import image_cases
 import numpy as np
 import pytest
 import tsdf_cases
@@ -32,8 +33,18 @@ def digest(arrays) -> str:
 
 def align_inputs(problem: cases.Problem):
     for stream in problem.streams:
-        parts = (stream.values, stream.times, stream.arrivals, stream.lengths, stream.offsets, stream.rows)
-        yield from (part for part in parts if part is not None)
+        parts = (
+            stream.values,
+            stream.times,
+            stream.arrivals,
+            stream.lengths,
+            stream.offsets,
+            stream.rows,
+            stream.as_of,
+        )
+        yield from (part for part in parts if isinstance(part, np.ndarray))
+    if "as_of" in problem.options:
+        yield np.asarray(problem.options["as_of"])
     yield np.asarray(problem.targets.start if isinstance(problem.targets, cases.Timeline) else problem.targets)
 
 
@@ -60,6 +71,7 @@ TABLES = {
     "sparse": (voxel_cases.SPARSE_CASES, voxelize_inputs, voxel_calling.sparse),
     "downsample": (voxel_cases.DOWNSAMPLE_CASES, voxelize_inputs, voxel_calling.downsample),
     "tsdf": (tsdf_cases.CASES, tsdf_inputs, tsdf_cases.outputs),
+    "image": (image_cases.CASES, image_cases.inputs, image_cases.outputs),
 }
 GOLDEN = {
     op: json.loads((FOLDER / f"{op}.json").read_text()) if (FOLDER / f"{op}.json").exists() else {} for op in TABLES

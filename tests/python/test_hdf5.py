@@ -197,7 +197,7 @@ def test_a_recipe_may_say_the_times_of_one_stream(tmp_path):
     recipe.write_text(
         '[streams.a]\ntopic = "a/values"\ntimes = "a/clock"\nunit = "ms"\n[streams.b]\ntopic = "b/values"\n'
     )
-    from robocache._recipe import load_recipe
+    from robocache._cache.recipe import load_recipe
 
     cooked = load_recipe(recipe)
     streams = cooked.apply(cooked.open(path)).streams

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
 import subprocess
 import sys
-
-import pytest
 
 import robocache as rc
 
@@ -30,7 +27,7 @@ def test_import_is_light():
 
 def test_logs_are_loaded_when_they_are_asked_for():
     code = (
-        "import sys, robocache as rc; later = {'_cache', '_export', '_recording', '_sync', 'mcap'};"
+        "import sys, robocache as rc; later = {'_cache', '_export', '_recordings', 'mcap'};"
         "assert not later & {name.partition('.')[2] for name in sys.modules if name.startswith('robocache.')};"
         "assert {*rc.__all__, 'mcap'} <= set(dir(rc));"
         "from robocache import mcap, Recording; assert mcap.Reader and rc.mcap is mcap;"
@@ -47,11 +44,25 @@ def test_tab_shows_what_users_need():
         "import types, robocache as rc; [getattr(rc, name) for name in rc.__all__]; shown = dir(rc);"
         "assert shown == sorted(set(rc.__all__)), shown;"
         "assert [n for n in shown if n.startswith('_')] == ['__version__'];"
-        "assert [n for n in shown if isinstance(getattr(rc, n), types.ModuleType)] == ['mcap'];"
+        "assert [n for n in shown if isinstance(getattr(rc, n), types.ModuleType)] == ['mcap', 'ray'];"
         "assert not {'TYPE_CHECKING', 'Any', 'cli'} & set(shown)"
     )
     done = run("-c", code)
     assert done.returncode == 0, done.stderr
+
+
+def test_tab_shows_what_users_need_of_mcap_recordings_and_writers(tmp_path):
+    from robocache import mcap
+
+    assert dir(mcap) == sorted(mcap.__all__)
+    with mcap.Writer(tmp_path / "a.mcap"):
+        pass
+    shown = [name for name in dir(rc.open(tmp_path / "a.mcap")) if not name.startswith("_")]
+    expected = ["batches", "clock", "episodes", "files", "format", "lacking", "notes", "path", "streams", "time"]
+    assert shown == expected
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        assert "add" in dir(writer)
+        assert "knows_better" not in dir(writer)
 
 
 def test_a_numpy_call_is_light():
@@ -122,6 +133,7 @@ def test_public_names():
         "FileError",
         "open",
         "mcap",
+        "ray",
         "sync_report",
         "Recording",
         "Episode",
@@ -130,9 +142,21 @@ def test_public_names():
         "CacheWriter",
         "CacheAligned",
         "CacheReport",
+        "Loader",
+        "LoaderSpec",
+        "Key",
+        "Mixture",
         "verify_cache",
+        "view",
         "export",
+        "StreamReport",
+        "image",
+        "Statistics",
         "SyncReport",
+        "Finding",
+        "report",
+        "report_data",
+        "Report",
         "CudaError",
         "__version__",
     ]
@@ -145,11 +169,9 @@ def test_public_names():
     assert issubclass(rc.CudaError, RuntimeError)
 
 
-def test_mypy_on_the_examples():
-    examples = REPOSITORY / "examples"
-    if importlib.util.find_spec("mypy") is None:
-        pytest.skip("mypy is not installed")
-    if not any(examples.glob("*.py")):
-        pytest.skip("there are no examples here")
-    done = run("-m", "mypy", "--config-file", str(REPOSITORY / "pyproject.toml"), str(examples))
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_without_ray_it_says_how_to_install_it():
+    code = "import sys; sys.modules['ray'] = None; import robocache as rc; rc.ray.build('logs', 'cache')"
+    done = run("-c", code)
+    assert done.stderr.endswith(
+        "ModuleNotFoundError: ray.build needs Ray, which is not installed: pip install 'robocache[ray]'\n"
+    ), done.stderr

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import robocache as rc
-from robocache import _build, mcap
-from robocache._recipe import load_recipe
+from robocache import mcap
+from robocache._cache import build
+from robocache._cache.recipe import load_recipe
 
 MS = 1_000_000
 RECIPE = """
@@ -67,7 +68,7 @@ def built(tmp_path):
     for number, each in enumerate(made):
         record(tmp_path / f"{number}.mcap", each)
     paths = [str(tmp_path / f"{number}.mcap") for number in (0, 1)]
-    found = _build.build(paths, tmp_path / "cache", recipe=tmp_path / "recipe.toml")
+    found = build.build(paths, tmp_path / "cache", recipe=tmp_path / "recipe.toml")
     assert [row["state"] for row in found["sources"]] == ["added", "added"], found
     return tmp_path / "cache", made
 
@@ -85,7 +86,7 @@ def test_one_stream_for_policies(built):
         _ = state.values
     with pytest.raises(KeyError, match=r"joined of .*take one of them, or cache.align"):
         cache.episodes[0].streams["observation.state"]
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match=r'^align: stream "s": .*joined of observation.state/joints.*cache.align'):
         rc.align({"s": state}, rc.Timeline(0, rate=10, count=3))
 
 
@@ -116,6 +117,38 @@ def test_align_puts_it_together(built, device):
         np.testing.assert_array_equal(np.asarray(found.age[row])[real], age[real])
     assert (np.asarray(found.index) == -1).all()
     assert found.values.shape == (2, len(relative), 3)
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("form", ["rows", "by name", "anchor"])
+def test_as_of_reaches_the_members(built, form, device):
+    """Each member has the samples that had arrived by the decision; those of the gripper arrive 10 ms late."""
+    if device is not None:
+        pytest.importorskip("torch", reason="torch is not installed")
+    path, made = built
+    decisions = np.array([1234, 2500]) * MS
+    targets, as_of = np.arange(0, 3900, 13) * MS, decisions
+    relative = np.stack([targets] * 2)
+    if form == "by name":
+        as_of = {"observation.state": decisions}
+    elif form == "anchor":
+        targets, as_of = rc.Timeline.around(decisions, history=100, horizon=50, rate=100), "anchor"
+        relative = decisions[:, None] + np.arange(-100, 50) * 10 * MS
+    cache = rc.Cache(path)
+    found = cache.align(targets=targets, as_of=as_of, device=device)["observation.state"]
+    for row, each in enumerate(made):
+        start = cache.episodes[row].start
+        at, decided = start + relative[row], start + decisions[row]
+        fast = each["fast"] <= decided
+        slow = each["slow"] + 10 * MS <= decided
+        joints = np.stack([np.interp(at, each["fast"][fast], each["joints"][fast, k]) for k in range(2)], axis=1)
+        held = np.searchsorted(each["slow"][slow], at, side="right") - 1
+        last = np.searchsorted(each["fast"][fast], at, side="right") - 1
+        np.testing.assert_allclose(np.asarray(found.values[row, :, :2]), joints, rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(np.asarray(found.values[row, :, 2]), each["gripper"][slow][np.maximum(held, 0)])
+        np.testing.assert_array_equal(np.asarray(found.valid[row]), (held >= 0) & (last >= 0))
+        ages = [at - times[np.maximum(k, 0)] for times, k in ((each["fast"], last), (each["slow"], held))]
+        np.testing.assert_array_equal(np.asarray(found.age[row]), np.maximum(*ages))
 
 
 def test_align_by_name_reaches_the_members(built):
@@ -178,7 +211,7 @@ def test_channels_with_one_name(tmp_path):
             for k in t:
                 writer.write(channel, json.dumps({"q": int(k) / MS}).encode(), log_time=int(k))
     (tmp_path / "r.toml").write_text('[streams.state]\ntopics = ["/left", "/right"]\ndtype = "float32"\n')
-    _build.build([str(tmp_path / "a.mcap")], tmp_path / "cache", recipe=tmp_path / "r.toml")
+    build.build([str(tmp_path / "a.mcap")], tmp_path / "cache", recipe=tmp_path / "r.toml")
     state = rc.Cache(tmp_path / "cache").streams["state"]
     assert (state.channels, state.dtype) == (("left.q", "right.q"), np.float32)
 
@@ -226,23 +259,23 @@ def test_one_topic_twice_and_missing_topics(built, tmp_path):
         '[streams.s]\ntopics = [{ topic = "/joints", channels = "q0" }, { topic = "/joints", channels = "command" }]\n'
     )
     (tmp_path / "r.toml").write_text(text)
-    _build.build([str(tmp_path / "0.mcap")], tmp_path / "twice", recipe=tmp_path / "r.toml")
+    build.build([str(tmp_path / "0.mcap")], tmp_path / "twice", recipe=tmp_path / "r.toml")
     cache = rc.Cache(tmp_path / "twice")
     assert cache.streams["s"].members == ("s/joints", "s/joints-2")
     np.testing.assert_array_equal(cache.align(rate=100)["s"].values[0, :100], built[1][0]["joints"][:100, [0, 2]])
     (tmp_path / "r.toml").write_text('[streams.s]\ntopics = ["/joints", "/hand"]\n')
-    found = _build.build([str(tmp_path / "0.mcap")], tmp_path / "third", recipe=tmp_path / "r.toml")
+    found = build.build([str(tmp_path / "0.mcap")], tmp_path / "third", recipe=tmp_path / "r.toml")
     assert 'has no stream "/hand"' in found["sources"][0]["error"]
 
 
 def test_a_name_that_the_cache_has_otherwise(built, tmp_path):
     (tmp_path / "other.toml").write_text('[streams."/joints"]\nname = "observation.state"\n')
     record(tmp_path / "9.mcap", signals(9))
-    found = _build.build([str(tmp_path / "9.mcap")], built[0], recipe=tmp_path / "other.toml")
+    found = build.build([str(tmp_path / "9.mcap")], built[0], recipe=tmp_path / "other.toml")
     assert found["sources"][0]["state"] == "failed"
     assert 'stream "observation.state" is joined' in found["sources"][0]["error"]
     (tmp_path / "other.toml").write_text('[streams."observation.state"]\ntopics = ["/gripper", "/joints"]\n')
-    found = _build.build([str(tmp_path / "9.mcap")], built[0], recipe=tmp_path / "other.toml")
+    found = build.build([str(tmp_path / "9.mcap")], built[0], recipe=tmp_path / "other.toml")
     assert found["sources"][0]["state"] == "failed"
     assert "another recipe" in found["sources"][0]["error"]
     assert list(rc.Cache(built[0]).streams) == ["observation.state", "action"]

@@ -6,10 +6,11 @@ import sys
 
 import numpy as np
 import pytest
+from frame_oracle import rgb_of_frame
 from recordings import lies, shared, write_lerobot
 
 import robocache as rc
-from robocache import _video
+from robocache._recordings import video as _video
 
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
@@ -195,14 +196,14 @@ def test_frames_of_the_shared_video_are_those_of_the_whole_video():
                 break
     first = 383 + 386 + 379 + 382
     for k in (0, 3, 17):
-        np.testing.assert_array_equal(frames[k], truth[first + k].to_ndarray(format="rgb24"))
+        np.testing.assert_array_equal(frames[k], rgb_of_frame(truth[first + k]))
     assert len(frames) == 90
     assert len(frames[2:20:6]) == 3
     with pytest.raises(IndexError):
         frames[90]
 
 
-def test_torchcodec_gives_the_frames_of_pyav_where_that_is_not_installed(monkeypatch, tmp_path):
+def test_torchcodec_gives_nearly_the_frames_of_pyav_where_that_is_not_installed(monkeypatch, tmp_path):
     try:
         from torchcodec.decoders import VideoDecoder
     except (ImportError, RuntimeError):
@@ -216,8 +217,8 @@ def test_torchcodec_gives_the_frames_of_pyav_where_that_is_not_installed(monkeyp
     truth = _video.decode(video, [0, 5, 1600], 30.0)
     monkeypatch.setitem(sys.modules, "av", None)
     found = _video.decode(video, [0, 5, 1600], 30.0)
-    for number, image in truth.items():
-        np.testing.assert_array_equal(found[number], image)
+    for number, image in truth.items():  # its colours are FFmpeg's
+        assert np.abs(found[number].astype(int) - image).mean() < 1
     with pytest.raises(rc.FileError, match=rf"mp4: the video has no frame {count} at 30 frames per second"):
         _video.decode(video, [5, count], 30.0)
     broken = tmp_path / "broken.mp4"

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import pathlib
 import random
 import subprocess
 import sys
@@ -16,17 +15,13 @@ import warnings
 
 import mcap_files as files
 import pytest
+from recordings import all_shared
 
 import robocache
 from robocache import FileError, mcap
 
-SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
-CONFORMANCE = sorted((SHARED / "mcap-conformance").glob("*.json"))
-RECORDINGS = sorted((SHARED / "mcap").rglob("*.mcap"))
-if not CONFORMANCE:
-    CONFORMANCE = [pytest.param(None, marks=pytest.mark.skip(f"{SHARED / 'mcap-conformance'} is not here"))]
-if not RECORDINGS:
-    RECORDINGS = [pytest.param(None, marks=pytest.mark.skip(f"{SHARED / 'mcap'} is not here"))]
+CONFORMANCE = all_shared("mcap-conformance", "*.json")
+RECORDINGS = all_shared("mcap", "*.mcap")
 COMPRESSIONS = ["zstd", "lz4", None]
 
 

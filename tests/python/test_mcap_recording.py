@@ -82,7 +82,7 @@ def test_the_index_alone_gives_log_times(tmp_path):
     assert not report.full
     assert report.streams["/fast"].rate_hz == pytest.approx(100)
     assert report.streams["/fast"].backward is None
-    assert report.verdict.startswith("2 of 2 streams good. That is by log times alone: at stamps only a glance")
+    assert report.verdict.startswith("2 of 2 streams good. This is by log times only. A few stamps were read")
     write(tmp_path / "b.mcap", {"/fast": 100}, message_indexes=False)
     assert rc.open(tmp_path / "b.mcap").quick() is None
     assert rc.sync_report(rc.open(tmp_path / "b.mcap"), full=False).full
@@ -185,7 +185,7 @@ def test_schemas_tell_shapes_without_a_message():
 def test_shared_images():
     recording = rc.open(shared("mcap/image.mcap"))
     camera = recording.streams["/camera/image_raw"]
-    from robocache._pictures import picture
+    from robocache._recordings.images import picture
 
     image = picture("/camera/image_raw", camera.samples[1], camera.info.metadata)
     assert image.shape == (480, 640, 3)
@@ -201,3 +201,30 @@ def test_shared_events():
     assert screen.rate_hz == pytest.approx(59.4, abs=0.1)
     for name, reader in (("screen", 590), ("mouse", 209), ("window", 11)):
         assert len(recording.streams[name]) == reader
+
+
+@pytest.mark.parametrize("kind", ["broken", "late"])
+def test_a_topic_of_which_nothing_can_be_read_is_told(tmp_path, kind):
+    """It was absent from the streams, and no note said why; CacheWriter.add stored an episode without streams."""
+    body, at = (b"{no json", 1000) if kind == "broken" else (b'{"x": 1}', (1 << 62) + 5)
+
+    def write(path, topics):
+        with mcap.Writer(path) as writer:
+            for topic in topics:
+                channel = writer.add_channel(topic, "json", writer.add_schema("demo", "jsonschema", b"{}"))
+                for k in range(3):
+                    good = topic == "/good"
+                    writer.write(channel, b'{"x": 1}' if good else body, log_time=k if good else at + k)
+        return path
+
+    recording = rc.open(write(tmp_path / "some.mcap", ["/good", "/bad"]))
+    assert list(recording.streams) == ["/good"]
+    (note,) = [note for note in recording.notes if note.startswith("/bad: ")]
+    assert note.startswith("/bad: 3 broken messages left out; the first: ")
+    with pytest.raises(KeyError, match='there is no stream "/bad"; /bad: 3 broken messages left out'):
+        recording.streams["/bad"]
+    with rc.CacheWriter(tmp_path / "cache") as writer:
+        with pytest.raises(rc.FileError, match=r"no sample could be read: .*/bad: 3 broken messages left out"):
+            writer.add(rc.open(write(tmp_path / "none.mcap", ["/bad"])))
+        assert writer.add(rc.open(tmp_path / "some.mcap")) == 1
+    assert [list(episode.streams) for episode in rc.Cache(tmp_path / "cache").episodes] == [["/good"]]

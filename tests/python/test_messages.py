@@ -24,8 +24,8 @@ from message_types import (  # noqa: E402
     random_message,
     schema_text,
 )
+from recordings import shared  # noqa: E402
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "mcap"
 KNOWN = {
     "sensor_msgs/msg/JointState",
     "sensor_msgs/msg/PointCloud2",
@@ -36,13 +36,6 @@ KNOWN = {
 TYPES = sorted(set(STORE.fielddefs) - KNOWN)
 TIME = STORE.types["builtin_interfaces/msg/Time"]
 HEADER = STORE.types["std_msgs/msg/Header"]
-
-
-def data_of(name: str) -> Path:
-    path = DATA / name
-    if not path.is_file():
-        pytest.skip(f"there is no {path}")
-    return path
 
 
 def decoder_of(name: str, topic: str = "/t", time: str = "auto") -> Any:
@@ -976,9 +969,9 @@ def test_broken_json() -> None:
     for size in range(len(good)):
         broken, sentence = decoder.add([(good[:size], 0, 0)])
         assert broken == 1, size
-        assert sentence.startswith('"/j": a message is no JSON after byte '), (size, sentence)
+        assert sentence.startswith('"/j": a message is not JSON after byte '), (size, sentence)
     assert decoder.add([(b'{"z": 1, "a": 1e999}', 0, 0)])[1] == (
-        '"/j": a message is no JSON after byte 19: a number is past the range of float64'
+        '"/j": a message is not JSON after byte 19: a number is past the range of float64'
     )
     assert decoder.add([(b'{"z": 1, "a": "\xff"}', 0, 0)])[0] == 1
     assert "nested deeper than 64" in decoder.add([(b"[" * 10**6, 0, 0)])[1]
@@ -1077,7 +1070,7 @@ def number_at(message: Any, path: str) -> Any:
     ],
 )
 def test_shared_recordings(file: str) -> None:
-    path = data_of(file)
+    path = shared(f"mcap/{file}")
     judges = judged(path)
     summary = recording_of(path).summary()
     assert {name: count for name, _, _, _, count in summary["topics"] if count} == {

@@ -10,7 +10,7 @@ import calling
 import numpy as np
 import pytest
 import voxel_cases as cases
-from test_voxelize_data import path_of
+from recordings import shared
 
 import robocache as rc
 
@@ -26,7 +26,7 @@ each_size = pytest.mark.parametrize("parts", PARTS)
 
 def points_of(name: str) -> np.ndarray:
     """As they were measured, what is not finite too, and turned, so that no coordinate is a short number any more."""
-    points = rc.read_cloud(path_of(f"clouds/{name}")).points.astype(np.float64)
+    points = rc.read_cloud(shared(f"clouds/{name}")).points.astype(np.float64)
     return points @ cases.rotation(cases.Random(3))[:3, :3].T
 
 
@@ -110,10 +110,10 @@ def test_voxelize_finds_the_voxels_of_their_grid(name, parts, backend):
 
 def test_depth_images_are_their_clouds():
     """Float depth, unprojected there and here; in float32 here, so voxels are asked for, not means."""
-    depth = rc.read_depth(path_of("depth/frame-000000.depth.png"))
+    depth = rc.read_depth(shared("depth/frame-000000.depth.png"))
     depth = np.where(depth == 65535, 0, depth)
     intrinsics, pose = (
-        np.loadtxt(path_of(f"depth/{name}")) for name in ("camera-intrinsics.txt", "frame-000000.pose.txt")
+        np.loadtxt(shared(f"depth/{name}")) for name in ("camera-intrinsics.txt", "frame-000000.pose.txt")
     )
     height, width = depth.shape
     camera = o3d.camera.PinholeCameraIntrinsic(

@@ -11,7 +11,8 @@ from recordings import write_lerobot
 from test_mcap_recording import write
 
 import robocache as rc
-from robocache._recipe import load_recipe, split
+from robocache._cache.recipe import load_recipe
+from robocache._cache.split import split
 
 
 def contents(recording):

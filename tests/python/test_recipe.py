@@ -1,13 +1,17 @@
 """Recipes: names, channels, methods, latencies; sentences for what is wrong; episodes out of long recordings."""
 
 import re
+import tomllib
 
 import numpy as np
 import pytest
 from recordings import batch, made, write_lerobot
 
 import robocache as rc
-from robocache._recipe import first_recipe, load_recipe, split
+from robocache._cache.first_recipe import first_recipe
+from robocache._cache.recipe import load_recipe
+from robocache._cache.split import split
+from robocache._recordings.words import toml_string, visible
 
 MS = 1_000_000
 
@@ -156,7 +160,8 @@ def test_a_dtype_that_they_fit_is_taken(tmp_path, values, dtype, wanted):
 
 
 def test_a_build_tells_a_dtype_that_does_not_fit(tmp_path):
-    from robocache import _build, mcap
+    from robocache import mcap
+    from robocache._cache import build as _build
 
     for name, most in (("good", 100), ("bad", 300)):
         with mcap.Writer(tmp_path / f"{name}.mcap") as writer:
@@ -188,6 +193,25 @@ def gappy():
     return made(
         batch("/a", np.sin(t * 1e-9)[:, None], t), batch("/b", np.arange(200.0)[:, None], np.arange(200) * 10 * MS)
     )
+
+
+def test_any_name_can_stand_in_a_first_recipe():
+    t = np.arange(200) * 10_000_000
+    t[100:] += 1_000_000_000
+    names = ["/\U0001f916 arm", "/a\nmax_gap = 1", "/\x7f\x01\t", "/\u202e\u05d0", "/'\"\\", "", "]]#"]
+    values = np.stack([np.arange(200.0), np.zeros(200)], 1)
+    batches = [batch(name, values, t, type=name, channels=[f"{name}x", f"{name}y"]) for name in names]
+    batches.append(batch("/many", np.ones((200, 41)), t, channels=[f"{k}\n[" for k in range(41)]))
+    recording = made(*batches, tasks=("\U0001f916\x7f\n",))
+    recording.path = "a\n[b].mcap"
+    recipe = tomllib.loads(first_recipe(recording, rc.sync_report(recording)))
+    assert list(recipe["streams"]) == [*names, "/many"]
+    assert recipe["task"]["name"] == "\U0001f916\x7f\n"
+    for name in names:
+        assert recipe["streams"][name]["name"] == name
+        assert recipe["streams"][name]["channels"] == [f"{name}x", f"{name}y"]
+        assert recipe["streams"][name]["max_gap"] > 0
+    assert visible(toml_string("\u202e\u200b\ud800")) == '"\\U0000202e\\U0000200b?"'
 
 
 def test_channels_that_come_later(tmp_path):
@@ -291,7 +315,7 @@ def test_episodes_by_topic():
 
 
 def test_an_exact_name_wins_over_a_pattern_in_a_recipe():
-    from robocache._recipe import method_of
+    from robocache._cache.recipe import method_of
 
     method = {"*": "linear", "position[0]": "angle"}
     channels = ["position[0]", "position[1]", "position0"]

@@ -68,8 +68,9 @@ def named(source: Path, names: list[str], seed: int, **more) -> FakeRecording:
 
 
 def harm(path: Path) -> None:
+    """Changes a sample of a shard."""
     data = bytearray(path.read_bytes())
-    data[-20] ^= 1
+    data[8 + struct.unpack_from("<Q", data)[0] + 3] ^= 1
     path.write_bytes(data)
 
 
@@ -132,7 +133,7 @@ def hashes(path: Path) -> Counter[str]:
 
 
 def state(path: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file() and p.name != "lock"}
+    return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
 
 def repaired(path: Path) -> rc.CacheReport:
@@ -408,6 +409,53 @@ def test_a_lost_manifest_and_a_damaged_header(tmp_path):
     assert lost
     assert found == {name: streams for name, streams in expected.items() if name not in lost}
     assert [move.file for move in report.moved if "camera" in move.file] == [f"shards/{target.name}"]
+    assert set(report.dropped) == lost
+    told = (path / str(report.quarantine) / "report.txt").read_text()
+    assert all(f'"{name}"\n    lacks the shard of its stream "camera"' in told for name in lost)
+
+
+def test_a_rebuild_names_what_is_lost_and_how_to_undo_it(tmp_path):
+    """Episodes of one stream: where a header cannot be read, no other shard names them."""
+    path = tmp_path / "c"
+    with rc.CacheWriter(path, group_bytes=1) as writer:
+        for k in range(3):
+            writer.add({"joints": stream(k, 4)} | ({"camera": stream(9, 3)} if k else {}), name=f"e{k}")
+        writer.add({"joints": stream(8, 5)}, name="e2", replace=True)  # which group 2 has no more
+    (path / "manifest.json").unlink()
+    before = state(path)
+    alone, camera = (p for p in sorted((path / "shards").iterdir()) if shard_of(p) in ((0, "joints"), (1, "camera")))
+    for shard in (alone, camera):
+        data = bytearray(shard.read_bytes())
+        data[10] ^= 1
+        shard.write_bytes(data)
+    harmed = state(path)
+    report = repaired(path)
+    assert list(content(path)) == ["e2"]
+    assert report.dropped == ["e1"]
+    told = (path / str(report.quarantine) / "report.txt").read_text()
+    assert '"e1"\n    lacks the shard of its stream "camera"' in told
+    lost, undo = told.index("lost all episodes of the groups of these shards"), told.index("To undo this repair")
+    assert lost < told.index(alone.name, lost) < undo
+    assert camera.name not in told[lost:undo]
+    assert "remove the cache's manifest.json, which this repair made" in told[undo:]
+    assert "with this\nmanifest.json" not in told
+    folder = path / str(report.quarantine)  # as it says
+    for file in (folder / "shards").iterdir():
+        file.rename(path / "shards" / file.name)
+    (path / "manifest.json").unlink()
+    shutil.rmtree(path / "quarantine")
+    assert state(path) == harmed
+    assert before.keys() == harmed.keys()
+
+
+def test_a_rebuild_that_takes_nothing_out_says_so(tmp_path):
+    path = tmp_path / "c"
+    make(path)
+    (path / "manifest.json").unlink()
+    report = rc.verify_cache(path, repair=True)
+    told = (path / str(report.quarantine) / "report.txt").read_text()
+    assert "No file was taken out of the cache" in told
+    assert "the cache: remove the cache's manifest.json, which this repair made" in told
 
 
 def described(path: Path, change) -> None:
@@ -573,44 +621,134 @@ def test_shards_of_a_replaced_version_do_not_come_back(tmp_path):
     assert content(path) == expected
 
 
-@pytest.mark.parametrize("is_gone", [False, True])
-def test_a_writer_deletes_no_shard_that_a_damaged_journal_may_have_named(tmp_path, is_gone):
+def move_back(path: Path) -> None:
+    """Does what the reports of a writer say."""
+    for report in path.glob("quarantine/*/report.txt"):
+        assert "verify --repair" in report.read_text()
+        for kept in (report.parent / "shards").iterdir():
+            assert f"shards/{kept.name}" in report.read_text()
+            kept.rename(path / "shards" / kept.name)
+
+
+@pytest.mark.parametrize("moves_back", [False, True])
+@pytest.mark.parametrize("harm", ["a flipped bit", "gone", "empty", "a line is gone"])
+def test_a_writer_deletes_no_shard_that_a_damaged_journal_may_have_named(tmp_path, harm, moves_back):
     path = tmp_path / "c"
     make(path, keep_journal=True)
     expected = content(path)
     shards = {p.name: p.read_bytes() for p in (path / "shards").iterdir()}
     journal = next(p for p in path.iterdir() if p.name.startswith("journal."))
-    if is_gone:
+    if harm == "gone":
         journal.unlink()
     else:
-        data = bytearray(journal.read_bytes())
-        data[-5] ^= 1
-        journal.write_bytes(data)
-    rc.CacheWriter(path).close()
+        data = journal.read_bytes()
+        lines = data.splitlines(keepends=True)
+        harmed = {"a flipped bit": data[:-5] + bytes([data[-5] ^ 1]) + data[-4:], "empty": b""}
+        journal.write_bytes(harmed.get(harm, b"".join(lines[:-1])))
+    with pytest.warns(UserWarning, match=r"c: shards that no commit names were moved to quarantine/\w+: .*report.txt"):
+        rc.CacheWriter(path).close()
     for name in ("later", "last"):  # by a writer that finds the shards in the quarantine, and by the next one
-        with rc.CacheWriter(path) as writer:
-            writer.add({"joints": stream(90, 4, channels=("a", "b"))}, name=name)
+        if moves_back:  # and such a writer comes before the repair does
+            move_back(path)
+        with warnings.catch_warnings(action="ignore" if moves_back else "error"):
+            writer = rc.CacheWriter(path)
+        writer.add({"joints": stream(90, 4, channels=("a", "b"))}, name=name)
+        writer.commit()
+        writer._writer.abandon()  # the next writer finds a whole journal, which does not name these shards
     added = content(path)
-    (report,) = path.glob("quarantine/*/report.txt")
-    assert "verify --repair" in report.read_text()
-    for kept in (report.parent / "shards").iterdir():  # as the report says
-        kept.rename(path / "shards" / kept.name)
+    move_back(path)
     found = {p.name: p.read_bytes() for p in (path / "shards").iterdir()}
     assert shards.items() <= found.items()
     repaired(path)
     assert content(path) == expected | {name: added[name] for name in ("later", "last")}
 
 
-def test_other_peoples_folders_are_left_alone(tmp_path):
+def test_readers_are_told_of_shards_that_no_commit_names(tmp_path):
+    path = tmp_path / "c"
+    writer = rc.CacheWriter(path)
+    for k in range(5):
+        writer.add({"joints": stream(k, 4)}, name=f"e{k}")
+        writer.commit()
+    writer._writer.abandon()
+    expected = content(path)
+    os.truncate(next(path.glob("journal.*")), 0)
+    with pytest.warns(UserWarning, match=r"c: no commit names 5 of its shards.*`robocache verify` says what"):
+        assert len(rc.Cache(path).episodes) == 0
+    with rc.CacheWriter(path), warnings.catch_warnings(action="error"):  # it may be about to name them
+        rc.Cache(path)
+    move_back(path)
+    repaired(path)
+    with warnings.catch_warnings(action="error"):
+        assert content(path) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "an app", "icons": []}',
+        '{"name": "my-plugin", "dependencies": {"robocache": "^1"}}',
+        '{"robocache": {"format": "robocache"}, "format": "zip"}',
+        '{"format": "robocache-plugin"}',
+        "",
+        "[1, 2]",
+        None,
+    ],
+)
+@pytest.mark.parametrize("shards", [False, True])
+def test_other_peoples_folders_are_left_alone(tmp_path, text, shards):
     path = tmp_path / "app"
     path.mkdir()
-    for text in ('{"name": "an app", "icons": []}', "", "[1, 2]"):
+    if text is not None:
         (path / "manifest.json").write_text(text)
-        before = state(path)
-        for repair in (False, True):
-            with pytest.raises(rc.FileError):
-                rc.verify_cache(path, repair=repair)
+    if shards:  # a name like ours, and another content
+        (path / "shards").mkdir()
+        (path / "shards" / "000000-weights.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
+    (path / "notes.txt").write_text("mine")
+    before = state(path)
+    calls = [
+        rc.Cache,
+        rc.CacheWriter,
+        rc.verify_cache,
+        lambda place: rc.verify_cache(place, repair=True),
+        lambda place: rc.verify_cache(place, dry_run=True),
+    ]
+    for call in calls:
+        with pytest.raises(rc.FileError) as caught:
+            call(path)
+        assert "repair" not in str(caught.value)
         assert state(path) == before
+    assert "no cache" in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["ours", "version 1", "torn"])
+def test_an_empty_cache_with_a_damaged_manifest_is_ours(tmp_path, form):
+    path = tmp_path / "c"
+    rc.CacheWriter(path).close()
+    text = (path / "manifest.json").read_text()
+    text = version_1(json.loads(text)) if form == "version 1" else text
+    (path / "manifest.json").write_text(text[:60] if form == "torn" else text.replace("next_group", "next_grouq"))
+    for call in (rc.Cache, rc.CacheWriter):
+        with pytest.raises(rc.FileError, match="verify --repair"):
+            call(path)
+    assert repaired(path).episodes == 0
+
+
+def test_a_refused_call_leaves_no_lock(tmp_path):
+    """Of a cache of ours that cannot be opened, too."""
+    path = tmp_path / "c"
+    make(path)
+    (path / "lock").unlink()
+    manifest = path / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"version": 2', '"version": 99'))
+    before = state(path)
+    for call in (rc.CacheWriter, lambda place: rc.verify_cache(place, repair=True)):
+        with pytest.raises(rc.FileError, match="newer RoboCache"):
+            call(path)
+        assert state(path) == before
+    manifest.write_text(text)
+    rc.CacheWriter(path).close()
+    assert (path / "lock").exists()
 
 
 # ---- What is no file

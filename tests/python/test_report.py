@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from robocache import _report
+from robocache import _tables
 
 COLUMNS = {
     "stream": ["/robot/front_camera/color/image_raw", "/imu"],
@@ -16,29 +16,29 @@ COLUMNS = {
 
 
 def test_what_fits_is_left_as_it_is():
-    widths = _report.fitted(COLUMNS, 200, ["coverage"])
+    widths = _tables.fitted(COLUMNS, 200, ["coverage"])
     assert widths == {header: max(map(len, (header, *cells))) for header, cells in COLUMNS.items()}
 
 
 @pytest.mark.parametrize("width", range(57, 140))
 def test_figures_are_never_cut(width):
-    widths = _report.fitted(COLUMNS, width, ["coverage"])
-    assert sum(widths.values()) + _report.BETWEEN * len(widths) <= width
+    widths = _tables.fitted(COLUMNS, width, ["coverage"])
+    assert sum(widths.values()) + _tables.BETWEEN * len(widths) <= width
     for header in ("rate", "jitter p50 / p99, ms"):
         assert widths[header] >= max(map(len, COLUMNS[header]))
     assert ("coverage" in widths) == (width >= 67)
 
 
 def test_names_fold_at_the_middle():
-    assert _report.folded("/robot/front_camera/color/image_raw", 20) == "/robot/fr…/image_raw"
-    assert _report.folded("/imu", 20) == "/imu"
+    assert _tables.folded("/robot/front_camera/color/image_raw", 20) == "/robot/fr…/image_raw"
+    assert _tables.folded("/imu", 20) == "/imu"
 
 
 def test_figures_are_to_the_right_and_words_to_the_left():
     for cells in (["12", "-"], ["irregular", "3 Hz"], ["+4 ppm"], ["-", ""], []):
-        assert _report.is_figures(cells), cells
+        assert _tables.is_figures(cells), cells
     for cells in (["good", "-"], ["float32 [6]"], ["-x"]):
-        assert not _report.is_figures(cells), cells
+        assert not _tables.is_figures(cells), cells
 
 
 def test_a_narrow_terminal(monkeypatch, capsys):
@@ -46,7 +46,7 @@ def test_a_narrow_terminal(monkeypatch, capsys):
     monkeypatch.setattr(
         console, "Console", functools.partial(console.Console, force_terminal=True, width=80, color_system=None)
     )
-    _report.table("Title", list(COLUMNS), list(zip(*COLUMNS.values(), strict=True)), spare=["coverage"])
+    _tables.table("Title", list(COLUMNS), list(zip(*COLUMNS.values(), strict=True)), spare=["coverage"])
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert max(map(len, lines)) <= 80
     (row,) = [line for line in lines if "/imu" in line]

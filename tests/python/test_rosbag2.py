@@ -15,7 +15,7 @@ from robocache import mcap
 rosbags = pytest.importorskip("rosbags.rosbag2", reason="rosbags is not installed")
 from rosbags.typesys import Stores, get_typestore  # noqa: E402
 
-from robocache._rosbag2 import grown  # noqa: E402
+from robocache._recordings.rosbag2 import grown  # noqa: E402
 
 STORE = get_typestore(Stores.LATEST)
 SECOND = 1_000_000_000
@@ -53,7 +53,7 @@ def write(path, plugin="SQLITE3", mode=None, count=300, version=9, first=0):
 
 def pack(path):
     """A bag whose only file is compressed as a whole, as `ros2 bag record --compression-mode file` leaves it."""
-    from robocache._rosbag2 import zstd
+    from robocache._recordings.rosbag2_files import zstd
 
     (file,) = path.glob("*.mcap")
     packed = file.with_name(f"{file.name}.zstd")
@@ -166,7 +166,7 @@ def test_what_nobody_defined_is_read_when_somebody_does(tmp_path):
 
 
 def test_a_build_without_the_definitions_keeps_what_was_read_with_them(tmp_path):
-    from robocache._build import build
+    from robocache._cache.build import build
 
     path, cache = write(tmp_path / "bag"), tmp_path / "cache"
     strip_definitions(path, "robot_msgs/msg/Body")
@@ -334,6 +334,18 @@ def test_other_databases_are_refused(tmp_path):
         rc.open(path)
 
 
+def test_a_damaged_list_of_tables_is_refused(tmp_path):
+    """The names of tables are blobs, as damage can make them. sqlite3 gives bytes for those."""
+    (database,) = write(tmp_path / "bag").glob("*.db3")
+    with sqlite3.connect(database) as connection:
+        connection.execute("CREATE TABLE other (id)")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET name = CAST(name AS BLOB) WHERE name IN ('topics', 'metadata')")
+    connection.close()
+    with pytest.raises(rc.FileError, match=r"SQLite without the tables topics and messages; it has .*other"):
+        rc.open(database)
+
+
 def test_shared_files_as_a_bag(tmp_path):
     """Two files that rosbag2 split, put back into a directory."""
     files = [shared(f"mcap/rosbag2/wbag_{k}.mcap") for k in (0, 1)]
@@ -367,7 +379,7 @@ def test_files_of_a_bag_may_have_other_channels():
 
 
 def test_metadata_that_lies_is_told_or_harmless(tmp_path):
-    from robocache._rosbag2 import read_yaml
+    from robocache._recordings.rosbag2 import read_yaml
 
     path = write(tmp_path / "bag", count=3)
     content = read_yaml((path / "metadata.yaml").read_text())
@@ -377,6 +389,22 @@ def test_metadata_that_lies_is_told_or_harmless(tmp_path):
             recording = rc.open(path)
             repr(recording)
             dict(recording.streams.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("a" * 5000, r'the file "a{60}": File name too long'),
+        ({"topic": "a"}, r"relative_file_paths holds \{'topic': 'a'\}; expected names of files"),
+    ],
+)
+def test_metadata_that_names_no_file(tmp_path, name, sentence):
+    path = write(tmp_path / "bag", count=3)
+    (path / "metadata.yaml").write_text(
+        json.dumps({"rosbag2_bagfile_information": {"version": 5, "relative_file_paths": [name]}})
+    )
+    with pytest.raises(rc.FileError, match=sentence):
+        rc.open(path)
 
 
 # ---- Files that were not closed
@@ -516,12 +544,12 @@ def test_threads_and_a_child_share_a_database(tmp_path):
 
     recording = rc.open(write(tmp_path / "bag"))
     with ThreadPoolExecutor(8) as executor:
-        for done in [executor.submit(lambda: check(rc._recording.Recording(recording._source))) for _ in range(24)]:
+        for done in [executor.submit(lambda: check(rc.Recording(recording._source))) for _ in range(24)]:
             done.result(timeout=60)
     child = os.fork()
     if child == 0:
         try:
-            check(rc._recording.Recording(recording._source))
+            check(rc.Recording(recording._source))
             os._exit(0)
         finally:
             os._exit(1)

@@ -12,7 +12,7 @@ import pytest
 
 import robocache as rc
 from robocache import mcap
-from robocache._bytes import FileObject
+from robocache._recordings.bytes import FileObject, source_of
 
 PATIENCE = 60  # seconds after which something hangs
 TOPICS, COUNT = 6, 400
@@ -102,6 +102,32 @@ def test_threads_share_one_pass(file, kind):
     assert every == sorted((f"/{k}", float(x)) for k in range(TOPICS) for x in range(COUNT))
 
 
+def test_threads_share_messages(file):
+    """Each message goes to one of them, whether they ask by for or by next."""
+    expected = sorted((m.topic, m.log_time) for m in mcap.messages(file))
+    for passing in (mcap.messages(file), mcap.Reader(file).messages(in_order=False)):
+
+        def work(k, passing=passing):
+            return [(m.topic, m.log_time) for m in (passing if k % 2 else iter(lambda: next(passing, None), None))]
+
+        assert sorted(m for part in together(work) for m in part) == expected
+    records = mcap.records(file)
+    assert sum(together(lambda k: sum(r.type == "Message" for r in records))) == len(expected)
+
+
+def test_messages_go_on_where_a_loop_was_left(file):
+    expected = [(m.topic, m.log_time) for m in mcap.Reader(file).messages()]
+    passing = mcap.messages(file)
+    found = [next(passing)]
+    for message in passing:
+        found.append(message)
+        if len(found) == 3:
+            break
+    found += [next(passing), *passing]
+    assert [(m.topic, m.log_time) for m in found] == expected
+    assert next(passing, None) is None
+
+
 def test_threads_share_the_engines_iterators(file):
     """Below Python's generators, which refuse a second thread by themselves."""
     pieces = rc.open(file)._source.source.engine.pieces()
@@ -117,7 +143,7 @@ def test_threads_share_the_engines_iterators(file):
         return count
 
     assert sum(together(take)) == TOPICS * COUNT
-    source, name = rc._bytes.source_of(file, "test")
+    source, name = source_of(file, "test")
     records = rc._core.McapRecords(source, name, True)
 
     def read(k):
@@ -190,6 +216,7 @@ def test_a_reader_inside_itself_gets_a_sentence(file):
     source.chosen = rc._core.McapMessages(reader._engine, None, 0, None, True)
     with pytest.raises(RuntimeError, match=r"mcap\.messages: this iterator is already in use by this thread"):
         source.chosen.take(500)
+    source.chosen = None  # a cycle through the engine, which Python's collector does not see
 
 
 def test_an_open_file_is_read_where_it_is_asked_for(file):

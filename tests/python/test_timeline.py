@@ -128,15 +128,13 @@ def test_over_refuses_stamps_that_are_no_times(last):
         rc.Timeline.over({"a": rc.Stream(np.zeros(3), times)}, rate=50)
 
 
-def test_over_refuses_dtypes_that_numpy_does_not_have():
+def test_dtypes_that_numpy_does_not_have():
     torch = pytest.importorskip("torch")
     values, times = torch.zeros(2, 4), torch.zeros(2, 4, dtype=torch.int64)
-    bad = rc.Stream(values, times.bfloat16())
-    with pytest.raises(TypeError, match=r'^Timeline.over: stream "0": times are bfloat16; they must be int64 nanosec'):
-        rc.Timeline.over([bad], rate=50)
-    bad = rc.Stream(values, times, lengths=torch.ones(2, dtype=torch.bfloat16))
-    with pytest.raises(TypeError, match=r'^Timeline.over: stream "0": lengths are bfloat16; they must be int64 or'):
-        rc.Timeline.over([bad], rate=50)
+    with pytest.raises(TypeError, match=r"^Stream: times are bfloat16; they must be int64 nanosec"):
+        rc.Stream(values, times.bfloat16())
+    with pytest.raises(TypeError, match=r"^Stream: lengths is bfloat16; it must be int64 or"):
+        rc.Stream(values, times, lengths=torch.ones(2, dtype=torch.bfloat16))
 
 
 def test_over_where_nothing_overlaps():

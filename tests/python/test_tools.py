@@ -29,7 +29,7 @@ def test_make_alone_lists_the_targets():
     listed = re.findall(r"^make (\w+) +\S", done.stdout, re.MULTILINE)
     assert (
         " ".join(listed)
-        == "demo build test judge matrix gpu arm sse bench fuzz crash distros lint format wheel reproduce clean"
+        == "demo build test judge matrix gpu arm sse bench fuzz crash distros lint format docs wheel reproduce clean"
     )
     assert len(done.stdout.splitlines()) == len(listed), "and builds nothing"
 
@@ -98,6 +98,37 @@ def test_the_summary_closes_with_counts_and_a_note(tmp_path, note):
     assert done.stdout.endswith(f"1 passed, 1 failed, 1 skipped{ending}\n")
 
 
+def test_a_backend_counts_as_one_skip_for_each_reason(tmp_path):
+    """Its cases of pytest, which one skip stands for, and those of ctest, which skip one by one."""
+    pytests, ctests = tmp_path / "pytest.xml", tmp_path / "ctest.xml"
+    skips = ("cuda: 5,210 cases not run: no GPU", "cuda: no GPU", "cuda: torch sees no GPU", "no jax", "no jax")
+    cases = "".join(f'<testcase name="{k}"><skipped message="{why}"/></testcase>' for k, why in enumerate(skips))
+    pytests.write_text(f'<testsuite><testcase name="a"/>{cases}</testsuite>')
+    said = "a_test.cpp:4: Skipped\ncuda: no GPU\n"
+    skipped = f'<testcase name="c"><skipped message="SKIP"/><system-out>{said}</system-out></testcase>'
+    ctests.write_text(f"<testsuite>{skipped}{skipped}</testsuite>")
+    done = run(sys.executable, "tools/summary.py", pytests, ctests)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "cuda: 5,213 cases not run: no GPU",
+        "cuda: 1 case not run: torch sees no GPU",
+        "skipped 2: no jax",
+        "1 passed, 0 failed, 4 skipped",
+    ]
+
+
+def test_pytest_folds_a_backend_that_cannot_run(tmp_path):
+    calling = pytest.importorskip("calling")
+    if calling.unavailable("cuda") is None:
+        pytest.skip("cuda runs here")
+    report = tmp_path / "pytest.xml"
+    chosen = ["tests/python/test_voxelize_data.py", "-k", "cuda", f"--junitxml={report}"]
+    done = run(sys.executable, "-m", "pytest", "-q", *chosen)
+    assert re.search(r"^1 skipped, \d+ deselected", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r'message="cuda: \d+ cases not run: ', report.read_text())
+    assert done.returncode == 0
+
+
 def test_the_build_names_the_commit_it_is_of(tmp_path):
     """Also where there is no .git, but tools/carry has been."""
     header = tmp_path / "commit.h"
@@ -120,3 +151,41 @@ def test_the_build_names_the_commit_it_is_of(tmp_path):
     for message in ("first", "second"):
         run(*git, "commit", "--quiet", "--allow-empty", "-m", message)
         assert commit_in_header() == run(*git, "rev-parse", "--short=12", "HEAD").stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        ("buster", "no suite is named buster; there are bookworm trixie sid"),
+        ("sid/g++-4", "sid has no step g++-4; it has readme demo g++-15 g++-16"),
+    ],
+)
+def test_distros_names_what_there_is(wanted, sentence):
+    done = run("tools/distros", wanted)
+    assert done.returncode == 1
+    assert done.stderr == f"tools/distros: {sentence}\n"
+
+
+def test_the_table_of_distros_keeps_the_rows_of_other_steps(tmp_path):
+    """And is left alone where the checkout has changes that its commit does not have."""
+    for name in ("tools/distros_table.py", "tools/page.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(REPOSITORY / name, tmp_path / name)
+    page = tmp_path / "docs/versions.md"
+    page.parent.mkdir()
+    kept = "| `a/readme` | passed | g++ 12 | `0123456789ab` | 2026-01-02 |"
+    page.write_text(f"# Versions\n<!-- tools/distros writes from here -->\n{kept}\n<!-- to here -->\nThe end.\n")
+
+    def note(step: str, result: str, commit: str) -> list[str]:
+        call = ["tools/distros_table.py", tmp_path / "results.json", step, result, 60, "g++ 13", commit]
+        done = run(sys.executable, *call, "a/readme", "a/demo", "b/test", folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return page.read_text().splitlines()
+
+    assert note("b/test", "passed", "0123456789ab with changes")[2:4] == [kept, "<!-- to here -->"]
+    *before, demo, test, _, end = note("b/test", "FAILED", "ba9876543210")
+    assert before[-1] == kept
+    assert end == "The end."
+    assert demo == "| `a/demo` | not run yet | | | |"
+    assert test.startswith("| `b/test` | FAILED | g++ 13 | `ba9876543210` | 20")
+    assert note("b/test", "passed", "ba9876543210")[-3] == test.replace("FAILED", "passed")

@@ -91,9 +91,9 @@ def is_single(name: str) -> bool:
 @pytest.mark.parametrize("name", [name for name in cases.BY_NAME if is_single(name)][::3])
 def test_portable_without_float64(name, monkeypatch):
     """As on a device that has none: the same marks, and values within a few more roundings of float32."""
-    from robocache import _torch_backend
+    from robocache._torch import align_backend
 
-    monkeypatch.setattr(_torch_backend, "wide_type", lambda device: torch.float32)
+    monkeypatch.setattr(align_backend, "wide_type", lambda device: torch.float32)
     problem = cases.problem_of(name)
     actual, expected = calling.align(problem, "torch", calling.to_torch), calling.reference(name)
     for k, (stream, mine, theirs) in enumerate(zip(problem.streams, actual, expected, strict=True)):
@@ -191,12 +191,32 @@ def leaves(tree):
 
 @pytest.mark.parametrize("backend", [None, "reference", "torch"])
 @pytest.mark.parametrize(
-    "options", [{}, {"edge": "zero", "max_gap": 0.005}, {"causal": True, "max_gap": 0.02}], ids=str
+    "options",
+    [{}, {"edge": "zero", "max_gap": 0.005}, {"causal": True, "max_gap": 0.02}, {"as_of": 0.03, "max_gap": 0.02}],
+    ids=str,
 )
 @pytest.mark.parametrize("method", METHODS)
 def test_gradcheck(method, options, backend):
     values, times, targets = some_stream()
     gradcheck(lambda v: rc.resample(v, times, targets, method=method, backend=backend, **options), values)
+
+
+@pytest.mark.parametrize("backend", [None, "reference", "torch"])
+@pytest.mark.parametrize("method", METHODS)
+def test_gradcheck_as_of_each_row(method, backend):
+    values, times, targets = some_stream()
+    arrivals = times + torch.tensor([30, 2, 900, 1, 4, 60, 3, 20, 7]) * MS  # in no order
+    decisions = times[[0, 4, 8]] + 21 * MS
+
+    def function(v):
+        stream = rc.Stream(v, times, arrivals=arrivals, method=method)
+        return rc.align([stream], targets.expand(3, -1), as_of=decisions, backend=backend)[0].values
+
+    gradcheck(function, values)
+    leaf = values.clone().requires_grad_()
+    function(leaf)[:2].sum().backward()
+    assert leaf.grad[2].eq(0).all()  # it had not arrived
+    assert leaf.grad[1].ne(0).any()
 
 
 @pytest.mark.parametrize("backend", [None, "torch"])
@@ -337,7 +357,7 @@ def test_torch_func_grad():
 def test_out_and_gradients_exclude_each_other():
     values, times, targets = some_stream()
     out = torch.empty(len(targets), 4, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"resample: out .*values require grad"):
+    with pytest.raises(ValueError, match=r"resample: a result in out has no gradient, and values require grad"):
         rc.resample(values.clone().requires_grad_(), times, targets, out=out)
     with torch.no_grad():
         rc.resample(values.clone().requires_grad_(), times, targets, out=out)
@@ -501,7 +521,7 @@ def test_the_first_call_may_be_a_compiled_one():
     """Nothing of robocache's torch layer is imported before Dynamo traces."""
     program = (
         "import robocache as rc, torch, sys\n"
-        "assert 'robocache._torch_ops' not in sys.modules\n"
+        "assert 'robocache._torch.align_ops' not in sys.modules\n"
         "f = torch.compile(lambda v, t, q: rc.resample(v, t, q), fullgraph=True, backend='aot_eager')\n"
         "print(f(torch.tensor([[0.], [2.]]), torch.tensor([0, 2000]), torch.tensor([1000])).item())\n"
     )
@@ -515,7 +535,13 @@ def test_the_operator_is_well_formed():
     rc.resample(values.clone().requires_grad_(), times, targets)  # registers it
     for operation in ("resample", "align", "fuse"):
         dtype = torch.float64 if operation == "fuse" else None
-        arguments = ([values.clone().requires_grad_(), times, targets], operation, [0, 0], words, [0, 2**63 - 1, -1])
+        arguments = (
+            [values.clone().requires_grad_(), times, targets],
+            operation,
+            [0, 0],
+            words,
+            [0, 2**63 - 1, 2**63 - 1, -1],
+        )
         torch.library.opcheck(torch.ops.robocache.align.default, (*arguments, 0.0, dtype, True, None))
 
 
@@ -650,10 +676,10 @@ def test_captured_in_a_cuda_graph(kind, portable, cuda):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="cuda: torch sees no GPU")
 def test_without_kernels_the_portable_backend_serves_cuda_and_says_so_once(monkeypatch):
-    from robocache import _torch_run
+    from robocache._torch import align_run
 
-    monkeypatch.setattr(_torch_run, "cuda_kernels", lambda: (False, "the driver is older than the kernels"))
-    _torch_run.warn_once.cache_clear()
+    monkeypatch.setattr(align_run, "cuda_kernels", lambda: (False, "the driver is older than the kernels"))
+    align_run.warn_once.cache_clear()
     values, times, targets = on_cuda()
     values.requires_grad_()  # so that the engine leaves the call to torch
     with pytest.warns(RuntimeWarning, match="the driver is older than the kernels"):

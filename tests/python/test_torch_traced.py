@@ -45,6 +45,19 @@ def fuse(pose, grip, stamps):
     return fused.values, fused.valid, fused.age
 
 
+def align_as_of(values, stamps, arrivals, decisions):
+    stream = rc.Stream(values, stamps, arrivals=arrivals, method="cubic")
+    complete = rc.Stream(values, stamps, as_of=False)
+    line = rc.Timeline.around(decisions, history=3, horizon=2, rate=100)
+    made = rc.align([stream, complete], line, as_of=decisions)
+    fused = rc.fuse([stream], line, as_of="anchor")
+    return [part for outputs in made for part in outputs] + [fused.values, fused.valid, fused.age]
+
+
+def resample_as_of(values, stamps, wanted):
+    return rc.resample(values, stamps, wanted, as_of=0.025)
+
+
 def voxelize(points, features):
     voxels = rc.voxelize(points, GRID, features=features, reduce=("mean", "max", "count"), pose=np.eye(4))
     return *voxels.values, voxels.dropped.counts
@@ -91,12 +104,30 @@ def attention_with_a_mask(q, k, v):
     return rc.attention(q, [k, k], [v, v], mask=rc.Mask(key_valid=torch.cat([valid, valid])))
 
 
+def image(frames, rows):
+    resized = rc.image(frames, (5, 6), fit="cover", rows=rows, dtype=torch.float32, mean=(0.4, 0.5, 0.6), layout="nchw")
+    return (
+        resized,
+        rc.image(frames[:, 1:], crop=(3, 4)),
+        rc.image(frames, rows=[1, 0], dtype="bfloat16", std=0.5, pad=(1, 2, 3)),
+    )
+
+
+def image_of_planes(y, uv, offsets):
+    out = torch.empty(2, 4, 4, 3, dtype=torch.uint8)
+    rc.image((y, uv), (8, 8), crop=(4, 4), crop_offsets=offsets, yuv_siting="center", out=out)
+    return out, rc.image(y.to(torch.uint16), (3, 3), filter="box")
+
+
 POINTS = (wave(50, 3), wave(50, 2).cos())
 DEPTH = (wave(12, 16).abs() + 0.3,)
+PIXELS = (wave(3, 12, 16, 3) * 120 + 128).to(torch.uint8)
 HEADS = (wave(1, 4, 7, 32), wave(1, 2, 11, 32).cos(), wave(1, 2, 11, 32))
 CASES = {
     "resample": (resample, (wave(6, 3), STAMPS, WANTED)),
     "align": (align, (wave(6, 7), wave(6, 1) > 0, STAMPS, WANTED)),
+    "align as_of": (align_as_of, (wave(6, 3), STAMPS, STAMPS.flip(0), torch.tensor([20_000_000, 40_000_000]))),
+    "resample as_of": (resample_as_of, (wave(6, 3), STAMPS, WANTED)),
     "fuse": (fuse, (wave(6, 7), wave(6, 1), STAMPS)),
     "voxelize": (voxelize, POINTS),
     "voxelize_depth": (voxelize_depth, DEPTH),
@@ -105,6 +136,8 @@ CASES = {
     "voxel_downsample": (downsample, POINTS),
     "tsdf": (tsdf, DEPTH),
     "tsdf surface": (tsdf_surface, DEPTH),
+    "image": (image, (PIXELS, torch.tensor([2, 0, 2]))),
+    "image of planes": (image_of_planes, (PIXELS[:2, :, :, 0], PIXELS[:2, :6, :8, :2], torch.tensor([[0, 4], [3, 1]]))),
     "attention": (attention, HEADS),
     "attention with a mask": (attention_with_a_mask, HEADS),
 }

@@ -94,7 +94,7 @@ def test_an_old_torch_hurts_nobody_else(tmp_path):
     code = """
         import numpy as np, torch
         import robocache as rc
-        from robocache import _doctor
+        from robocache.cli import doctor
 
         times = np.arange(4) * 1000
         assert rc.resample(np.arange(4.0), times, np.array([500])).tolist() == [0.5]
@@ -119,6 +119,7 @@ def test_an_old_torch_hurts_nobody_else(tmp_path):
         for call in (
             lambda: rc.resample(tensor, tensor, tensor),
             lambda: rc.align([rc.Stream(tensor, tensor)], tensor),
+            lambda: rc.Stream(tensor, np.arange(4)),
             lambda: rc.voxelize(tensor, grid),
             lambda: rc.attention(tensor, tensor, tensor),
             lambda: rc.TsdfVolume(grid, 0.5, device="cpu"),
@@ -131,12 +132,12 @@ def test_an_old_torch_hurts_nobody_else(tmp_path):
         name, available, said = rc.backends()[-1]
         assert (name, available) == ("torch", False)
         print(said)
-        report = _doctor.examine()
+        report = doctor.examine()
         assert report["backends"]["torch"] == {"works": False, "detail": said}
-        assert any(line.endswith("not here: " + said) for line in _doctor.lines(report))
+        assert any(line.endswith("not here: " + said) for line in doctor.lines(report))
     """
     said = run(code, fake(tmp_path, "torch", OLD_TORCH)).splitlines()
-    assert said == [SENTENCE.replace("2.3.1", "2.3.1+cu121")] * 7
+    assert said == [SENTENCE.replace("2.3.1", "2.3.1+cu121")] * 8
 
 
 def test_an_old_torch_that_nobody_imported(tmp_path):

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import calling
 import numpy as np
 import pytest
 import voxel_calling
 import voxel_cases as cases
 import voxel_oracle as oracle
+from recordings import shared
 
 import robocache as rc
-
-DATA = pathlib.Path(__file__).parents[3] / "shared" / "data"
-
-
-def path_of(name: str) -> pathlib.Path:
-    path = DATA / name
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
-    return path
 
 
 @pytest.mark.parametrize("name", ["lidar_source.ply", "cturtle.pcd", "table_scene_mug.pcd", "lidar_ascii.pcd"])
 def test_clouds(name, backend):
     kind, convert = backend
-    points = rc.read_cloud(path_of(f"clouds/{name}")).points
+    points = rc.read_cloud(shared(f"clouds/{name}")).points
     finite = points[np.isfinite(points).all(axis=1)]
     low, high = finite.min(axis=0).astype(float), finite.max(axis=0).astype(float)
     size = float((high - low).max()) / 60
@@ -53,9 +43,9 @@ def test_clouds(name, backend):
 
 
 def frames(count: int):
-    depth = np.stack([rc.read_depth(path_of(f"depth/frame-{20 * k:06d}.depth.png")) for k in range(count)])
-    poses = np.stack([np.loadtxt(path_of(f"depth/frame-{20 * k:06d}.pose.txt")) for k in range(count)])
-    return depth, np.loadtxt(path_of("depth/camera-intrinsics.txt")), poses
+    depth = np.stack([rc.read_depth(shared(f"depth/frame-{20 * k:06d}.depth.png")) for k in range(count)])
+    poses = np.stack([np.loadtxt(shared(f"depth/frame-{20 * k:06d}.pose.txt")) for k in range(count)])
+    return depth, np.loadtxt(shared("depth/camera-intrinsics.txt")), poses
 
 
 def test_depth_frames(backend):

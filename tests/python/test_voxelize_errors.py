@@ -122,11 +122,11 @@ def test_poses_and_boxes():
 
 
 def test_lists_that_make_no_array():
-    sentence = ["[[1, 2], [3]] makes no array", "differ in shape"]
+    sentence = ["[[1, 2], [3]] cannot become an array", "differ in shape"]
     says(ValueError, sentence, rc.voxelize, POINTS, GRID, pose=[[1, 2], [3]])
     says(ValueError, sentence, rc.voxelize, POINTS, GRID, offsets=[[1, 2], [3]])
     says(ValueError, sentence, rc.voxelize_depth, DEPTH, [[1, 2], [3]], GRID)
-    says(ValueError, ["['fx', 5] makes no array"], rc.voxelize_depth, DEPTH, ["fx", 5], GRID)
+    says(ValueError, ["['fx', 5] cannot become an array"], rc.voxelize_depth, DEPTH, ["fx", 5], GRID)
 
 
 def test_out_of_the_torch_backend():

@@ -65,12 +65,12 @@ def test_portable_says_how_large_a_grid_would_be():
 
 
 def test_an_allocator_that_has_no_more_is_quoted(monkeypatch):
-    from robocache import _torch_voxels_backend
+    from robocache._torch import voxels_backend
 
     def full(scene):
         raise torch.OutOfMemoryError("tried to allocate 7 GiB\nand more")
 
-    monkeypatch.setattr(_torch_voxels_backend, "dense_places", full)
+    monkeypatch.setattr(voxels_backend, "dense_places", full)
     parts = ["voxelize: 1 dense grid of [4, 4, 4] would take 0.0 GiB, and tried to allocate 7 GiB; take larger voxels"]
     says(ValueError, parts, rc.voxelize, torch.zeros(4, 3), GRID, backend="torch")
 
@@ -173,7 +173,16 @@ def test_gradients_exclude_out_and_second_derivatives():
     points, features = problem()
     features.requires_grad_()
     out = torch.zeros(2, 4, 4, 4, 3)
-    says(ValueError, ["out takes no part"], rc.voxelize, points, GRID, features=features, reduce="sum", out=out)
+    says(
+        ValueError,
+        ["a result in out has no gradient"],
+        rc.voxelize,
+        points,
+        GRID,
+        features=features,
+        reduce="sum",
+        out=out,
+    )
     with torch.no_grad():
         assert rc.voxelize(points, GRID, features=features, reduce="sum", out=out).values is out
     values = rc.voxelize(points, GRID, features=features, reduce="sum").values
@@ -197,7 +206,7 @@ def test_out_without_a_gradient_needs_none(backend):
     assert not any(value.requires_grad for value in values)
     both = (out, torch.zeros(2, 4, 4, 4, 3))
     refused = {"features": features, "reduce": ("count", "sum"), "out": both, "backend": backend}
-    says(ValueError, ["out takes no part"], rc.voxelize, points, GRID, **refused)
+    says(ValueError, ["a result in out has no gradient"], rc.voxelize, points, GRID, **refused)
 
 
 def test_torch_func_grad():
@@ -292,13 +301,13 @@ def test_an_unknown_reduction_is_named_where_it_is_traced_too():
 
 
 def test_the_operator_is_well_formed():
-    from robocache import _torch_voxels
+    from robocache._torch import voxels as torch_voxels
 
     points, features = problem()
     features.requires_grad_()
     options = {"packed": False, "empty": 0, "grids": None, "crop": None, "crop_frame": "grid", "check": True}
     arrays = {"points": points, "features": features}
-    tensors, call = _torch_voxels.pack("voxelize", arrays, GRID, ("sum", "max", "count"), {**options, "backend": None})
+    tensors, call = torch_voxels.pack("voxelize", arrays, GRID, ("sum", "max", "count"), {**options, "backend": None})
     torch.library.opcheck(torch.ops.robocache.voxelize.default, (tensors, *call))
 
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/limits.h"
+
 namespace robocache {
 
 namespace {
@@ -13,13 +15,16 @@ using namespace clock;
 constexpr std::size_t most_bins = std::size_t{1} << 20;
 constexpr std::size_t most_ticks = std::size_t{1} << 20;
 constexpr std::size_t most_corners = 16;  // of a hull
-constexpr std::int64_t latest = std::int64_t{1} << 62;
 
 // How far b lies above the line from a to c.
 double above(const Pair& a, const Pair& b, const Pair& c) {
   const auto x = static_cast<double>(b.log - a.log), y = static_cast<double>(b.stamp - a.stamp);
   const auto w = static_cast<double>(c.log - a.log), h = static_cast<double>(c.stamp - a.stamp);
   return y * w - x * h;
+}
+
+bool is_usable(std::int64_t log_time, std::int64_t unit) {
+  return log_time > -time_limit / unit && log_time < time_limit / unit;
 }
 
 std::int64_t floor_divide(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
@@ -50,7 +55,7 @@ Pair clock::Bin::best(double rate) const {
 
 void clock::Bin::add(Pair pair) {
   if (!hull.empty() && pair.log <= hull.back().log) {
-    if (pair.log < hull.back().log || pair.stamp <= hull.back().stamp) return;  // log times come in order
+    if (pair.log < hull.back().log || pair.stamp <= hull.back().stamp) return;  // log times are in order
     hull.pop_back();
   }
   while (hull.size() >= 2 && above(hull[hull.size() - 2], hull.back(), pair) <= 0) hull.pop_back();
@@ -68,14 +73,15 @@ void clock::Bin::add(Pair pair) {
   hull.erase(hull.begin() + static_cast<std::ptrdiff_t>(flattest));
 }
 
-bool clock::Seen::add(Pair pair, std::int64_t width) {
+bool clock::StampSummary::add(Pair pair, std::int64_t width) {
   const std::int64_t delay = pair.log - pair.stamp;
   if (laps.size() > 1 && pair.log - laps.back() < stray_within && pair.stamp > last_stamp + step_back &&
       pair.stamp > stamp_before - stray_reach && pair.stamp < stamp_before + step_back) {
     ++stamped;
-    return false;  // from before the reset
+    return false;  // it was sent before the reset
   }
-  if (stamped == 0 || pair.stamp < last_stamp - step_back) {
+  const bool is_lap = stamped == 0 || pair.stamp < last_stamp - step_back;
+  if (is_lap) {
     laps.push_back(pair.log);
     stamp_before = last_stamp;
   }
@@ -86,8 +92,17 @@ bool clock::Seen::add(Pair pair, std::int64_t width) {
   const auto lap = static_cast<std::uint32_t>(laps.size() - 1);
   const std::int64_t number = floor_divide(pair.log, width);
   const bool is_new = bins.empty() || bins.back().number != number || bins.back().lap != lap;
-  if (is_new) bins.push_back({.number = number, .first_log = pair.log, .lap = lap});
+  if (is_new) {
+    bins.push_back({.number = number, .first_log = pair.log, .lap = lap, .still_from = pair.log, .still_to = pair.log});
+  }
   Bin& bin = bins.back();
+  if (is_lap || pair.stamp > furthest.stamp) {
+    if (!is_lap && pair.log - furthest.log > bin.still_to - bin.still_from) {
+      bin.still_from = furthest.log;
+      bin.still_to = pair.log;
+    }
+    furthest = pair;
+  }
   ++bin.count;
   bin.delays += static_cast<double>(delay);
   bin.add(pair);
@@ -98,13 +113,17 @@ bool clock::Seen::add(Pair pair, std::int64_t width) {
 void ClockSurvey::State::widen() {
   width *= 2;
   bins = 0;
-  const auto merge = [&](Seen& seen) {
+  const auto merge = [&](StampSummary& seen) {
     std::vector<Bin> wide;
     for (Bin& bin : seen.bins) {
       bin.number = floor_divide(bin.number, 2);
       if (wide.empty() || wide.back().number != bin.number || wide.back().lap != bin.lap) {
         wide.push_back(std::move(bin));
         continue;
+      }
+      if (bin.still_to - bin.still_from > wide.back().still_to - wide.back().still_from) {
+        wide.back().still_from = bin.still_from;
+        wide.back().still_to = bin.still_to;
       }
       wide.back().count += bin.count;
       wide.back().delays += bin.delays;
@@ -133,21 +152,21 @@ ClockSurvey& ClockSurvey::operator=(ClockSurvey&&) noexcept = default;
 
 void ClockSurvey::add(std::string_view stream, std::int64_t log_time, std::optional<std::int64_t> stamp) {
   State& state = *state_;
-  if (log_time <= -latest / state.unit || log_time >= latest / state.unit) return;
+  if (!is_usable(log_time, state.unit)) return;
   auto found = state.streams.find(stream);
   if (found == state.streams.end()) {
-    found = state.streams.emplace(stream, Seen{}).first;
+    found = state.streams.emplace(stream, StampSummary{}).first;
     found->second.first_log = log_time * state.unit;
   }
-  Seen& seen = found->second;
+  StampSummary& seen = found->second;
   ++seen.messages;
-  if (!stamp || *stamp == 0 || *stamp <= -latest || *stamp >= latest) return;
+  if (!stamp || *stamp == 0 || !is_in_time_limit(*stamp)) return;
   if (seen.add({log_time * state.unit, *stamp}, state.width) && ++state.bins > most_bins) state.widen();
 }
 
 void ClockSurvey::add_clock(std::int64_t log_time, std::int64_t time) {
   State& state = *state_;
-  if (log_time <= -latest / state.unit || log_time >= latest / state.unit) return;
+  if (!is_usable(log_time, state.unit)) return;
   const Pair tick{log_time * state.unit, time};
   ++state.simulation.messages;
   const std::size_t laps = state.simulation.laps.size();
@@ -184,7 +203,7 @@ std::int64_t ClockSurvey::log_unit() const {
     ++votes;
     const Pair pair = seen.bins.front().hull.front();
     const auto stamp = static_cast<double>(pair.stamp);
-    if (stamp < 1e18 || stamp > 4e18 || pair.log <= 0) continue;  // it does not count from 1970
+    if (stamp < 1e18 || stamp > 4e18 || pair.log <= 0) continue;  // not a time since 1970
     for (const std::int64_t unit : {1'000, 1'000'000, 1'000'000'000}) {
       if (std::abs(static_cast<double>(pair.log) * static_cast<double>(unit) / stamp - 1) < 1e-5) ++units[unit];
     }

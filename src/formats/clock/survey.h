@@ -1,9 +1,10 @@
-// What a ClockSurvey keeps: for each stream and quarter of a second of log time the upper hull of its (log time, stamp) pairs. A hull
-// has the pair with the largest stamp - r * log time for every r, so the slope need not be known while messages pass.
+// What a ClockSurvey keeps: for each stream and quarter of a second of log time, the upper hull of its (log time, stamp) pairs.
+// For every r a hull has the pair with the largest stamp - r * log time, so the slope need not be known while messages pass.
 #pragma once
 
 #include <robocache/clock.h>
 
+#include <cstddef>
 #include <functional>
 #include <set>
 #include <string>
@@ -32,7 +33,9 @@ struct Bin {
   std::int64_t first_log = 0;  // of its first message
   std::uint32_t lap = 0;
   std::uint32_t count = 0;
-  double delays = 0;  // the sum of (log - stamp)
+  double delays = 0;  // the sum of log - stamp
+  // The longest stretch of log time that ends in this bin and in which the stamps did not advance: [still_from, still_to].
+  std::int64_t still_from = 0, still_to = 0;
   std::vector<Pair> hull{};
 
   double delay() const { return delays / count; }
@@ -41,24 +44,25 @@ struct Bin {
   void add(Pair pair);
 };
 
-struct Seen {
+struct StampSummary {
   std::int64_t messages = 0, stamped = 0;
   std::int64_t first_log = 0, last_stamp = 0;
-  std::int64_t stamp_before = 0;  // the last one before the lap
+  Pair furthest{};                // the first pair with the greatest stamp in this lap
+  std::int64_t stamp_before = 0;  // the last stamp before this lap
   std::int64_t least_delay = 0, greatest_delay = 0;
-  std::vector<std::int64_t> laps{};  // log time of the first message of each
+  std::vector<std::int64_t> laps{};  // the log time of the first message of each lap
   std::vector<Bin> bins{};
 
   bool is_stamped() const { return stamped > 0 && 2 * stamped >= messages; }
-  // Returns whether a bin was begun.
+  // Returns whether this began a bin.
   bool add(Pair pair, std::int64_t width);
 };
 
-// Some topics.
+// A set of topics.
 class Topics {
  public:
   explicit Topics(std::span<const std::string> names) : names_(names.begin(), names.end()) {}
-  // Whether it is one of these, or a part of one: "/tf_static/base" of "/tf_static".
+  // Whether `name` is one of these topics, or a part of one: "/tf_static/base" of "/tf_static".
   bool have(std::string_view name) const;
 
  private:
@@ -71,8 +75,8 @@ struct ClockSurvey::State {
   std::int64_t unit = 1;
   std::int64_t width = clock::second / 4;
   std::size_t bins = 0;
-  std::map<std::string, clock::Seen, std::less<>> streams{};
-  clock::Seen simulation{};          // of /clock
+  std::map<std::string, clock::StampSummary, std::less<>> streams{};
+  clock::StampSummary simulation{};  // of /clock
   std::vector<clock::Pair> ticks{};  // its messages, at least `spacing` apart
   std::int64_t spacing = 10'000'000;
 

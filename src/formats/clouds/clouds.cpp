@@ -1,14 +1,14 @@
-// The public calls: get the bytes, find out what they are, hand them to a format's reader.
+// The public calls: read the file, detect its format, and call the format's reader.
 #include <fcntl.h>
 #include <robocache/clouds.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
 
 #include "formats/clouds/formats.h"
+#include "io/descriptor.h"
 
 namespace robocache {
 
@@ -16,44 +16,36 @@ using namespace clouds;
 
 namespace {
 
-struct Descriptor {
-  int number;
-  ~Descriptor() {
-    if (number >= 0) close(number);
-  }
-};
-
-// A file's bytes. Read, not mapped: a file that shrinks while it is mapped kills the process.
-class Content {
+// The bytes of a file. They are read, not mapped: a mapped file that shrinks kills the process.
+class FileContent {
  public:
-  explicit Content(const std::filesystem::path& path) : name_(path.string()) {
-    if (name_.find('\0') != std::string::npos) Source{name_.c_str(), {}}.fail("a zero byte follows in the path");
-    const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};  // a pipe must not block
+  explicit FileContent(const std::filesystem::path& path) : name_(path.string()) {
+    if (name_.find('\0') != std::string::npos) FileView{name_.c_str(), {}}.fail("a zero byte follows in the path");
+    const io::Descriptor file(path, O_RDONLY | O_NONBLOCK);  // opening a pipe must not wait
     struct stat status {};
-    if (file.number < 0) fail("cannot be opened");
-    if (fstat(file.number, &status) != 0) fail("cannot be read");
+    if (!file) fail("cannot be opened", errno);
+    if (fstat(file.number(), &status) != 0) fail("cannot be read", errno);
     if (!S_ISREG(status.st_mode)) source().fail("is no regular file");
-    const auto size = static_cast<std::size_t>(status.st_size);
     bytes_ = allocate<char>(status.st_size);
-    while (size_ < size) {
-      const ssize_t count = read(file.number, bytes_.get() + size_, size - size_);
-      if (count == 0) break;
-      if (count < 0 && errno != EINTR) fail("cannot be read");
-      size_ += static_cast<std::size_t>(std::max<ssize_t>(count, 0));
-    }
+    const std::span<char> memory(bytes_.get(), static_cast<std::size_t>(status.st_size));
+    const auto [count, error] = file.read(0, std::as_writable_bytes(memory));
+    if (error != 0) fail("cannot be read", error);
+    size_ = count;
   }
 
-  Source source() const { return {name_, {bytes_.get(), size_}}; }
+  FileView source() const { return {name_, {bytes_.get(), size_}}; }
 
  private:
-  [[noreturn]] void fail(const char* what) const { source().fail(what, ": ", std::generic_category().message(errno)); }
+  [[noreturn]] void fail(const char* what, int error) const {
+    source().fail(what, ": ", std::generic_category().message(error));
+  }
 
   std::string name_;
   std::unique_ptr<char[]> bytes_;
   std::size_t size_ = 0;
 };
 
-// PCD has no magic: comments may come first, and "# .PCD" is one.
+// PCD has no magic bytes. It may begin with comments, of which "# .PCD" is one.
 bool is_pcd(std::string_view text) {
   while (text.starts_with('#')) {
     if (text.starts_with("# .PCD")) return true;
@@ -63,7 +55,7 @@ bool is_pcd(std::string_view text) {
   return text.starts_with("VERSION") || text.starts_with("FIELDS") || text.starts_with("COLUMNS");
 }
 
-CloudFormat format_of(const Source& source) {
+CloudFormat format_of(const FileView& source) {
   const std::string_view bytes = source.bytes;
   if (bytes.starts_with("\x93NUMPY")) return CloudFormat::npy;
   if (bytes.starts_with("ply\n") || bytes.starts_with("ply\r\n")) return CloudFormat::ply;
@@ -71,11 +63,11 @@ CloudFormat format_of(const Source& source) {
   if (bytes.starts_with("\x89PNG")) source.fail("is a PNG image; read_depth reads it");
   if (source.name.ends_with(".pcd.bin")) return CloudFormat::nuscenes;
   if (source.name.ends_with(".bin")) return CloudFormat::kitti;
-  source.fail(bytes.empty() ? "is empty" : "begins as no cloud that is known: " + quote(bytes.substr(0, 8)),
+  source.fail(bytes.empty() ? "is empty" : "is not a known cloud format: it begins with " + quote(bytes.substr(0, 8)),
               "; expected PCD, PLY, NPY, or KITTI's .bin");
 }
 
-Cloud read(const Source& source, CloudFormat format) {
+Cloud read(const FileView& source, CloudFormat format) {
   static constexpr const char* columns[] = {"x", "y", "z", "intensity", "ring"};
   switch (format) {
     case CloudFormat::pcd:
@@ -91,7 +83,7 @@ Cloud read(const Source& source, CloudFormat format) {
   }
 }
 
-Source source_of(std::span<const std::byte> content, std::string_view name) {
+FileView source_of(std::span<const std::byte> content, std::string_view name) {
   return {name, {reinterpret_cast<const char*>(content.data()), content.size()}};
 }
 
@@ -103,12 +95,12 @@ const Array* Cloud::find(std::string_view name) const {
 }
 
 Cloud read_cloud(const std::filesystem::path& path) {
-  const Content content(path);
-  const Source source = content.source();
+  const FileContent content(path);
+  const FileView source = content.source();
   return read(source, format_of(source));
 }
 
-Array read_depth(const std::filesystem::path& path) { return read_png(Content(path).source()); }
+Array read_depth(const std::filesystem::path& path) { return read_png(FileContent(path).source()); }
 
 Cloud read_cloud(std::span<const std::byte> content, CloudFormat format, std::string_view name) {
   return read(source_of(content, name), format);

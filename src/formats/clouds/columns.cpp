@@ -20,7 +20,8 @@ const Column* find(std::span<const Column> columns, std::string_view name) {
 bool is_coordinate(std::string_view name) { return name == "x" || name == "y" || name == "z"; }
 
 bool fits_float32(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::f16 || robocache::size_of(dtype) <= 2;  // or 24 bits hold the integer
+  return dtype == DType::f32 || dtype == DType::f16 ||
+         robocache::size_of(dtype) <= 2;  // 24 bits hold every integer of 16
 }
 
 Array allocate_array(DType dtype, std::vector<std::int64_t> shape) {
@@ -60,7 +61,7 @@ void copy_rows(const Column& column, const char* data, std::int64_t begin, std::
     default:
       copy_words<std::uint64_t>(column, data, begin, end, to);
   }
-  if (column.dtype == DType::boolean) {  // files hold any byte, a bool 0 or 1
+  if (column.dtype == DType::boolean) {  // a file may have any byte, but a bool is 0 or 1
     for (std::int64_t k = begin * column.count; k < end * column.count; ++k) to[k] = std::byte{to[k] != std::byte{0}};
   }
 }
@@ -94,11 +95,11 @@ std::int64_t lay_out_records(std::span<Column> columns) {
   return record;
 }
 
-void check_count(const Source& source, std::size_t fields) {
+void check_count(const FileView& source, std::size_t fields) {
   if (fields > max_cloud_fields) source.fail("has ", fields, " fields; at most ", max_cloud_fields, " are read");
 }
 
-void check_columns(const Source& source, std::span<const Column> columns) {
+void check_columns(const FileView& source, std::span<const Column> columns) {
   check_count(source, columns.size());
   std::unordered_set<std::string_view> names;
   for (const Column& column : columns) {
@@ -120,7 +121,7 @@ void check_columns(const Source& source, std::span<const Column> columns) {
   }
 }
 
-Cloud make_cloud(const Source& source, std::span<const Column> columns, const char* data, std::int64_t height,
+Cloud make_cloud(const FileView& source, std::span<const Column> columns, const char* data, std::int64_t height,
                  std::int64_t width) {
   check_columns(source, columns);
   const std::int64_t rows = height * width;

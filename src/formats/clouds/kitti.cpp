@@ -4,7 +4,7 @@
 
 namespace robocache::clouds {
 
-Cloud read_kitti(const Source& source, std::span<const char* const> columns) {
+Cloud read_kitti(const FileView& source, std::span<const char* const> columns) {
   std::vector<Column> layout;
   for (const char* name : columns) layout.push_back({.name = name});
   const std::int64_t record = lay_out_records(layout);

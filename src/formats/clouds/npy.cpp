@@ -1,4 +1,4 @@
-// NPY, the format of numpy.save: a Python dict says what the array is, then its elements.
+// NPY, the format of numpy.save: a Python dict describes the array, then come its elements.
 #include <algorithm>
 #include <utility>
 
@@ -8,10 +8,10 @@
 namespace robocache::clouds {
 namespace {
 
-// The dict, read token by token: strings, whole numbers, True and False in dicts, lists and tuples.
+// Reads the dict token by token: strings, whole numbers, True and False in dicts, lists and tuples.
 class Literal {
  public:
-  Literal(const Source& source, std::string_view text) : source_(source), text_(text) {}
+  Literal(const FileView& source, std::string_view text) : source_(source), text_(text) {}
 
   bool accept(char c) {
     skip_spaces();
@@ -73,22 +73,23 @@ class Literal {
   void skip_spaces() {
     while (at_ < text_.size() && is_space(text_[at_])) ++at_;
   }
-  const Source& source_;
+  const FileView& source_;
   std::string_view text_;
   std::size_t at_ = 0;
 };
 
-struct Header {
+struct NpyHeader {
   bool structured = false;
-  std::vector<Column> columns;  // one without a name where the array is not structured; offsets and row strides are set
-  std::int64_t record = 0;      // bytes of an element
+  std::vector<Column>
+      columns;  // a single one without a name if the array is not structured; offsets and row strides are set
+  std::int64_t record = 0;  // bytes of an element
   bool fortran_order = false;
   std::vector<std::int64_t> shape;
   std::string_view body;
 };
 
 // "<f4"
-void read_type(const Source& source, const std::string& type, Column& column) {
+void read_type(const FileView& source, const std::string& type, Column& column) {
   static constexpr std::pair<const char*, DType> dtypes[] = {
       {"b1", DType::boolean}, {"u1", DType::u8},  {"u2", DType::u16}, {"u4", DType::u32},
       {"u8", DType::u64},     {"i1", DType::i8},  {"i2", DType::i16}, {"i4", DType::i32},
@@ -106,7 +107,7 @@ void read_type(const Source& source, const std::string& type, Column& column) {
 }
 
 // '<f4', or [('x', '<f4'), ('rgb', '|u1', (3,)), ('', '|V3')]
-void read_descr(const Source& source, Literal& literal, Header& header) {
+void read_descr(const FileView& source, Literal& literal, NpyHeader& header) {
   if (literal.at_string()) {
     Column& column = header.columns.emplace_back();
     read_type(source, literal.string(), column);
@@ -142,7 +143,7 @@ void read_descr(const Source& source, Literal& literal, Header& header) {
   }
 }
 
-Header read_header(const Source& source) {
+NpyHeader read_header(const FileView& source) {
   const std::string_view bytes = source.bytes;
   if (bytes.size() < 12) source.fail("ends inside its header");
   const int version = static_cast<unsigned char>(bytes[6]);
@@ -151,7 +152,7 @@ Header read_header(const Source& source) {
   const std::size_t length = version == 1 ? load<std::uint16_t>(&bytes[8]) : load<std::uint32_t>(&bytes[8]);
   if (length > bytes.size() - start) source.fail("ends inside its header of ", length, " bytes");
 
-  Header header;
+  NpyHeader header;
   header.body = bytes.substr(start + length);
   Literal literal(source, bytes.substr(start, length));
   bool descr = false, order = false, shape = false;
@@ -194,10 +195,10 @@ std::vector<Column> split_columns(const Column& element, std::int64_t count, std
 
 }  // namespace
 
-Cloud read_npy(const Source& source) {
-  Header header = read_header(source);
+Cloud read_npy(const FileView& source) {
+  NpyHeader header = read_header(source);
   std::vector<std::int64_t> grid = header.shape;  // of points
-  std::int64_t count = 1;                         // of numbers in each, where they are no structure
+  std::int64_t count = 1;                         // of numbers in each element, if they are not structures
   if (!header.structured) {
     if (grid.empty() || grid.back() < 3) {
       source.fail("has shape ", shape_text(header.shape), "; expected [N, C] or [H, W, C] with 3 or more columns");

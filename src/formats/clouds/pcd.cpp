@@ -10,7 +10,7 @@
 namespace robocache::clouds {
 namespace {
 
-struct Header {
+struct PcdHeader {
   std::vector<Column> columns;
   std::int64_t height = 1, width = 0;
   std::optional<std::array<double, 7>> viewpoint;
@@ -30,8 +30,8 @@ std::optional<DType> dtype_of(std::string_view type, std::string_view size) {
 
 using Entries = std::map<std::string_view, std::vector<std::string_view>>;
 
-// An entry that must have as many words as there are fields.
-const std::vector<std::string_view>& one_per_field(const Source& source, const Entries& entries, const char* key,
+// An entry of the header that must have one word for each field.
+const std::vector<std::string_view>& one_per_field(const FileView& source, const Entries& entries, const char* key,
                                                    std::size_t fields) {
   const auto entry = entries.find(key);
   if (entry == entries.end()) source.fail("its header has no ", key);
@@ -41,7 +41,7 @@ const std::vector<std::string_view>& one_per_field(const Source& source, const E
   return entry->second;
 }
 
-std::int64_t count_of(const Source& source, const Entries& entries, const char* key, std::int64_t absent) {
+std::int64_t count_of(const FileView& source, const Entries& entries, const char* key, std::int64_t absent) {
   const auto entry = entries.find(key);
   if (entry == entries.end()) return absent;
   const std::int64_t count = entry->second.size() == 1 ? parse_count(entry->second[0]) : -1;
@@ -51,7 +51,7 @@ std::int64_t count_of(const Source& source, const Entries& entries, const char* 
   return count;
 }
 
-void read_viewpoint(const Source& source, const Entries& entries, Header& header) {
+void read_viewpoint(const FileView& source, const Entries& entries, PcdHeader& header) {
   const auto entry = entries.find("VIEWPOINT");
   if (entry == entries.end()) return;
   const std::vector<std::string_view>& words = entry->second;
@@ -68,7 +68,7 @@ void read_viewpoint(const Source& source, const Entries& entries, Header& header
   }
 }
 
-Header read_header(const Source& source) {
+PcdHeader read_header(const FileView& source) {
   Lines lines(source);
   Entries entries;
   while (!entries.contains("DATA")) {
@@ -78,13 +78,13 @@ Header read_header(const Source& source) {
     static constexpr std::string_view keys[] = {"VERSION", "FIELDS", "SIZE",      "TYPE",   "COUNT",
                                                 "WIDTH",   "HEIGHT", "VIEWPOINT", "POINTS", "DATA"};
     if (std::ranges::find(keys, key) == std::end(keys)) {
-      lines.fail(quote(key), " is no entry of a PCD header");
+      lines.fail(quote(key), " is not an entry of a PCD header");
     }
     words.erase(words.begin());
     if (!entries.emplace(key, std::move(words)).second) lines.fail("a second ", key);
   }
 
-  Header header;
+  PcdHeader header;
   if (!entries.contains("FIELDS")) source.fail("its header has no FIELDS");
   const std::vector<std::string_view>& names = entries["FIELDS"];
   check_count(source, names.size());
@@ -123,7 +123,7 @@ Header read_header(const Source& source) {
   return header;
 }
 
-// Packed colours, 0xAARRGGBB, as bytes that have names; padding goes.
+// Splits packed colours, 0xAARRGGBB, into named bytes, and drops padding.
 std::vector<Column> unpack(std::span<const Column> columns) {
   std::vector<Column> result;
   for (const Column& column : columns) {
@@ -138,9 +138,9 @@ std::vector<Column> unpack(std::span<const Column> columns) {
   return result;
 }
 
-// LZF, as liblzf defines it. A control byte below 32 is followed by that many bytes and one more; any other copies what
-// lies up to 8192 bytes back: 3 bits of length, or 7 and a byte more, and 13 bits of distance. Whether `to` was filled
-// and `from` used up, neither over its end.
+// Decompresses LZF, as liblzf defines it. After a control byte below 32 come that many bytes and one more. Any other control
+// byte copies bytes from up to 8192 bytes back: it has 3 bits of length, or 7 and one more byte, and 13 bits of distance.
+// Returns whether `to` was filled and `from` used up exactly.
 bool expand(std::string_view from, std::span<char> to) {
   std::size_t in = 0, out = 0;
   const auto next = [&] { return static_cast<std::size_t>(static_cast<unsigned char>(from[in++])); };
@@ -166,7 +166,7 @@ bool expand(std::string_view from, std::span<char> to) {
 }
 constexpr std::int64_t most_expansion = 88;  // 264 bytes out of 3
 
-Cloud read_compressed(const Source& source, Header& header, std::int64_t expected) {
+Cloud read_compressed(const FileView& source, PcdHeader& header, std::int64_t expected) {
   const std::string_view body = header.body;
   if (header.points() == 0) return make_cloud(source, unpack(header.columns), nullptr, header.height, header.width);
   if (body.size() < 8) source.fail("ends before the sizes of its compressed data");
@@ -176,8 +176,8 @@ Cloud read_compressed(const Source& source, Header& header, std::int64_t expecte
     source.fail("ends after ", body.size() - 8, " of ", compressed, " compressed bytes");
   }
   if (expanded != expected) {
-    source.fail("its data is ", expanded, " bytes, says its start; ", header.points(), " points of its fields are ",
-                expected == huge ? "past 2^63" : std::to_string(expected));
+    source.fail("its data claims to expand to ", expanded, " bytes, but ", header.points(),
+                " points of its fields are ", expected == huge ? "past 2^63" : std::to_string(expected));
   }
   if (expanded > most_expansion * compressed) {
     source.fail(compressed, " compressed bytes cannot hold ", expanded);
@@ -195,7 +195,7 @@ Cloud read_compressed(const Source& source, Header& header, std::int64_t expecte
   return make_cloud(source, unpack(header.columns), data.get(), header.height, header.width);
 }
 
-Cloud read_body(const Source& source, Header& header) {
+Cloud read_body(const FileView& source, PcdHeader& header) {
   const std::int64_t record = lay_out_records(header.columns);
   const std::int64_t expected = product(header.points(), record);
   check_columns(source, unpack(header.columns));
@@ -216,8 +216,8 @@ Cloud read_body(const Source& source, Header& header) {
 
 }  // namespace
 
-Cloud read_pcd(const Source& source) {
-  Header header = read_header(source);
+Cloud read_pcd(const FileView& source) {
+  PcdHeader header = read_header(source);
   Cloud cloud = read_body(source, header);
   cloud.viewpoint = header.viewpoint;
   return cloud;

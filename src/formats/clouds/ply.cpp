@@ -24,7 +24,7 @@ struct Element {
   }
 };
 
-struct Header {
+struct PlyHeader {
   std::string_view format;
   std::vector<Element> skipped;  // before the vertices
   Element vertices;
@@ -56,9 +56,9 @@ Property read_property(const Lines& lines, std::span<const std::string_view> wor
   return property;
 }
 
-Header read_header(const Source& source) {
+PlyHeader read_header(const FileView& source) {
   Lines lines(source);
-  Header header;
+  PlyHeader header;
   if (lines.next() != "ply") lines.fail("a PLY file begins with \"ply\"");
   std::vector<Element> elements;
   for (;;) {
@@ -79,7 +79,7 @@ Header read_header(const Source& source) {
         lines.fail("the element ", quote(elements.back().name), " has over ", max_cloud_fields, " properties");
       }
     } else {
-      lines.fail(quote(words[0]), " is no entry of a PLY header");
+      lines.fail(quote(words[0]), " is not an entry of a PLY header");
     }
   }
   const auto vertex = std::ranges::find(elements, "vertex", &Element::name);
@@ -109,8 +109,8 @@ std::int64_t load_length(const char* from, DType dtype, bool swapped) {
   }
 }
 
-// What is left of the body behind an element.
-std::string_view skip_element(const Source& source, const Element& element, std::string_view body, bool swapped) {
+// The rest of the body after an element.
+std::string_view skip_element(const FileView& source, const Element& element, std::string_view body, bool swapped) {
   const auto take = [&](std::int64_t bytes) {
     if (bytes > size_of(body)) source.fail("ends inside its element ", quote(element.name));
     body.remove_prefix(static_cast<std::size_t>(bytes));
@@ -121,7 +121,7 @@ std::string_view skip_element(const Source& source, const Element& element, std:
     take(product(element.count, record));
     return body;
   }
-  // A list takes a byte at least: the body ends before a count that lies can go on for long.
+  // A list takes at least a byte, so a wrong count soon meets the end of the body.
   for (std::int64_t row = 0; row < element.count; ++row) {
     for (const Property& property : element.properties) {
       std::int64_t length = 1;
@@ -139,8 +139,8 @@ std::string_view skip_element(const Source& source, const Element& element, std:
 
 }  // namespace
 
-Cloud read_ply(const Source& source) {
-  const Header header = read_header(source);
+Cloud read_ply(const FileView& source) {
+  const PlyHeader header = read_header(source);
   const std::int64_t count = header.vertices.count;
   std::vector<Column> columns;
   for (const Property& property : header.vertices.properties) {

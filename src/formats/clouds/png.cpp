@@ -1,5 +1,5 @@
-// PNG as depth cameras write it: 16 bits, grayscale. zlib does the inflating; the container is simple enough that a
-// library for all of PNG (Debian's static libpng cannot be linked into a shared object) would be the larger part.
+// Reads PNG as depth cameras write it: 16 bits, grayscale. zlib decompresses it. The container is so simple that a library for
+// all of PNG would be more code; and Debian's static libpng cannot be linked into a shared object.
 #include <zlib.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ struct Image {
   std::vector<std::string_view> data;  // the parts of one zlib stream
 };
 
-Image read_chunks(const Source& source) {
+Image read_chunks(const FileView& source) {
   Image image;
   std::string_view left = source.bytes;
   if (!left.starts_with(signature)) source.fail("is no PNG image");
@@ -36,7 +36,7 @@ Image read_chunks(const Source& source) {
     left.remove_prefix(12 + length);
 
     if (first != (type == "IHDR") || (first && length != 13)) {
-      source.fail("its header is not the first chunk, and once");
+      source.fail("its header chunk IHDR must come first, once, and have 13 bytes");
     }
     if (first) {
       image.width = load<std::uint32_t>(data.data(), true);
@@ -64,14 +64,14 @@ Image read_chunks(const Source& source) {
 
 class Inflater {
  public:
-  Inflater(const Source& source, std::span<const std::string_view> parts) : source_(source), parts_(parts) {
+  Inflater(const FileView& source, std::span<const std::string_view> parts) : source_(source), parts_(parts) {
     if (inflateInit(&stream_) != Z_OK) throw std::bad_alloc();
   }
   Inflater(const Inflater&) = delete;
   Inflater& operator=(const Inflater&) = delete;
   ~Inflater() { inflateEnd(&stream_); }
 
-  // The next bytes of the stream. False: it has fewer.
+  // Reads the next bytes of the stream. Returns false if it has fewer.
   bool read(std::span<unsigned char> to) {
     stream_.next_out = to.data();
     stream_.avail_out = static_cast<uInt>(to.size());
@@ -79,7 +79,7 @@ class Inflater {
       if (stream_.avail_in == 0) {
         if (parts_.empty()) return false;
         stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(parts_[0].data()));
-        stream_.avail_in = static_cast<uInt>(parts_[0].size());  // below 2^32, by the chunk's own size
+        stream_.avail_in = static_cast<uInt>(parts_[0].size());  // below 2^32, because a chunk's size has 32 bits
         parts_ = parts_.subspan(1);
         continue;
       }
@@ -91,7 +91,7 @@ class Inflater {
   }
 
  private:
-  const Source& source_;
+  const FileView& source_;
   std::span<const std::string_view> parts_;
   z_stream stream_{};
 };
@@ -133,7 +133,7 @@ bool unfilter(int filter, std::span<unsigned char> row, std::span<const unsigned
 
 }  // namespace
 
-Array read_png(const Source& source) {
+Array read_png(const FileView& source) {
   const Image image = read_chunks(source);
   std::int64_t compressed = 0;
   for (const std::string_view part : image.data) compressed += size_of(part);

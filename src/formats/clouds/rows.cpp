@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::int64_t bytes_per_piece = 1 << 17;
 
-// The number at the front. A float32 may be past its range (and is then infinite or zero), others may not. nullptr:
-// there is none.
+// Parses the number at the front. Only a float32 may be out of range; it is then infinite or zero. Returns nullptr if there is
+// no number.
 template <class T>
 const char* parse_number(const char* begin, const char* end, T& value) {
   if (end - begin > 1 && begin[0] == '+' && begin[1] != '-') ++begin;  // from_chars takes no plus
@@ -63,8 +63,8 @@ std::int64_t values_in(std::span<const Column> columns) {
   return values;
 }
 
-// Why parse_row refused the line.
-[[noreturn]] void explain(const Source& source, const char* line, const char* end, std::span<const Column> columns) {
+// A sentence that says why parse_row() refused the line.
+[[noreturn]] void explain(const FileView& source, const char* line, const char* end, std::span<const Column> columns) {
   const auto number = 1 + std::count(source.bytes.data(), line, '\n');
   const std::int64_t expected = values_in(columns);
   const std::vector<std::string_view> words = words_of({line, end});
@@ -97,9 +97,9 @@ void for_each_line(const char* begin, const char* end, const F& f) {
 
 }  // namespace
 
-std::unique_ptr<char[]> parse_rows(const Source& source, const Rows& rows, std::span<const Column> columns,
+std::unique_ptr<char[]> parse_rows(const FileView& source, const Rows& rows, std::span<const Column> columns,
                                    std::int64_t record) {
-  // Pieces of whole lines, so that threads can count lines, then parse them, each to its place.
+  // Pieces of whole lines: threads first count their lines, then parse each line to its place.
   const std::string_view text = rows.text;
   const std::int64_t pieces = std::max<std::int64_t>(1, size_of(text) / bytes_per_piece);
   std::vector<const char*> starts{text.data()};
@@ -126,14 +126,14 @@ std::unique_ptr<char[]> parse_rows(const Source& source, const Rows& rows, std::
   if (rows.last && lines - rows.skip > rows.count) {
     source.fail("holds ", lines - rows.skip, " lines of numbers; its header says ", rows.count, " points");
   }
-  // A number takes a byte and a space at least: records are at most 4 times the text, whatever the header says.
+  // A number takes at least a byte and a space, so the records are at most 4 times the text, whatever the header says.
   const std::int64_t values = values_in(columns);
   if (product(rows.count, values) > size_of(text) / 2 + 1) {
     source.fail("has ", text.size(), " bytes of text, too few for ", rows.count, " points of ", values, " numbers");
   }
 
   auto records = allocate<char>(rows.count * record);
-  std::atomic<const char*> wrong{nullptr};  // the first line that is
+  std::atomic<const char*> wrong{nullptr};  // the first wrong line
   parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
     for (auto k = static_cast<std::size_t>(begin); k < static_cast<std::size_t>(end); ++k) {
       std::int64_t row = first_line[k] - rows.skip;

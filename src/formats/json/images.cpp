@@ -1,4 +1,4 @@
-// Foxglove's images in JSON: their data is base64, and becomes the bytes of a ragged stream, as sensor_msgs' images are.
+// Foxglove's images in JSON. Their base64 data becomes the bytes of a ragged stream, like sensor_msgs' images.
 //   foxglove.CompressedImage  {timestamp: {sec, nsec}, frame_id, data, format}
 //   foxglove.RawImage         {timestamp: {sec, nsec}, frame_id, data, width, height, encoding, step}
 #include <robocache/error.h>
@@ -27,13 +27,13 @@ constexpr auto digits = [] {
   return values;
 }();
 
-// How many bytes a base64 text without its padding holds; none where there is no such text.
+// How many bytes a base64 text without its padding holds; nothing if it is not base64.
 std::optional<std::size_t> base64_size(std::string_view text) {
   if (text.size() % 4 == 1) return {};
   return text.size() / 4 * 3 + (text.size() % 4 == 0 ? 0 : text.size() % 4 - 1);
 }
 
-// False: a letter is no digit of base64.
+// Returns false if a letter is no digit of base64.
 bool base64_decode(std::string_view text, std::byte* to) {
   std::uint32_t bits = 0;
   int have = 0;
@@ -50,7 +50,7 @@ bool base64_decode(std::string_view text, std::byte* to) {
   return true;
 }
 
-class JsonImages : public Messages, private nlohmann::json_sax<nlohmann::json> {
+class JsonImages : public MessageReader, private nlohmann::json_sax<nlohmann::json> {
  public:
   JsonImages(const Schema& schema, std::string_view topic, bool is_compressed)
       : is_compressed_(is_compressed),
@@ -60,7 +60,7 @@ class JsonImages : public Messages, private nlohmann::json_sax<nlohmann::json> {
                  .methods = {{Method::hold, 0, 1}},
                  .is_ragged = true}) {}
 
-  void add(std::span<const std::byte> message, const Clock& clock) override {
+  void add(std::span<const std::byte> message, const MessageTimes& times) override {
     try {
       read(message);
       if (!has_data_) throw Error(ErrorKind::file, "an image has no data");
@@ -71,7 +71,7 @@ class JsonImages : public Messages, private nlohmann::json_sax<nlohmann::json> {
         stream_.note(3, "width", width_);
         stream_.note(4, "step", step_);
       }
-      added_ += stream_.commit(clock, stamp());
+      added_ += stream_.commit(times, stamp());
     } catch (...) {
       stream_.discard();
       throw;
@@ -128,7 +128,7 @@ class JsonImages : public Messages, private nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return --depth_, true; }
   bool key(std::string& name) override { return key_ = name, true; }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) override {
-    throw Error(ErrorKind::file, concat("a message is no JSON after byte ", position));
+    throw Error(ErrorKind::file, concat("a message is not JSON after byte ", position));
   }
 
   bool string(std::string& value) override {
@@ -140,7 +140,7 @@ class JsonImages : public Messages, private nlohmann::json_sax<nlohmann::json> {
     for (int k = 0; k < 2 && text.ends_with('='); ++k) text.remove_suffix(1);
     const std::optional<std::size_t> size = base64_size(text);
     if (!size || (*size > 0 && !base64_decode(text, stream_.rows(*size, message_bytes_)))) {
-      throw Error(ErrorKind::file, "the data of an image is no base64");
+      throw Error(ErrorKind::file, "the data of an image is not base64");
     }
     return true;
   }
@@ -163,13 +163,13 @@ class JsonImages : public Messages, private nlohmann::json_sax<nlohmann::json> {
   }
 
   bool is_compressed_;
-  Stream stream_;
+  StreamBuilder stream_;
   std::int64_t added_ = 0;
 
-  // Of the message that is being read
+  // About the message that is being read
   std::size_t message_bytes_ = 0;
   int depth_ = 0;
-  std::string key_{}, outer_{};  // of the value, and of the object at the top that it is in
+  std::string key_{}, outer_{};  // the keys of the value and of the top-level object around it
   std::string frame_{}, format_{};
   std::uint32_t width_ = 0, height_ = 0, step_ = 0;
   std::optional<std::int64_t> seconds_{};
@@ -179,7 +179,7 @@ class JsonImages : public Messages, private nlohmann::json_sax<nlohmann::json> {
 
 }  // namespace
 
-std::unique_ptr<Messages> make_json_image(const Schema& schema, std::string_view topic) {
+std::unique_ptr<MessageReader> make_json_image(const Schema& schema, std::string_view topic) {
   const bool is_compressed = schema.name == "foxglove.CompressedImage";
   if (!is_compressed && schema.name != "foxglove.RawImage") return nullptr;
   return std::make_unique<JsonImages>(schema, topic, is_compressed);

@@ -1,4 +1,4 @@
-// Images in JSON messages, known by the name of their schema.
+// Images in JSON messages, recognised by the name of their schema.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace robocache::messages {
 
-// nullptr: the schema is not that of an image.
-std::unique_ptr<Messages> make_json_image(const Schema& schema, std::string_view topic);
+// nullptr if the schema is not that of an image.
+std::unique_ptr<MessageReader> make_json_image(const Schema& schema, std::string_view topic);
 
 }  // namespace robocache::messages

@@ -1,4 +1,4 @@
-// JSON messages: their numbers by path, in the order in which the paths first appear. No tree is built.
+// JSON messages: each number is a channel, named by its path, in the order in which paths first appear. No tree is built.
 #include <robocache/error.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "formats/clouds/source.h"
+#include "formats/clouds/file_view.h"
 #include "formats/json/images.h"
 #include "formats/messages/output.h"
 
@@ -21,12 +21,12 @@ namespace {
 constexpr std::size_t max_depth = 64;
 constexpr std::size_t max_channels = 4096;
 constexpr std::size_t max_nodes = 1 << 16;
-constexpr std::size_t max_elements = 1024;  // of an array; the others are left out
+constexpr std::size_t max_elements = 1024;  // of an array; later ones are ignored
 constexpr std::size_t max_name = 1024;
 
 constexpr std::uint32_t none = 0xffffffff;
 
-// Where a message says its time: the first of these that it has.
+// The fields that may hold a message's time: the first of these that it has.
 enum class Part : std::uint8_t { header, stamp, timestamp, body };
 
 struct Unit {
@@ -34,23 +34,23 @@ struct Unit {
   std::int64_t nanoseconds;
 };
 constexpr Unit units[] = {{"s", 1'000'000'000}, {"ms", 1'000'000}, {"us", 1'000}, {"ns", 1}};
-constexpr double latest = 4e18;  // nanoseconds: |t| < 2^62
+constexpr double latest = 4e18;  // nanoseconds; below time_limit
 
-// The unit of a field by its first number that is not 0: by its size alone, whatever the log times are.
+// The unit of a field, from the size of its first number that is not 0, whatever the log times are.
 const Unit* unit_of(double value, bool is_integer) {
   constexpr double epoch = 1e18;  // nanoseconds: September 2001
   for (const Unit& unit : units) {
     const double time = std::abs(value) * static_cast<double>(unit.nanoseconds);
     if (time >= epoch && time < latest) return &unit;
   }
-  // No time since 1970. Nobody's clock counts from 0 and is below a millisecond when the first message is sent.
+  // Not a time since 1970. No clock that starts at 0 is still below a millisecond when the first message is sent.
   return is_integer && std::abs(value) >= 1e6 ? &units[3] : &units[0];
 }
 
 constexpr std::string_view quoted_nan{"\0NaN", 4}, quoted_infinity{"\0+inf", 5}, quoted_minus_infinity{"\0-inf", 5};
 
-// Python's json module writes NaN, Infinity and -Infinity, which JSON does not have. Puts strings that no sensor sends in
-// their place; nothing where there are none.
+// Python's json module writes NaN, Infinity and -Infinity, which JSON does not have. Replaces them by strings that no sensor
+// sends; returns nothing if there are none.
 std::optional<std::string> quote_non_finite(std::string_view text) {
   constexpr std::pair<std::string_view, std::string_view> words[] = {
       {"NaN", R"("\u0000NaN")"}, {"Infinity", R"("\u0000+inf")"}, {"-Infinity", R"("\u0000-inf")"}};
@@ -77,24 +77,24 @@ std::optional<std::string> quote_non_finite(std::string_view text) {
   return is_found ? std::optional(std::move(result)) : std::nullopt;
 }
 
-// A place in the messages: an object's key or an array's element. Places are found, not made, once they are known.
+// A place in the messages: an object's key or an array's element. It is created once and found again in later messages.
 struct Node {
   std::string key{};
   std::uint32_t parent = none;
   std::uint32_t element = none;           // of an array; none: a key
-  std::uint32_t channel = none;           // of the number that was seen here
+  std::uint32_t channel = none;           // of the number at this place
   std::uint32_t place = 0;                // among its parent's children or elements
-  std::uint32_t next = 0;                 // of `children`: messages tend to have their keys in one order
+  std::uint32_t next = 0;                 // the child to expect next: messages tend to keep the order of their keys
   std::vector<std::uint32_t> children{};  // keys
   std::vector<std::uint32_t> elements{};
 };
 
-class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json> {
+class JsonMessages : public MessageReader, private nlohmann::json_sax<nlohmann::json> {
  public:
   JsonMessages(const Schema& schema, std::string_view topic)
       : nodes_(1), stream_({.name = std::string(topic), .type = schema.name, .shape = {0}}) {}
 
-  void add(std::span<const std::byte> message, const Clock& clock) override {
+  void add(std::span<const std::byte> message, const MessageTimes& times) override {
     const std::size_t nodes = nodes_.size(), channels = names_.size();
     const auto known = units_;
     try {
@@ -104,8 +104,8 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
       if (names_.empty()) return;  // no number yet: there is no stream
       std::memcpy(stream_.rows(1, message.size()), row_.data(), row_.size() * sizeof(double));
       if (is_cut_) stream_.note(0, "left_out", "numbers past the first 1024 of an array, or 4096 of a message");
-      if (clock.source == TimeSource::automatic || clock.source == TimeSource::stamp) note_units();
-      added_ += stream_.commit(clock, stamp);
+      if (times.source == TimeSource::automatic || times.source == TimeSource::stamp) note_units();
+      added_ += stream_.commit(times, stamp);
     } catch (...) {
       units_ = known;
       forget(nodes, channels);
@@ -127,7 +127,7 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
       throw;
     }
   }
-  // A topic whose messages had a NaN once is searched for more before it is parsed; the others are parsed at once.
+  // After its first NaN a topic's messages are searched for more before they are parsed; other topics are parsed at once.
   void parse(std::string_view text) {
     if (has_non_finite_) {
       const std::optional<std::string> quoted = quote_non_finite(text);
@@ -202,7 +202,7 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
     const std::string_view what = error.what();
     // "[json.exception.out_of_range.406] number overflow parsing '1e999'"
     const bool overflows = what.find(".406]") != std::string_view::npos;
-    throw Error(ErrorKind::file, concat("a message is no JSON after byte ", position,
+    throw Error(ErrorKind::file, concat("a message is not JSON after byte ", position,
                                         overflows ? ": a number is past the range of float64" : ""));
   }
 
@@ -212,7 +212,7 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
     std::uint32_t count = 0;
   };
 
-  // Goes to the next element, where the value is one.
+  // Moves to the next element if the value is one.
   bool place() {
     if (ignored_ > 0 || stack_.empty() || !stack_.back().is_array) return true;
     Frame& frame = stack_.back();
@@ -273,13 +273,13 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
     double seconds = 0, nanoseconds = 0;
   };
 
-  // Takes a number that is the message's time or half of it: stamp, or stamp.sec and .nanosec, or what others call them.
+  // Takes a number that is the message's time, or a half of it: stamp, or stamp.sec and .nanosec, or their synonyms.
   bool is_stamp(double value, std::optional<std::int64_t> integer) {
     const Node& node = nodes_[at_];
     Stamp& stamp = stamps_[static_cast<std::size_t>(part_)];
     const std::size_t depth = part_ == Part::header ? 2 : 1;
     if (stack_.size() == depth && (part_ != Part::header || node.key == "stamp")) {
-      if (!std::isfinite(value)) return true;  // no time: the next field is asked, then the log time
+      if (!std::isfinite(value)) return true;  // no time: try the next field, then the log time
       stamp.number = time_of(value, integer, stamp.is_doubtful);
       return stamp.number.has_value();
     }
@@ -297,7 +297,7 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
     }
     return false;
   }
-  // A number of the field that is being read, as a time; none where it is past 4e9 seconds.
+  // The number as a time of the field that is being read; nothing if it is past 4e9 seconds.
   std::optional<std::int64_t> time_of(double value, std::optional<std::int64_t> integer, bool& is_doubtful) {
     const Unit*& known = units_[static_cast<std::size_t>(part_)];
     const Unit& unit = known != nullptr ? *known : *unit_of(value, integer.has_value());
@@ -308,7 +308,7 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
     if (value != 0) known = &unit;
     return integer ? *integer * unit.nanoseconds : std::llrint(time);
   }
-  // Of the field that the message's time is from, and of those before it that should have been.
+  // Notes about the field that gave the message its time, and about the earlier fields that should have given it.
   void note_units() {
     for (std::size_t k = 0; k < stamps_.size(); ++k) {
       const Stamp& stamp = stamps_[k];
@@ -318,7 +318,7 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
     }
   }
   std::optional<std::int64_t> stamp_of() const {
-    constexpr double most = 4e9;  // seconds, and nanoseconds: |t| < 2^62
+    constexpr double most = 4e9;  // seconds; below time_limit
     for (const Stamp& stamp : stamps_) {
       if (stamp.number) return stamp.number;
       if (!stamp.has_seconds) continue;
@@ -378,7 +378,7 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
     return name.empty() ? "value" : name;
   }
 
-  // What a message that turned out to be broken has made.
+  // Undoes what a broken message added.
   void forget(std::size_t nodes, std::size_t channels) {
     while (nodes_.size() > nodes) {
       const Node& last = nodes_.back();
@@ -399,15 +399,15 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
   std::vector<std::string> names_{};                                        // of the channels
   std::vector<Method> methods_{};
   std::vector<double> row_{};
-  std::array<const Unit*, 3> units_{};  // by Part; none before the first number that is not 0
-  Stream stream_;
+  std::array<const Unit*, 3> units_{};  // by Part; null before the first number that is not 0
+  StreamBuilder stream_;
   std::int64_t added_ = 0;
   bool has_non_finite_ = false;  // a message had a NaN, Infinity or -Infinity
 
-  // Of the message that is being read
+  // About the message that is being read
   std::vector<Frame> stack_{};
   std::uint32_t at_ = 0;
-  std::size_t ignored_ = 0;  // how deep inside a value that has no place
+  std::size_t ignored_ = 0;  // how deep inside a value that is ignored
   bool is_cut_ = false;
   Part part_ = Part::body;
   std::array<Stamp, 3> stamps_{};  // by Part
@@ -415,8 +415,8 @@ class JsonMessages : public Messages, private nlohmann::json_sax<nlohmann::json>
 
 }  // namespace
 
-std::unique_ptr<Messages> make_json(const Schema& schema, std::string_view topic) {
-  if (std::unique_ptr<Messages> image = make_json_image(schema, topic)) return image;
+std::unique_ptr<MessageReader> make_json(const Schema& schema, std::string_view topic) {
+  if (std::unique_ptr<MessageReader> image = make_json_image(schema, topic)) return image;
   return std::make_unique<JsonMessages>(schema, topic);
 }
 

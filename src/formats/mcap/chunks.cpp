@@ -3,7 +3,7 @@
 #include <lz4frame.h>
 #include <zstd.h>
 
-#include "formats/mcap/crc.h"
+#include "io/crc.h"
 
 namespace robocache::mcap {
 
@@ -17,10 +17,10 @@ struct FreeLz4 {
   void operator()(LZ4F_dctx* context) const noexcept { LZ4F_freeDecompressionContext(context); }
 };
 
-// The most that a byte can become: zstd has blocks of 4 bytes that stand for 128 KiB; of lz4 a byte adds 255 to a copy.
+// The most bytes that one byte can become: a zstd block of 4 bytes can mean 128 KiB; a byte of lz4 lengthens a copy by 255.
 constexpr std::uint64_t most_of_zstd = 1 << 15, most_of_lz4 = 255;
 
-void check_size(const Source& source, const Chunk& chunk) {
+void check_size(const InputFile& source, const Chunk& chunk) {
   const std::uint64_t size = chunk.uncompressed_size, packed = chunk.records.size();
   if (chunk.compression.empty()) {
     if (size != packed) throw Damage(concat("holds ", packed, " bytes and says ", size));
@@ -43,7 +43,7 @@ struct Unpacker::Contexts {
 Unpacker::Unpacker() : contexts_(std::make_unique<Contexts>()) {}
 Unpacker::~Unpacker() = default;
 
-Span Unpacker::unpack(const Source& source, const Chunk& chunk, Buffer& into) {
+Span Unpacker::unpack(const InputFile& source, const Chunk& chunk, ReusedBuffer& into) {
   if (!chunk.compression.empty() && chunk.compression != "zstd" && chunk.compression != "lz4") {
     throw Damage(concat("is compressed with ", quote(chunk.compression), "; expected zstd, lz4 or nothing"));
   }
@@ -54,7 +54,7 @@ Span Unpacker::unpack(const Source& source, const Chunk& chunk, Buffer& into) {
     chunk.compression == "zstd" ? unpack_zstd(chunk.records, to) : unpack_lz4(chunk.records, to);
     records = to;
   }
-  if (source.options.check_crc && chunk.uncompressed_crc != 0 && crc32(0, records) != chunk.uncompressed_crc) {
+  if (source.options.check_crc && chunk.uncompressed_crc != 0 && io::crc32(0, records) != chunk.uncompressed_crc) {
     throw Damage("does not match its CRC");
   }
   return records;
@@ -91,10 +91,10 @@ void Unpacker::unpack_lz4(Span packed, std::span<std::byte> to) {
   if (done != to.size()) throw Damage(concat("unpacks to ", done, " bytes and says ", to.size()));
 }
 
-void check_crc(const Source& source, const Attachment& attachment, Span body) {
+void check_crc(const InputFile& source, const Attachment& attachment, Span body) {
   if (!source.options.check_crc || attachment.crc == 0) return;
   const auto size = static_cast<std::size_t>(attachment.data.data() + attachment.data.size() - body.data());
-  if (crc32(0, body.first(size)) != attachment.crc) throw Damage("does not match its CRC");
+  if (io::crc32(0, body.first(size)) != attachment.crc) throw Damage("does not match its CRC");
 }
 
 struct Packer::Context {

@@ -1,7 +1,7 @@
-// What a chunk holds, packed and unpacked. The contexts of zstd and lz4 are made once and used again.
+// Compresses and decompresses the records of chunks. The contexts of zstd and lz4 are made once and used again.
 #pragma once
 
-#include "formats/mcap/source.h"
+#include "formats/mcap/input_file.h"
 
 namespace robocache::mcap {
 
@@ -12,9 +12,9 @@ class Unpacker {
   Unpacker(const Unpacker&) = delete;
   Unpacker& operator=(const Unpacker&) = delete;
 
-  // The records of a chunk: its own bytes where they are not compressed, else in `into`. Throws Damage, before memory is
-  // taken where the size is impossible.
-  Span unpack(const Source& source, const Chunk& chunk, Buffer& into);
+  // The records of a chunk: the chunk's own bytes if they are not compressed, otherwise bytes in `into`. Throws Damage; if the
+  // size is impossible, before any memory is allocated.
+  Span unpack(const InputFile& source, const Chunk& chunk, ReusedBuffer& into);
 
  private:
   void unpack_zstd(Span packed, std::span<std::byte> to);
@@ -23,8 +23,8 @@ class Unpacker {
   std::unique_ptr<Contexts> contexts_;
 };
 
-// Throws Damage where an attachment does not match its CRC; `body` is its record's.
-void check_crc(const Source& source, const Attachment& attachment, Span body);
+// Throws Damage if an attachment does not match its CRC. `body`: of its record.
+void check_crc(const InputFile& source, const Attachment& attachment, Span body);
 
 class Packer {
  public:
@@ -33,7 +33,7 @@ class Packer {
   Packer(const Packer&) = delete;
   Packer& operator=(const Packer&) = delete;
 
-  std::string_view name() const noexcept;  // as a Chunk has it
+  std::string_view name() const noexcept;  // as a Chunk record says it
   // Valid until the next call.
   Span pack(Span records);
 
@@ -41,7 +41,7 @@ class Packer {
   struct Context;
   Compression compression_;
   std::unique_ptr<Context> context_;
-  Buffer buffer_;
+  ReusedBuffer buffer_;
 };
 
 }  // namespace robocache::mcap

@@ -1,14 +1,14 @@
 #include "formats/mcap/contents.h"
 
 #include "core/shared_facts.h"
-#include "formats/mcap/crc.h"
 #include "formats/mcap/scan.h"
+#include "io/crc.h"
 
 namespace robocache::mcap {
 
 // ---- schemas and channels
 
-void Declarations::learn(Source& source, Op op, Span body) {
+void Declarations::learn(InputFile& source, Op op, Span body) {
   try {
     op == Op::schema ? learn_schema(source, body) : learn_channel(source, body);
   } catch (const Damage& damage) {
@@ -17,12 +17,12 @@ void Declarations::learn(Source& source, Op op, Span body) {
 }
 
 template <class T>
-std::pair<const T*, bool> Declarations::add(std::map<std::uint16_t, T>& to, T& made, const Source& source,
+std::pair<const T*, bool> Declarations::add(std::map<std::uint16_t, T>& to, T& made, const InputFile& source,
                                             std::uint64_t bytes) {
   const auto locked = lock_shared_facts();
   const auto found = to.find(made.id);
   if (found != to.end()) return {&found->second, false};
-  // Those in chunks may be many times as large as the file.
+  // Schemas in compressed chunks may be many times as large as the file.
   if (bytes_ + bytes > 4 * source.size + (std::uint64_t{256} << 20)) {
     source.fail("its schemas and channels are too large");
   }
@@ -32,7 +32,7 @@ std::pair<const T*, bool> Declarations::add(std::map<std::uint16_t, T>& to, T& m
   return {&entry, true};
 }
 
-void Declarations::learn_schema(Source& source, Span body) {
+void Declarations::learn_schema(InputFile& source, Span body) {
   auto schema = parse<Schema>(body);
   if (schema.id == 0) throw Damage("has id 0");
   const auto [entry, is_new] = add(schemas, schema, source, body.size());
@@ -42,7 +42,7 @@ void Declarations::learn_schema(Source& source, Span body) {
   }
 }
 
-void Declarations::learn_channel(Source& source, Span body) {
+void Declarations::learn_channel(InputFile& source, Span body) {
   auto channel = parse<Channel>(body);
   const std::uint64_t bytes = body.size() + channel.metadata.size() * sizeof(StringMap::value_type);
   const auto [entry, is_new] = add(channels, channel, source, bytes);
@@ -88,8 +88,8 @@ struct Range {
   std::uint64_t offset = 0, length = 0;
 };
 
-// Where the summary is: nothing where the file has none, or not its end.
-std::optional<Footer> find_footer(const Source& source) {
+// The place of the summary; nothing if the file has none, or lacks its end.
+std::optional<Footer> find_footer(const InputFile& source) {
   constexpr std::uint64_t size = footer_size + magic.size();
   if (source.size < magic.size() + size) return {};
   std::byte bytes[size];
@@ -102,8 +102,8 @@ std::optional<Footer> find_footer(const Source& source) {
   return footer.summary_start == 0 ? std::nullopt : std::optional(footer);
 }
 
-void take_summary_records(Source& source, Contents& contents, Span records) {
-  std::size_t chunks = 0, attachments = 0, metadata = 0;  // first: so that no vector grows
+void take_summary_records(InputFile& source, Contents& contents, Span records) {
+  std::size_t chunks = 0, attachments = 0, metadata = 0;  // count first, so that no vector grows
   each_record(records, [&](Op op, Span) {
     chunks += op == Op::chunk_index ? 1 : 0;
     attachments += op == Op::attachment_index ? 1 : 0;
@@ -121,7 +121,7 @@ void take_summary_records(Source& source, Contents& contents, Span records) {
   });
 }
 
-// Whether the summary tells of all that the file has, so that nothing need be scanned.
+// Whether the summary lists everything in the file, so that no scan is needed.
 bool is_complete(const Contents& contents) {
   const Declarations& declared = contents.declared;
   if (contents.statistics) {
@@ -147,8 +147,8 @@ bool is_complete(const Contents& contents) {
   return true;
 }
 
-// The parts of the data section that the summary tells of, in order. Throws Damage where they lie outside it, or in each
-// other.
+// The parts of the data section that the summary lists, in order. Throws Damage if one lies outside the section, or two
+// overlap.
 std::vector<Range> indexed_ranges(const Contents& contents, std::uint64_t begin, std::uint64_t end) {
   std::vector<Range> ranges;
   ranges.reserve(2 * contents.chunks.size() + contents.attachments.size() + contents.metadata.size());
@@ -170,9 +170,9 @@ std::vector<Range> indexed_ranges(const Contents& contents, std::uint64_t begin,
   return ranges;
 }
 
-// What lies between the indexed parts is at most the DataEnd; where there is more, it is looked through. False: the
-// indexes cannot be all.
-bool look_between(Source& source, Contents& contents, std::uint64_t begin, std::uint64_t end) {
+// Between the indexed parts there should be at most the DataEnd; anything more is scanned. Returns false if the indexes
+// cannot be complete.
+bool look_between(InputFile& source, Contents& contents, std::uint64_t begin, std::uint64_t end) {
   std::uint64_t unknown = end - begin;
   std::vector<Range> ranges = indexed_ranges(contents, begin, end);
   for (const Range& range : ranges) unknown -= range.length;
@@ -186,18 +186,18 @@ bool look_between(Source& source, Contents& contents, std::uint64_t begin, std::
   return true;
 }
 
-// Nothing: there is no summary, or it cannot be used.
-std::optional<Contents> read_summary(Source& source, std::uint64_t data_begin) {
+// Returns nothing if there is no summary, or it cannot be used.
+std::optional<Contents> read_summary(InputFile& source, std::uint64_t data_begin) {
   const std::optional<Footer> footer = find_footer(source);
   if (!footer) return {};
   const std::uint64_t footer_offset = source.size - magic.size() - footer_size;
   try {
     const std::uint64_t begin = footer->summary_start;
     if (begin < data_begin || begin > footer_offset) throw Damage("its footer points outside it");
-    Buffer buffer;
+    ReusedBuffer buffer;
     const std::span<std::byte> bytes = buffer.room_for(footer_offset + footer_crc_size - begin);
     source.read(begin, bytes);
-    if (source.options.check_crc && footer->summary_crc != 0 && crc32(0, bytes) != footer->summary_crc) {
+    if (source.options.check_crc && footer->summary_crc != 0 && io::crc32(0, bytes) != footer->summary_crc) {
       throw Damage("its summary does not match its CRC");
     }
     Contents contents;
@@ -215,7 +215,7 @@ std::optional<Contents> read_summary(Source& source, std::uint64_t data_begin) {
 
 }  // namespace
 
-Contents read_contents(Source& source) {
+Contents read_contents(InputFile& source) {
   Header header;
   std::uint64_t data_begin = magic.size();
   try {

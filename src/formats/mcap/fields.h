@@ -3,31 +3,25 @@
 
 #include <robocache/mcap.h>
 
-#include <bit>
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 #include <type_traits>
 
+#include "io/endian.h"
+
 namespace robocache::mcap {
 
-static_assert(std::endian::native == std::endian::little, "numbers are read as they lie in memory");
-
+using io::load;
 using Span = std::span<const std::byte>;
 
 inline std::string_view text_of(Span bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 inline Span bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-// What a record is that cannot be understood: a part of a sentence. It never leaves the reader.
+// Thrown where a record cannot be understood; what() is the end of a sentence. It never leaves the reader.
 class Damage : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-
-template <class T>
-T load(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
 
 class Fields {
  public:
@@ -79,11 +73,7 @@ class Appender {
 
   template <class T>
   requires std::is_unsigned_v<T>
-  void write(T value) {
-    char bytes[sizeof value];
-    std::memcpy(bytes, &value, sizeof value);
-    out_.append(bytes, sizeof value);
-  }
+  void write(T value) { io::append(out_, value); }
   void write(std::string_view text) {
     write(length_of<std::uint32_t>(text.size()));
     out_ += text;

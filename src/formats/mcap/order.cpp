@@ -12,7 +12,7 @@ bool is_later(const std::unique_ptr<Run>& a, const std::unique_ptr<Run>& b) {
   return std::pair(a->time(), a->piece->offset) > std::pair(b->time(), b->piece->offset);
 }
 
-// Of letters that must be changed, added or left out.
+// How many letters must be changed, added or removed.
 std::size_t edits_between(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t k = 0; k < row.size(); ++k) row[k] = k;
@@ -45,7 +45,7 @@ std::string near_topics(std::span<const Channel* const> channels, std::string_vi
 
 }  // namespace
 
-Ordering::Ordering(Source& source, Contents& contents, const Selection& selection)
+Ordering::Ordering(InputFile& source, Contents& contents, const Selection& selection)
     : source_(source), contents_(contents), selection_(selection) {
   if (selection_.topics) {
     const std::vector<const Channel*> channels = contents_.declared.all_channels();
@@ -105,7 +105,7 @@ bool Ordering::may_have_wanted(const ChunkIndex& chunk) {
 
 // ---- pieces into runs
 
-// The piece's records, in the run's memory.
+// Reads the piece's records into the run's memory.
 void Ordering::read(const Piece& piece, Run& run) {
   if (!piece.is_chunk) {
     run.bytes = run.memory.room_for(piece.length);
@@ -120,7 +120,7 @@ void Ordering::read(const Piece& piece, Run& run) {
   }
   const auto chunk = parse<Chunk>(record.subspan(head_size));
   run.bytes = unpacker_.unpack(source_, chunk, run.memory);
-  if (chunk.compression.empty()) std::swap(packed_, run.memory);  // where the bytes are
+  if (chunk.compression.empty()) std::swap(packed_, run.memory);  // the bytes are there
 }
 
 void Ordering::find_entries(const Piece& piece, Run& run) {
@@ -144,7 +144,7 @@ void Ordering::find_entries(const Piece& piece, Run& run) {
   if (selection_.order == Order::log_time && !std::ranges::is_sorted(run.entries)) std::ranges::sort(run.entries);
 }
 
-// nullptr: it has no messages that are wanted.
+// nullptr if the piece has no wanted messages.
 std::unique_ptr<Run> Ordering::take_in(const Piece& piece, const Entry* from) {
   std::unique_ptr<Run> run = spare_ ? std::move(spare_) : std::make_unique<Run>();
   run->piece = &piece;
@@ -177,13 +177,13 @@ void Ordering::start(const Piece& piece) {
   push(std::move(run));
 }
 
-// The next messages of the first run, which has none at hand.
+// Reads the next messages of the first run, which holds none.
 void Ordering::refill() {
   std::unique_ptr<Run> old = pop();
   std::unique_ptr<Run> run;
   try {
     run = take_in(*old->piece, &*old->rest);
-  } catch (...) {  // a read that failed may be tried again
+  } catch (...) {  // so that a failed read may be tried again
     push(std::move(old));
     throw;
   }
@@ -199,7 +199,7 @@ std::size_t Ordering::budget() const noexcept {
   return static_cast<std::size_t>(std::max<std::int64_t>(source_.options.buffer, 0));
 }
 
-// What each run may hold where all of them do not fit: half of the buffer, the other half is for those to come.
+// How much each run may hold if all of them do not fit: they share half of the buffer, and the other half is for later ones.
 std::size_t Ordering::share() const noexcept { return budget() / (2 * (heap_.size() + 1)); }
 
 void Ordering::make_room(std::size_t size) {
@@ -212,7 +212,7 @@ void Ordering::make_room(std::size_t size) {
   }
 }
 
-// Keeps of a run its next messages, at most `share` bytes of them but `least` messages, in memory of their own.
+// Reduces a run to its next messages: at most `share` bytes, but at least `least` messages, copied to their own memory.
 void Ordering::shrink(Run& run, std::size_t share, std::size_t least) {
   if (run.held() <= share) return;
   std::size_t size = 0, count = 0;
@@ -279,9 +279,9 @@ const Message* Ordering::next() {
   recycle(std::move(spent_));
   for (;;) {
     if (is_due()) {
-      check_interrupt();  // before anything changes: whoever goes on after an interrupt misses no message
+      check_interrupt();  // before anything changes, so that a caller who continues after an interrupt misses no message
       start(pieces_[due_]);
-      ++due_;  // here, so that a read that failed may be tried again
+      ++due_;  // only now, so that a failed read may be tried again
     } else if (heap_.empty()) {
       return nullptr;
     } else if (!heap_.front()->has_message()) {

@@ -1,5 +1,5 @@
-// Messages in log-time order (or file order) from chunks that are held only while they are due. See Messages in mcap.h
-// for what this promises.
+// Delivers messages in log-time order, or in file order, and holds a chunk only while its messages are due. mcap.h says what
+// Messages promises.
 #pragma once
 
 #include "formats/mcap/contents.h"
@@ -10,24 +10,24 @@ namespace robocache::mcap {
 struct Piece {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
-  std::uint64_t start = 0;  // of its messages' log times, as the file says: the first
-  std::uint64_t end = 0;    // and the last
+  std::uint64_t start = 0;  // the first log time of its messages, as the file says
+  std::uint64_t end = 0;    // the last one
   bool is_chunk = false;
 };
 
-// A message: when it is due, and where its record is.
+// A message: its log time, and the place of its record.
 struct Entry {
   std::uint64_t time = 0;
-  std::uint64_t place = 0;  // in the piece: what orders equal times
+  std::uint64_t place = 0;  // in the piece; orders messages of equal times
   std::uint64_t at = 0;     // in the run's bytes
   auto operator<=>(const Entry& other) const { return std::pair(time, place) <=> std::pair(other.time, other.place); }
   bool operator==(const Entry& other) const { return time == other.time && place == other.place; }
 };
 
-// A piece that is due, and of its messages those that are held, in order.
+// A piece that is due, with those of its messages that are held, in order.
 struct Run {
   const Piece* piece = nullptr;
-  Buffer memory;
+  ReusedBuffer memory;
   Span bytes;  // part of the memory
   std::vector<Entry> entries;
   std::size_t next = 0;
@@ -40,7 +40,7 @@ struct Run {
 
 class Ordering {
  public:
-  Ordering(Source& source, Contents& contents, const Selection& selection);
+  Ordering(InputFile& source, Contents& contents, const Selection& selection);
 
   const Message* next();
   bool ready() const noexcept;
@@ -63,23 +63,23 @@ class Ordering {
   std::size_t budget() const noexcept;
   void push(std::unique_ptr<Run> run);
   std::unique_ptr<Run> pop();
-  void settle() noexcept;  // the first run goes to its place in the heap
+  void settle() noexcept;  // moves the first run to its place in the heap
   void recycle(std::unique_ptr<Run> run);
 
-  Source& source_;
+  InputFile& source_;
   Contents& contents_;
   Selection selection_;
   std::vector<Wanted> wanted_;              // by channel
-  std::vector<Piece> pieces_;               // in the order in which they are due
-  std::size_t due_ = 0;                     // the first that is not begun
+  std::vector<Piece> pieces_;               // in the order of their first messages
+  std::size_t due_ = 0;                     // the first piece that is not begun
   std::vector<std::unique_ptr<Run>> heap_;  // the run with the next message is first
-  std::unique_ptr<Run> spent_;              // holds the message that was handed out, where it was its run's last
-  std::unique_ptr<Run> spare_;              // whose memory is used again
-  std::size_t held_ = 0;                    // by the runs in the heap
+  std::unique_ptr<Run> spent_;              // keeps the last message of a run alive while the caller uses it
+  std::unique_ptr<Run> spare_;              // memory that is used again
+  std::size_t held_ = 0;                    // bytes, by the runs in the heap
   std::uint64_t last_time_ = 0;
   Message message_;
   Unpacker unpacker_;
-  Buffer packed_;
+  ReusedBuffer packed_;
 };
 
 }  // namespace robocache::mcap

@@ -1,14 +1,14 @@
 #include "formats/mcap/contents.h"
-#include "formats/mcap/crc.h"
 #include "formats/mcap/order.h"
+#include "io/crc.h"
 
 namespace robocache::mcap {
 
 struct Reader::State {
   State(Bytes bytes, const ReadOptions& options) : source(std::move(bytes), options), contents(read_contents(source)) {}
 
-  // The body of the record that an index points to, in `buffer`. Throws Error(file) where it is not there.
-  Span record(Op op, std::uint64_t offset, std::uint64_t length, Buffer& buffer) const {
+  // The body of the record that an index points to, read into `buffer`. Throws Error(file) if it is not there.
+  Span record(Op op, std::uint64_t offset, std::uint64_t length, ReusedBuffer& buffer) const {
     if (length < head_size || !source.contains(offset, length)) not_there(op, offset);
     const std::span<std::byte> bytes = buffer.room_for(length);
     source.read(offset, bytes);
@@ -19,9 +19,9 @@ struct Reader::State {
     source.fail("has no ", name_of(op), " at byte ", offset, ", where its index says");
   }
 
-  Source source;
+  InputFile source;
   Contents contents;
-  Buffer attached;  // what attachment() handed out last
+  ReusedBuffer attached;  // the memory of the last attachment()
 };
 
 Reader::Reader(Bytes bytes, const ReadOptions& options) : state_(std::make_unique<State>(std::move(bytes), options)) {}
@@ -49,7 +49,7 @@ std::vector<MessageIndex> Reader::message_indexes(const ChunkIndex& chunk) {
   std::vector<MessageIndex> indexes;
   const std::uint64_t begin = chunk.chunk_start_offset + chunk.chunk_length;
   if (chunk.message_index_length == 0 || !state_->source.contains(begin, chunk.message_index_length)) return indexes;
-  Buffer buffer;
+  ReusedBuffer buffer;
   const std::span<std::byte> bytes = buffer.room_for(chunk.message_index_length);
   state_->source.read(begin, bytes);
   try {
@@ -75,7 +75,7 @@ Attachment Reader::attachment(const AttachmentIndex& index) {
 }
 
 Metadata Reader::metadata(const MetadataIndex& index) {
-  Buffer buffer;
+  ReusedBuffer buffer;
   const Span body = state_->record(Op::metadata, index.offset, index.length, buffer);
   try {
     return parse<Metadata>(body);
@@ -87,7 +87,7 @@ Metadata Reader::metadata(const MetadataIndex& index) {
 // ---- messages
 
 struct Messages::State {
-  State(Source& source, Contents& contents, const Selection& selection) : ordering(source, contents, selection) {}
+  State(InputFile& source, Contents& contents, const Selection& selection) : ordering(source, contents, selection) {}
   Ordering ordering;
 };
 

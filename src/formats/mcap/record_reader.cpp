@@ -1,8 +1,8 @@
-// Every record in file order.
+// Reads every record in file order.
 #include "core/interrupt.h"
 #include "formats/mcap/chunks.h"
 #include "formats/mcap/contents.h"
-#include "formats/mcap/crc.h"
+#include "io/crc.h"
 
 namespace robocache::mcap {
 
@@ -40,15 +40,15 @@ struct RecordReader::State {
     }
   }
 
-  Source source;
+  InputFile source;
   Record record;
 
  private:
-  // The next bytes of the file, counted into the CRC of the data section.
+  // The next bytes of the file, which are added to the CRC of the data section.
   Span take(std::uint64_t count) {
     const Span bytes = cursor.peek(count);
     cursor.skip(count);
-    if (source.options.check_crc && !in_summary) crc = crc32(crc, bytes);
+    if (source.options.check_crc && !in_summary) crc = io::crc32(crc, bytes);
     return bytes;
   }
 
@@ -78,7 +78,7 @@ struct RecordReader::State {
     return &record;
   }
 
-  // The next record of the chunk that is open.
+  // The next record of the open chunk.
   const Record* next_in_chunk() {
     while (!records.empty()) {
       Span one;
@@ -117,10 +117,10 @@ struct RecordReader::State {
   bool done = false, in_summary = false;
   std::uint32_t crc = 0, data_end_crc = 0;
   Head head;                         // of the record, or of the chunk that it is in
-  Span records;                      // of the chunk, what is left of them
+  Span records;                      // the rest of the chunk's records
   std::uint64_t start = 0, end = 0;  // of the chunk
   Unpacker unpacker;
-  Buffer unpacked;
+  ReusedBuffer unpacked;
 };
 
 RecordReader::RecordReader(Bytes bytes, bool unpack, const ReadOptions& options)

@@ -1,4 +1,4 @@
-// Records as they lie in a file: an opcode, a length, the fields.
+// Records as they are in a file: an opcode, a length, the fields.
 #pragma once
 
 #include "formats/mcap/fields.h"
@@ -27,11 +27,11 @@ inline constexpr std::string_view magic("\x89MCAP0\r\n", 8);
 inline constexpr std::uint64_t head_size = 9;      // of every record
 inline constexpr std::uint64_t message_size = 22;  // of a message's fields before its data
 inline constexpr std::uint64_t footer_size = head_size + 20;
-inline constexpr std::uint64_t footer_crc_size = footer_size - 4;  // of the footer, what its CRC covers
+inline constexpr std::uint64_t footer_crc_size = footer_size - 4;  // how much of the footer its CRC covers
 inline constexpr std::uint64_t data_end_size = head_size + 4;
 
-// Each field of a record with its name, in the order of the specification: f("profile", record.profile)... The data of a
-// Message, which has no length of its own, comes last. T may be const.
+// Calls f with the name and value of each field of a record, in the order of the specification: f("profile",
+// record.profile)... The data of a Message has no length field, so it comes last. T may be const.
 template <class T, class F>
 void each_field(T& record, const F& f) {
   using R = std::remove_const_t<T>;
@@ -99,10 +99,10 @@ template <class T>
 inline constexpr Op op_of{detail::opcode_in<T>(static_cast<const Record*>(nullptr))};
 static_assert(op_of<Header> == Op::header && op_of<Attachment> == Op::attachment && op_of<DataEnd> == Op::data_end);
 
-// "MessageIndex"; "" for an opcode of no record.
+// "MessageIndex"; "" for an unknown opcode.
 std::string_view name_of(Op op) noexcept;
 
-// The fields of one record; what follows them is padding. Throws Damage. Spans point into `body`.
+// Parses the fields of one record; bytes after them are padding. Throws Damage. Spans point into `body`.
 template <class T>
 T parse(Span body) {
   T record;
@@ -112,7 +112,7 @@ T parse(Span body) {
 }
 template <>
 Message parse<Message>(Span body);
-// nothing: no record of the specification has this opcode
+// Nothing if the specification has no record of this opcode.
 std::optional<Record> parse(Op op, Span body);
 
 // Appends a whole record.
@@ -124,15 +124,15 @@ void append(std::string& out, const T& record) {
   to.write(std::uint64_t{0});
   each_field(record, [&](const char*, const auto& field) { to.write(field); });
   const std::uint64_t length = out.size() - begin - head_size;
-  std::memcpy(&out[begin + 1], &length, sizeof length);
+  io::store(&out[begin + 1], length);
 }
 template <>
 void append<Message>(std::string& out, const Message& message);
 
 inline bool belongs_in_chunk(Op op) { return op == Op::schema || op == Op::channel || op == Op::message; }
 
-// The first of the records of a chunk or of a summary, with its head. Throws Damage where it is not whole, or is a chunk
-// or a message that is too short for its fields.
+// The first record of a chunk's or a summary's records, with its head. Throws Damage if it is not whole, is a chunk, or is a
+// message too short for its fields.
 inline Span first_record(Span records) {
   if (records.size() < head_size) throw Damage("ends inside the head of a record");
   const auto op = static_cast<Op>(records[0]);
@@ -144,7 +144,7 @@ inline Span first_record(Span records) {
   return records.first(head_size + length);
 }
 
-// f(op, body) for each. Throws Damage as first_record does; those before it have been seen.
+// Calls f(op, body) for each record. Throws Damage as first_record() does, after the calls for the records before.
 template <class F>
 void each_record(Span records, const F& f) {
   while (!records.empty()) {

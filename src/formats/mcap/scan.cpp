@@ -6,10 +6,10 @@ namespace robocache::mcap {
 
 namespace {
 
-constexpr std::uint64_t loose_bytes = 1 << 20;       // of messages outside chunks that are read at once
-constexpr std::uint64_t attachment_bytes = 1 << 16;  // that its fields before the data lie in
+constexpr std::uint64_t loose_bytes = 1 << 20;       // how much of messages outside chunks is read at once
+constexpr std::uint64_t attachment_bytes = 1 << 16;  // enough for an attachment's fields before its data
 
-// Takes a time into a range that begins with its first.
+// Extends a range of times; the first time begins it.
 void extend(std::uint64_t& start, std::uint64_t& end, std::uint64_t time, bool first) {
   start = first ? time : std::min(start, time);
   end = first ? time : std::max(end, time);
@@ -177,7 +177,8 @@ void Scan::end_indexes() {
   std::vector<std::uint16_t> indexed(offsets.size());
   std::ranges::transform(offsets, indexed.begin(), &ChannelMap::value_type::first);
   std::ranges::sort(indexed);
-  if (std::ranges::includes(indexed, chunk_channels_)) return;  // both are sorted, chunk_channels_ has each once
+  if (std::ranges::includes(indexed, chunk_channels_))
+    return;  // both are sorted, and chunk_channels_ has no duplicates
   offsets.clear();
   into_.chunks.back().message_index_length = 0;
 }

@@ -6,47 +6,36 @@
 #include <utility>
 
 #include "formats/mcap/chunks.h"
-#include "formats/mcap/crc.h"
+#include "io/crc.h"
+#include "io/descriptor.h"
 
 namespace robocache::mcap {
 
 namespace {
 
+// The file that a Writer makes, which may also be a pipe or a device; or a directory, to sync it.
 class OutputFile {
  public:
-  OutputFile(const std::filesystem::path& path, int flags) : name_(path.string()) {
-    do {
-      descriptor_ = open(path.c_str(), flags | O_CLOEXEC, 0666);
-    } while (descriptor_ < 0 && errno == EINTR);
-    if (descriptor_ < 0) fail("cannot be written");
+  OutputFile(const std::filesystem::path& path, int flags) : name_(path.string()), descriptor_(path, flags) {
+    if (!descriptor_) fail("cannot be written", errno);
   }
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
-  ~OutputFile() { close(descriptor_); }
 
   void write(Span bytes) const {
-    while (!bytes.empty()) {
-      const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) fail("cannot be written");
-      bytes = bytes.subspan(static_cast<std::size_t>(count));
-    }
+    if (const int error = descriptor_.append(bytes).error; error != 0) fail("cannot be written", error);
   }
-  // Its bytes, or the names in it, are on the disk. Pipes and some file systems cannot be synced: nothing to do there.
+  // Puts its bytes, or the names in a directory, on the disk. Pipes and some file systems cannot be synced, which is fine.
   void sync() const {
-    while (fsync(descriptor_) != 0) {
-      if (errno == EINTR) continue;
-      if (errno == EINVAL || errno == ENOTSUP || errno == EROFS) return;
-      fail("cannot be written to the disk");
-    }
+    if (io::retried([&] { return fsync(descriptor_.number()); }) == 0) return;
+    if (errno == EINVAL || errno == ENOTSUP || errno == EROFS) return;
+    fail("cannot be written to the disk", errno);
   }
 
  private:
-  [[noreturn]] void fail(std::string_view what) const {
-    throw Error(ErrorKind::file, concat(name_, ": ", what, ": ", std::strerror(errno)));
+  [[noreturn]] void fail(std::string_view what, int error) const {
+    throw Error(ErrorKind::file, concat(name_, ": ", what, ": ", std::strerror(error)));
   }
   std::string name_;
-  int descriptor_ = -1;
+  io::Descriptor descriptor_;
 };
 
 }  // namespace
@@ -68,12 +57,12 @@ struct Writer::State {
 
   // ---- out
 
-  // The bytes since the last time go to the sink.
+  // Sends the bytes since the last call to the sink.
   void send() {
     if (!is_mine()) {
       throw Error(ErrorKind::file, concat(name, ": another process opened it, before a fork; open another file here"));
     }
-    if (options.crcs) crc = crc32(crc, bytes_of(out));
+    if (options.crcs) crc = io::crc32(crc, bytes_of(out));
     const Span bytes = bytes_of(out);
     position += bytes.size();
     failed = true;
@@ -81,7 +70,7 @@ struct Writer::State {
     failed = false;
     out.clear();
   }
-  // The process that opened the file writes it. A child has a copy of what is not sent yet, and shares the file's position.
+  // Only the process that opened the file writes it: a forked child has a copy of the unsent bytes and shares the position.
   bool is_mine() const { return getpid() == process; }
   void check_open() const {
     if (finished) throw Error(ErrorKind::value, concat(name, ": is finished; nothing more can be written"));
@@ -92,7 +81,7 @@ struct Writer::State {
 
   // ---- records
 
-  // Into the chunk, or the file where there are none.
+  // Adds a record to the chunk, or to the file if there are no chunks.
   template <class T>
   void add(const T& record) {
     append(options.chunks ? chunk : out, record);
@@ -168,8 +157,9 @@ struct Writer::State {
     const std::size_t begin = out.size();
     append(out, attachment);
     if (options.crcs) {
-      const std::uint32_t sum = crc32(0, bytes_of(out).subspan(begin + head_size, out.size() - begin - head_size - 4));
-      std::memcpy(&out[out.size() - 4], &sum, sizeof sum);
+      const std::uint32_t sum =
+          io::crc32(0, bytes_of(out).subspan(begin + head_size, out.size() - begin - head_size - 4));
+      io::store(&out[out.size() - 4], sum);
     }
     attachment_indexes.push_back(
         {offset, here() - offset, given.log_time, given.create_time, given.data.size(), given.name, given.media_type});
@@ -188,9 +178,12 @@ struct Writer::State {
   void end_chunk() {
     if (chunk.empty()) return;
     const Span records = bytes_of(chunk);
-    Chunk record{
-        chunk_start,         chunk_end, chunk.size(), options.crcs ? crc32(0, records) : 0, std::string(packer.name()),
-        packer.pack(records)};
+    Chunk record{chunk_start,
+                 chunk_end,
+                 chunk.size(),
+                 options.crcs ? io::crc32(0, records) : 0,
+                 std::string(packer.name()),
+                 packer.pack(records)};
     ChunkIndex index{chunk_start, chunk_end, here(), 0, {}, 0, record.compression, record.records.size(), chunk.size()};
     append(out, record);
     index.chunk_length = here() - index.chunk_start_offset;
@@ -248,8 +241,8 @@ struct Writer::State {
     }
     append(out, footer);
     if (options.crcs) {
-      const std::uint32_t sum = crc32(0, bytes_of(out).first(out.size() - 4));
-      std::memcpy(&out[out.size() - 4], &sum, sizeof sum);
+      const std::uint32_t sum = io::crc32(0, bytes_of(out).first(out.size() - 4));
+      io::store(&out[out.size() - 4], sum);
     }
     out += magic;
     send();
@@ -274,8 +267,8 @@ struct Writer::State {
   WriteOptions options;
   Packer packer;
   std::string out;             // not yet sent
-  std::uint64_t position = 0;  // bytes that were sent
-  std::uint32_t crc = 0;       // of those
+  std::uint64_t position = 0;  // bytes sent so far
+  std::uint32_t crc = 0;       // of the bytes sent so far
   bool finished = false, failed = false;
 
   std::string chunk;  // its records
@@ -312,11 +305,11 @@ Writer::~Writer() {
   if (!state_ || state_->failed || !state_->is_mine()) return;
   try {
     state_->finish();
-  } catch (...) {  // told to whoever calls finish()
+  } catch (...) {  // only finish() can report it
   }
 }
 
-// One call at a time; a second thread is told, where it would destroy what the first one writes.
+// Every call holds one. A second thread gets an error instead of mixing its bytes with those of the first.
 class Writer::Use {
  public:
   explicit Use(State& state) : state_(state) {
@@ -336,7 +329,7 @@ class Writer::Use {
 
 namespace {
 
-// The id of an equal record, or the first that is free.
+// The id of an equal record, or the first free one.
 template <class T, class Same>
 std::uint16_t find_id(const std::string& name, const std::map<std::uint16_t, T>& records, const Same& same) {
   std::uint32_t free = 1;

@@ -3,7 +3,8 @@
 #include <string>
 #include <utility>
 
-#include "formats/clouds/source.h"
+#include "core/limits.h"
+#include "formats/clouds/file_view.h"
 #include "formats/messages/output.h"
 
 namespace robocache {
@@ -11,7 +12,7 @@ namespace robocache {
 struct Decoder::State {
   std::string topic;
   TimeSource time;
-  std::unique_ptr<messages::Messages> messages;
+  std::unique_ptr<messages::MessageReader> messages;
 
   [[noreturn]] void fail(const std::string& what) const {
     throw Error(ErrorKind::file, concat(quote(topic), ": ", what));
@@ -40,9 +41,8 @@ Decoder::Decoder(Decoder&&) noexcept = default;
 Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 
 void Decoder::add(std::span<const std::byte> message, std::int64_t log_time, std::int64_t publish_time) {
-  constexpr std::int64_t latest = std::int64_t{1} << 62;
-  if (log_time >= latest || log_time <= -latest || publish_time >= latest || publish_time <= -latest) {
-    state_->fail("a message has a time past 2^62 nanoseconds");
+  if (!is_in_time_limit(log_time) || !is_in_time_limit(publish_time)) {
+    state_->fail(concat("a message has a time past ", limit_in_words(time_limit), " ns"));
   }
   try {
     state_->messages->add(message, {state_->time, log_time, publish_time});

@@ -1,5 +1,5 @@
-// Streams in the making: samples are added one by one and handed out in batches. A sample that turns out to be broken
-// half way leaves no trace.
+// Builds streams from messages: samples are added one by one and handed out in batches. A sample that turns out to be broken
+// half way is discarded completely.
 #pragma once
 
 #include <robocache/formats.h>
@@ -10,11 +10,11 @@
 
 namespace robocache::messages {
 
-// What one message may become, at most: 4 times its size and 256 MiB.
+// The most memory that one message may become: 4 times its size and 256 MiB.
 inline constexpr std::int64_t expansion = 4, allowance = std::int64_t{256} << 20;
 
-// Bytes at the end of which more are written.
-class Buffer {
+// Bytes that grow at the end.
+class GrowingBuffer {
  public:
   std::size_t size() const { return size_; }
   std::byte* data() const { return data_.get(); }
@@ -25,7 +25,7 @@ class Buffer {
     return at;
   }
   void truncate(std::size_t size) { size_ = size; }
-  std::unique_ptr<std::byte[]> release();  // the next one starts with as much room
+  std::unique_ptr<std::byte[]> release();  // hands the bytes out; the buffer starts again with as much room
 
  private:
   void grow(std::size_t bytes);
@@ -34,8 +34,8 @@ class Buffer {
   std::size_t size_ = 0, capacity_ = 0, start_ = 0;
 };
 
-// When a message was seen, and which of it is its time.
-struct Clock {
+// The times of a message, and which of them counts.
+struct MessageTimes {
   TimeSource source = TimeSource::automatic;
   std::int64_t log = 0, publish = 0;
 
@@ -46,24 +46,24 @@ struct Clock {
   }
 };
 
-class Stream {
+class StreamBuilder {
  public:
-  explicit Stream(StreamInfo info);
+  explicit StreamBuilder(StreamInfo info);
 
   const StreamInfo& info() const { return info_; }
-  std::int64_t footprint() const;  // about what it holds besides samples, in bytes
+  std::int64_t footprint() const;  // about how many bytes it takes besides samples
   std::size_t row_bytes() const { return row_bytes_; }
 
-  // Room for so many rows of the sample that is being added; they are there until discard(). Of a message of
-  // `message_bytes`: throws Error(file) where it would grow past what a message may become.
+  // Room for rows of the sample that is being added; discard() drops them. `message_bytes`: the size of the message. Throws
+  // Error(file) if the message would take more memory than a message may.
   std::byte* rows(std::size_t count, std::size_t message_bytes);
-  // Ends the sample: all rows since the last one are its own. How many bytes it takes.
-  std::int64_t commit(const Clock& clock, std::optional<std::int64_t> stamp);
+  // Ends the sample, which gets all rows since the last one. Returns how many bytes it takes.
+  std::int64_t commit(const MessageTimes& times, std::optional<std::int64_t> stamp);
   void discard() { values_.truncate(committed_); }
 
-  // Samples so far have NaN there; float64 streams only.
+  // The samples so far get NaN there. Only for float64 streams.
   void add_channels(std::span<const std::string> names, std::span<const Method> methods);
-  // A fact about the messages: "varies" where they disagree. Slots are 0, 1, ... and each has one key.
+  // Notes a fact about the messages in the metadata; "varies" if they disagree. Slots are 0, 1, ... and each has one key.
   void note(std::size_t slot, const char* key, std::string_view value);
   void note(std::size_t slot, const char* key, std::uint64_t value);
 
@@ -80,35 +80,35 @@ class Stream {
   void change(Note& note, std::string_view value);
 
   StreamInfo info_;
-  std::shared_ptr<const StreamInfo> shared_{};  // of what info_ is; none after a change
+  std::shared_ptr<const StreamInfo> shared_{};  // a copy of info_; none after a change
   std::size_t row_bytes_ = 0, committed_ = 0;
   unsigned sources_ = 0;  // a bit for each TimeSource that a time came from
-  Buffer values_{};
+  GrowingBuffer values_{};
   std::vector<std::int64_t> times_{}, arrivals_{}, lengths_{};
   std::vector<Note> notes_{};
   std::vector<StreamBatch> sealed_{};
 };
 
-// The methods of channels of these kinds: empty where align's default says the same.
+// The methods of channels as ranges; empty if they are align's default.
 std::vector<MethodRange> ranges(std::span<const Method> methods, DType dtype);
 
-// What reads the messages of a topic.
-class Messages {
+// Reads the messages of a topic.
+class MessageReader {
  public:
-  virtual ~Messages() = default;
-  // Throws where the message is broken, and then nothing of it is kept.
-  virtual void add(std::span<const std::byte> message, const Clock& clock) = 0;
-  virtual std::vector<StreamInfo> streams() const { return {}; }  // what is known before the first message
-  virtual std::int64_t bytes() const = 0;                         // that take() would hand out
+  virtual ~MessageReader() = default;
+  // Throws if the message is broken; then nothing of it is kept.
+  virtual void add(std::span<const std::byte> message, const MessageTimes& times) = 0;
+  virtual std::vector<StreamInfo> streams() const { return {}; }  // those known before the first message
+  virtual std::int64_t bytes() const = 0;                         // of what take() would hand out
   virtual std::int64_t footprint() const = 0;
   virtual void take(std::vector<StreamBatch>& to) = 0;
-  // Adds the stamps of a message to `to`, under the topic's name or those of its parts. Throws where it is broken.
+  // Adds the stamps of a message to `to`, under the topic's name or those of its parts. Throws if it is broken.
   virtual void survey(std::string_view topic, std::span<const std::byte> message, std::int64_t log_time,
                       ClockSurvey& to) = 0;
 };
 
-// Throws Error(file) without the topic in its sentence.
-std::unique_ptr<Messages> make_ros2(const Schema& schema, std::string_view topic, TimeSource time);
-std::unique_ptr<Messages> make_json(const Schema& schema, std::string_view topic);
+// Their Error(file) does not name the topic.
+std::unique_ptr<MessageReader> make_ros2(const Schema& schema, std::string_view topic, TimeSource time);
+std::unique_ptr<MessageReader> make_json(const Schema& schema, std::string_view topic);
 
 }  // namespace robocache::messages

@@ -1,4 +1,4 @@
-// MCAP messages through decoders, in batches of bounded size.
+// Decodes MCAP messages into batches of bounded size.
 #include <robocache/formats.h>
 #include <robocache/mcap.h>
 
@@ -9,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-#include "formats/clouds/source.h"
+#include "formats/clouds/file_view.h"
 
 namespace robocache {
 
@@ -41,23 +41,23 @@ struct McapRecording::State {
 };
 
 struct McapBatches::State {
-  // The messages of a topic: of all its channels that have the same schema.
-  struct Source {
-    std::string topic;
+  // The decoder of a topic: for all of its channels with the same schema.
+  struct TopicDecoder {
+    std::string name;
     const mcap::Schema* schema = nullptr;
     std::string encoding;  // of its messages
     std::optional<Decoder> decoder{};
     std::int64_t bytes = 0;      // in the decoder
     std::int64_t footprint = 0;  // of the decoder
-    std::size_t problem = 0;     // of its broken messages; 0: none yet, else 1 more than its place
+    std::size_t problem = 0;     // 0: none yet; otherwise 1 + the place of the problem that counts its broken messages
   };
 
   McapRecording::State& recording;
   mcap::Messages messages;
-  std::deque<Source> sources{};
-  std::map<std::string, std::vector<Source*>> by_topic{};
-  std::vector<Source*> of_channel{};                           // by id; nullptr: not seen yet
-  std::map<std::string, const Source*, std::less<>> owners{};  // of streams
+  std::deque<TopicDecoder> topics{};
+  std::map<std::string, std::vector<TopicDecoder*>> by_topic{};
+  std::vector<TopicDecoder*> of_channel{};                           // by id; nullptr: not seen yet
+  std::map<std::string, const TopicDecoder*, std::less<>> owners{};  // of streams
   std::deque<StreamBatch> ready{};
   std::vector<Problem> problems{};
   std::int64_t held = 0, footprints = 0, compiled = 0;
@@ -65,104 +65,104 @@ struct McapBatches::State {
 
   State(McapRecording::State& of, mcap::Messages selected) : recording(of), messages(std::move(selected)) {}
 
-  Source& source_of(std::uint16_t id) {
+  TopicDecoder& topic_of(std::uint16_t id) {
     if (id >= of_channel.size()) of_channel.resize(std::size_t{id} + 1, nullptr);
-    Source*& known = of_channel[id];
+    TopicDecoder*& known = of_channel[id];
     if (known == nullptr) known = &find(*recording.reader.channel(id));
     return *known;
   }
 
-  Source& find(const mcap::Channel& channel) {
+  TopicDecoder& find(const mcap::Channel& channel) {
     static const mcap::Schema none{};
     const mcap::Schema* schema = recording.reader.schema(channel);
     if (schema == nullptr) schema = &none;
-    const auto same = [&](const Source& source) {
-      return source.topic == channel.topic && source.encoding == channel.message_encoding &&
-             (source.schema == schema ||
-              (source.schema->name == schema->name && source.schema->encoding == schema->encoding &&
-               source.schema->data == schema->data));
+    const auto same = [&](const TopicDecoder& topic) {
+      return topic.name == channel.topic && topic.encoding == channel.message_encoding &&
+             (topic.schema == schema ||
+              (topic.schema->name == schema->name && topic.schema->encoding == schema->encoding &&
+               topic.schema->data == schema->data));
     };
-    std::vector<Source*>& of_topic = by_topic[channel.topic];
-    for (Source* const known : of_topic) {
+    std::vector<TopicDecoder*>& of_topic = by_topic[channel.topic];
+    for (TopicDecoder* const known : of_topic) {
       if (same(*known)) return *known;
     }
     const bool is_second = !of_topic.empty();
-    Source& source = sources.emplace_back();
-    of_topic.push_back(&source);
-    source.topic = channel.topic;
-    source.schema = schema;
-    source.encoding = channel.message_encoding;
+    TopicDecoder& topic = topics.emplace_back();
+    of_topic.push_back(&topic);
+    topic.name = channel.topic;
+    topic.schema = schema;
+    topic.encoding = channel.message_encoding;
     try {
       if (is_second) {
         throw Error(ErrorKind::file, concat(quote(channel.topic), ": has messages of more than one type; those of ",
                                             quote(schema->name), " are left out"));
       }
-      // A schema is compiled for each topic: many topics of one large schema are much work for a small file.
+      // A schema is compiled for each topic, so many topics with one large schema would make a small file costly.
       if (compiled > recording.most_compiled) {
         throw Error(ErrorKind::file, concat(quote(channel.topic), ": is left out: the schemas of the topics before it ",
                                             "take more than ", recording.most_compiled, " bytes"));
       }
-      compiled += 8 * std::ssize(schema->data);  // a byte of text takes as long as 8 of what it becomes
-      source.decoder.emplace(Schema{schema->name, schema->encoding, schema->data}, channel.message_encoding,
-                             channel.topic, recording.time);
-      compiled += source.decoder->footprint();
+      compiled += 8 * std::ssize(schema->data);  // compiling a byte of text takes as long as 8 bytes of the result
+      topic.decoder.emplace(Schema{schema->name, schema->encoding, schema->data}, channel.message_encoding,
+                            channel.topic, recording.time);
+      compiled += topic.decoder->footprint();
     } catch (const Error& error) {
       problems.push_back({channel.topic, 0, concat(recording.name, ": ", error.what())});
     }
-    return source;
+    return topic;
   }
 
   void add(const mcap::Message& message) {
-    Source& source = source_of(message.channel_id);
-    if (!source.decoder) return;
+    TopicDecoder& topic = topic_of(message.channel_id);
+    if (!topic.decoder) return;
     try {
-      source.decoder->add(message.data, time_of(message.log_time), time_of(message.publish_time));
+      topic.decoder->add(message.data, time_of(message.log_time), time_of(message.publish_time));
     } catch (const Error& error) {
-      if (source.problem == 0) {
-        problems.push_back({source.topic, 0, concat(recording.name, ": ", error.what())});
-        source.problem = problems.size();
+      if (topic.problem == 0) {
+        problems.push_back({topic.name, 0, concat(recording.name, ": ", error.what())});
+        topic.problem = problems.size();
       }
-      ++problems[source.problem - 1].messages;
+      ++problems[topic.problem - 1].messages;
       return;
     }
-    const std::int64_t footprint = source.decoder->footprint();
-    footprints += footprint - std::exchange(source.footprint, footprint);
-    if (footprints > recording.most) return drop(source);
-    const std::int64_t bytes = source.decoder->bytes();
-    held += bytes - std::exchange(source.bytes, bytes);
+    const std::int64_t footprint = topic.decoder->footprint();
+    footprints += footprint - std::exchange(topic.footprint, footprint);
+    if (footprints > recording.most) return drop(topic);
+    const std::int64_t bytes = topic.decoder->bytes();
+    held += bytes - std::exchange(topic.bytes, bytes);
     if (bytes >= batch_bytes) {
-      take(source);
+      take(topic);
     } else if (held >= held_bytes) {
-      // Of those that hold half of the average or more, which is half of all at least.
-      const std::int64_t least = held / (2 * std::ssize(sources));
-      for (Source& large : sources) {
+      // Take from the topics that hold at least half of the average; together they hold at least half of all.
+      const std::int64_t least = held / (2 * std::ssize(topics));
+      for (TopicDecoder& large : topics) {
         if (large.bytes > 0 && large.bytes >= least) take(large);
       }
     }
   }
 
-  // A file may have many topics that each need much to be decoded.
-  void drop(Source& source) {
-    take(source);
-    source.decoder.reset();
-    footprints -= std::exchange(source.footprint, 0);
+  // Drops a topic's decoder: a file may have many topics that each need much memory.
+  void drop(TopicDecoder& topic) {
+    take(topic);
+    topic.decoder.reset();
+    footprints -= std::exchange(topic.footprint, 0);
     problems.push_back(
-        {source.topic, 0,
-         concat(recording.name, ": ", quote(source.topic), ": is left out from here on: all topics together ",
+        {topic.name, 0,
+         concat(recording.name, ": ", quote(topic.name), ": is left out from here on: all topics together ",
                 "take more than ", recording.most, " bytes to decode")});
   }
 
-  void take(Source& source) {
-    held -= std::exchange(source.bytes, 0);
-    if (!source.decoder) return;
-    for (StreamBatch& batch : source.decoder->take()) {
-      const auto [owner, is_new] = owners.try_emplace(batch.info->name, &source);
-      if (owner->second == &source) {
+  void take(TopicDecoder& topic) {
+    held -= std::exchange(topic.bytes, 0);
+    if (!topic.decoder) return;
+    for (StreamBatch& batch : topic.decoder->take()) {
+      const auto [owner, is_new] = owners.try_emplace(batch.info->name, &topic);
+      if (owner->second == &topic) {
         ready.push_back(std::move(batch));
       } else if (is_new || std::ranges::find(problems, batch.info->name, &Problem::topic) == problems.end()) {
         problems.push_back({batch.info->name, static_cast<std::int64_t>(batch.times.size()),
-                            concat(recording.name, ": ", quote(source.topic), ": its stream ", quote(batch.info->name),
-                                   " is left out: ", quote(owner->second->topic), " has one of that name")});
+                            concat(recording.name, ": ", quote(topic.name), ": its stream ", quote(batch.info->name),
+                                   " is left out: ", quote(owner->second->name), " has one of that name")});
       }
     }
   }
@@ -180,7 +180,7 @@ std::optional<StreamBatch> McapBatches::next() {
       state.add(*message);
     } else {
       state.is_over = true;
-      for (State::Source& source : state.sources) state.take(source);
+      for (State::TopicDecoder& topic : state.topics) state.take(topic);
     }
   }
   if (state.ready.empty()) return std::nullopt;
@@ -204,7 +204,7 @@ McapBatches McapRecording::batches(std::optional<std::vector<std::string>> topic
 
 namespace {
 
-// Log times [start, end) that are looked at.
+// Log times [start, end).
 struct Stretch {
   std::uint64_t start = 0, end = 0;
 };
@@ -268,21 +268,21 @@ void McapRecording::survey(ClockSurvey& to, bool at_a_glance) {
   for (std::size_t k = 0; k < stretches.size(); ++k) {
     if (k > 0) state.messages = reader.messages({.start = stretches[k].start, .end = stretches[k].end});
     while (const mcap::Message* message = state.messages.next()) {
-      McapBatches::State::Source& source = state.source_of(message->channel_id);
-      if (!source.decoder) continue;
+      McapBatches::State::TopicDecoder& topic = state.topic_of(message->channel_id);
+      if (!topic.decoder) continue;
       try {
-        source.decoder->survey(message->data, time_of(message->log_time), to);
-      } catch (const Error&) {  // batches() tells of it
+        topic.decoder->survey(message->data, time_of(message->log_time), to);
+      } catch (const Error&) {  // batches() reports it
       }
-      const std::int64_t footprint = source.decoder->footprint();
-      state.footprints += footprint - std::exchange(source.footprint, footprint);
-      if (state.footprints > state_->most) source.decoder.reset();
+      const std::int64_t footprint = topic.decoder->footprint();
+      state.footprints += footprint - std::exchange(topic.footprint, footprint);
+      if (state.footprints > state_->most) topic.decoder.reset();
     }
   }
 }
 
 bool is_transient_local(std::string_view profiles) {
-  // "durability: 1" and "durability: transient_local" are; 2 and "volatile" are not.
+  // "durability: 1" and "durability: transient_local" mean latched; 2 and "volatile" do not.
   constexpr std::string_view key = "durability:";
   bool found = false;
   for (std::size_t at = profiles.find(key); at != std::string_view::npos; at = profiles.find(key, at)) {
@@ -300,25 +300,25 @@ Discovery McapRecording::discover(const std::vector<std::string>& topics) {
   Discovery found;
   McapBatches pass = batches(topics);
   McapBatches::State& state = *pass.state_;
-  std::map<std::string_view, int> waiting;  // how many messages of a topic told nothing
+  std::map<std::string_view, int> waiting;  // how many messages of each topic gave no stream
   for (const std::string& topic : topics) waiting[topic] = 0;
   while (!waiting.empty()) {
     const mcap::Message* const message = state.messages.next();
     if (message == nullptr) break;
-    McapBatches::State::Source& source = state.source_of(message->channel_id);
-    const auto topic = waiting.find(source.topic);
-    if (topic == waiting.end() || !source.decoder) continue;
-    const std::int64_t broken = source.problem == 0 ? 0 : state.problems[source.problem - 1].messages;
+    McapBatches::State::TopicDecoder& topic = state.topic_of(message->channel_id);
+    const auto wait = waiting.find(topic.name);
+    if (wait == waiting.end() || !topic.decoder) continue;
+    const std::int64_t broken = topic.problem == 0 ? 0 : state.problems[topic.problem - 1].messages;
     state.add(*message);
-    state.take(source);
-    std::vector<std::string>& names = found.streams[source.topic];
+    state.take(topic);
+    std::vector<std::string>& names = found.streams[topic.name];
     for (const StreamBatch& batch : state.ready) names.push_back(batch.info->name);
     state.ready.clear();
-    const bool is_broken = source.problem != 0 && state.problems[source.problem - 1].messages > broken;
-    if (names.empty() && (is_broken || source.encoding == "json" || ++topic->second < most_silent)) continue;
-    waiting.erase(topic);
-    source.decoder.reset();
-    state.footprints -= std::exchange(source.footprint, 0);
+    const bool is_broken = topic.problem != 0 && state.problems[topic.problem - 1].messages > broken;
+    if (names.empty() && (is_broken || topic.encoding == "json" || ++wait->second < most_silent)) continue;
+    waiting.erase(wait);
+    topic.decoder.reset();
+    state.footprints -= std::exchange(topic.footprint, 0);
   }
   found.problems = std::move(state.problems);
   return found;
@@ -338,7 +338,7 @@ Summary McapRecording::summary() const {
     bool is_latched = false;
     for (const auto& [key, value] : channel.metadata) {
       if (key == "offered_qos_profiles") is_latched = is_transient_local(value);
-      if (key == "latching") is_latched = value == "1" || value == "true";  // as converters from ROS 1 write it
+      if (key == "latching") is_latched = value == "1" || value == "true";  // as converters from ROS 1 write them
     }
     bool& all = latched.try_emplace(channel.topic, true).first->second;
     all = all && is_latched;

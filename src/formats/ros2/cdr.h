@@ -1,4 +1,4 @@
-// CDR, the way DDS lays a message out: numbers aligned to their size, counted from behind the header of 4 bytes.
+// Reads CDR, the way DDS lays out a message: numbers are aligned to their size, counted from the end of the 4-byte header.
 // OMG, "DDS-XTypes 1.3", 7.4: XCDR1, and XCDR2 of plain types, where 8 bytes are aligned to 4 and collections of anything
 // but numbers begin with their size.
 #pragma once
@@ -10,14 +10,15 @@
 #include <span>
 #include <string_view>
 
-#include "formats/clouds/source.h"
+#include "core/text.h"
+#include "io/endian.h"
 
 namespace robocache::ros2 {
 
-class Cursor {
+class CdrReader {
  public:
-  // Throws Error(file) where the message has no header that is known.
-  explicit Cursor(std::span<const std::byte> message)
+  // Throws Error(file) if the message has no known header.
+  explicit CdrReader(std::span<const std::byte> message)
       : begin_(reinterpret_cast<const char*>(message.data())), size_(message.size()) {
     if (size_ < 4) fail("has ", size_, " bytes; CDR begins with 4");
     const unsigned kind = static_cast<unsigned char>(begin_[0]) << 8 | static_cast<unsigned char>(begin_[1]);
@@ -36,7 +37,7 @@ class Cursor {
   const char* here() const { return begin_ + position_; }
   void seek_back(std::size_t left) { position_ = size_ - left; }
 
-  // `count` numbers of `size` bytes: where they begin. None need no room, and no alignment.
+  // Where `count` numbers of `size` bytes begin. Zero numbers need no room and no alignment.
   const char* numbers(std::size_t size, std::size_t count) {
     if (count == 0) return here();
     align(size);
@@ -48,8 +49,8 @@ class Cursor {
     position_ += size * count;
     return at;
   }
-  std::uint32_t count() { return clouds::load<std::uint32_t>(numbers(4, 1), swapped_); }
-  // Of a sequence whose elements take at least so many bytes.
+  std::uint32_t count() { return io::load<std::uint32_t>(numbers(4, 1), swapped_); }
+  // The count of a sequence with at most `most` elements (0: any number) of at least `smallest` bytes.
   std::uint32_t count(std::uint32_t most, std::size_t smallest) {
     const std::uint32_t n = count();
     if (most != 0 && n > most) fail("has a sequence of ", n, " elements; its schema says ", most, " at most");
@@ -71,7 +72,7 @@ class Cursor {
       fail("ends inside a wide string of ", length, " characters after byte ", position_);
     position_ += length * character;
   }
-  // Of arrays and sequences of anything but numbers; the size is not needed.
+  // Skips the size before an array or sequence of anything but numbers.
   void collection() {
     if (is_second_) count();
   }

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "formats/clouds/source.h"
+#include "formats/clouds/file_view.h"
 
 namespace robocache::ros2 {
 
 namespace {
 
-// How deep the type nests. 1 is a number; throws where a structure holds itself.
+// How deep the type nests: 1 for a number. Throws if a structure holds itself.
 class Depths {
  public:
   explicit Depths(const Definition& definition)
@@ -84,7 +84,7 @@ std::int32_t Builder::refer(std::string_view name) {
 }
 
 void Builder::define(Structure structure) {
-  // What rosidl puts into a structure that has no members: it is the byte that an empty message has anyway.
+  // rosidl gives a structure without members this one; it is the byte that an empty message has.
   const bool is_empty =
       structure.members.size() == 1 && structure.members[0].name == "structure_needs_at_least_one_member";
   if (is_empty) structure.members.clear();
@@ -134,7 +134,7 @@ void Builder::resolve(Reference& reference, int depth) {
     if (scope.empty()) break;
     scope = scope.substr(0, scope.rfind('/') == std::string_view::npos ? 0 : scope.rfind('/'));
   }
-  // ROS 1's way to write it
+  // as ROS 1 writes it
   reference.resolved = reference.name == "Header" && resolve(reference, "std_msgs/Header", depth);
   if (!reference.resolved) throw Error(ErrorKind::file, concat("type ", quote(reference.name), " is not defined"));
 }

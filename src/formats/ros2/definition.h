@@ -1,4 +1,4 @@
-// What a message is made of: the text of a schema as a table of types.
+// The types of a message: the text of a schema as a table.
 #pragma once
 
 #include <robocache/tensor.h>
@@ -26,16 +26,16 @@ struct Member {
 };
 
 struct Structure {
-  std::string name;  // "sensor_msgs/Imu", whatever way the schema writes it
+  std::string name;  // always written as "sensor_msgs/Imu"
   std::vector<Member> members;
 };
 
 struct Definition {
   std::vector<Type> types;
   std::vector<Structure> structures;
-  std::int32_t root = 0;  // the structure that is the message
+  std::int32_t root = 0;  // the structure of the whole message
 
-  // "sensor_msgs/Imu"; a type that is no structure has no name
+  // "sensor_msgs/Imu"; empty for a type that is not a structure
   std::string_view name_of(std::int32_t type) const;
   bool is(std::int32_t type, std::string_view structure) const { return name_of(type) == structure; }
 };
@@ -43,23 +43,23 @@ struct Definition {
 // "sensor_msgs/msg/Imu", "sensor_msgs/Imu" and "sensor_msgs::msg::Imu" are all "sensor_msgs/Imu".
 std::string short_name(std::string_view name);
 
-// The schema `name` and what it is made of. Throws Error(file) with a sentence where the text cannot be understood, a
-// type is missing or holds itself, or types are nested deeper than max_depth.
+// Parses the schema `name` with all types that it needs. Throws Error(file) if the text cannot be understood, a type is missing
+// or holds itself, or types are nested deeper than max_depth.
 inline constexpr int max_depth = 32;
 inline constexpr std::size_t max_schema = 1 << 20;  // bytes of text
 Definition parse_ros2msg(std::string_view name, std::string_view text);
 Definition parse_ros2idl(std::string_view name, std::string_view text);
 
-// What both end with: the builtin types where the text leaves them out, every name resolved, no cycle.
+// The last step of both parsers: adds the builtin types that the text leaves out, resolves every name, refuses cycles.
 class Builder {
  public:
   std::int32_t add(const Type& type) {
     definition_.types.push_back(type);
     return static_cast<std::int32_t>(definition_.types.size()) - 1;
   }
-  // "pkg/msg": what the names that are referred to from now on lie in.
+  // "pkg/msg": the scope of the names that follow.
   void enter(std::string scope) { scopes_.push_back(std::move(scope)); }
-  // A type of that name, in the scope or what is around it, the nearest. It may be defined later.
+  // The type with that name in the nearest scope. It may be defined later.
   std::int32_t refer(std::string_view name);
   void define(Structure structure);
   void alias(std::string name, std::int32_t type) { aliases_.emplace_back(std::move(name), type); }

@@ -1,4 +1,4 @@
-// sensor_msgs/JointState: channels by joint, whatever order a message has them in.
+// sensor_msgs/JointState: a channel for each joint, in whatever order a message lists them.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "formats/ros2/known.h"
+#include "formats/ros2/known_types.h"
 #include "formats/ros2/numbers.h"
 
 namespace robocache::ros2 {
@@ -15,13 +15,13 @@ namespace {
 constexpr std::size_t max_joint_channels = 4096;
 constexpr std::array<std::string_view, 3> fields{"position", "velocity", "effort"};
 
-class JointState : public Known {
+class JointState : public KnownType {
  public:
   JointState(std::string_view type, std::string_view topic)
       : stream_({.name = std::string(topic), .type = std::string(type), .shape = {0}}) {}
 
-  void add(Cursor& cursor, const messages::Clock& clock) override {
-    const Header header = read_header(cursor);
+  void add(CdrReader& cursor, const messages::MessageTimes& times) override {
+    const StdHeader header = read_header(cursor);
     read_names(cursor);
     std::array<const char*, 3> values{};
     std::array<std::uint32_t, 3> counts{};
@@ -41,7 +41,7 @@ class JointState : public Known {
     }
     for (std::size_t f = 0; f < 3; ++f) write(values[f], counts[f], columns_[f], row, cursor.swapped());
     if (!header.frame.empty()) stream_.note(0, "frame_id", header.frame);
-    added_ += stream_.commit(clock, header.stamp);
+    added_ += stream_.commit(times, header.stamp);
   }
 
   void discard() override { stream_.discard(); }
@@ -54,10 +54,10 @@ class JointState : public Known {
  private:
   struct Columns {
     std::vector<std::uint32_t> of{};  // joint -> channel
-    bool runs = false;                // they follow each other
+    bool runs = false;                // the channels are consecutive
   };
 
-  void read_names(Cursor& cursor) {
+  void read_names(CdrReader& cursor) {
     if (block_.skip(cursor)) return;
     const char* const begin = cursor.here();
     is_placed_ = false;
@@ -70,8 +70,8 @@ class JointState : public Known {
     names_ = count;
   }
 
-  void place(Cursor& cursor, const std::array<std::uint32_t, 3>& counts) {
-    is_placed_ = false;  // should what follows throw
+  void place(CdrReader& cursor, const std::array<std::uint32_t, 3>& counts) {
+    is_placed_ = false;  // in case the next lines throw
     std::vector<std::string> added;
     for (std::size_t f = 0; f < 3; ++f) {
       Columns& columns = columns_[f];
@@ -106,11 +106,11 @@ class JointState : public Known {
     is_placed_ = true;
   }
 
-  // Of the block of names, which has been read once: it holds what it says.
+  // Walks the block of names, whose lengths were checked when it was read.
   std::string_view next_name(const char*& at) const {
     const auto padding = static_cast<std::size_t>(-(at - block_.bytes.data())) & 3;
     at += padding;
-    const auto length = clouds::load<std::uint32_t>(at, block_.swapped);
+    const auto length = io::load<std::uint32_t>(at, block_.swapped);
     const std::string_view name(at + 4, length);
     at += 4 + length;
     return name.ends_with('\0') ? name.substr(0, length - 1) : name;
@@ -127,10 +127,10 @@ class JointState : public Known {
     }
   }
 
-  messages::Stream stream_;
+  messages::StreamBuilder stream_;
   std::unordered_map<std::string, std::uint32_t> channels_{};
   std::vector<Method> methods_{};
-  Repeated block_{};  // the names: their count, and each with its length
+  Repeated block_{};  // the names: the count, then each name with its length
   std::uint32_t names_ = 0;
   bool is_placed_ = false, fills_ = false;
   std::array<std::uint32_t, 3> counts_{};
@@ -139,7 +139,7 @@ class JointState : public Known {
 
 }  // namespace
 
-std::unique_ptr<Known> make_joint_state(std::string_view type, std::string_view topic) {
+std::unique_ptr<KnownType> make_joint_state(std::string_view type, std::string_view topic) {
   return std::make_unique<JointState>(type, topic);
 }
 

@@ -35,7 +35,7 @@ __attribute__((target("avx2"))) inline __m256i load(const void* from) {
 
 }  // namespace
 
-// A register is wider than a row: what it writes after it, the next point overwrites.
+// A register is wider than a row. The next point overwrites what it writes behind the row.
 __attribute__((target("avx2"))) void Lanes::move_registers(const char* from, std::size_t step, std::size_t points,
                                                            std::byte* to) const {
   const __m256i lane = load(from_.data()), left = load(left_.data()), right = load(right_.data());
@@ -58,7 +58,9 @@ std::size_t Lanes::move(const char* from, std::size_t step, std::size_t points, 
   static const bool runs = __builtin_cpu_supports("avx2") != 0;
   const std::size_t row = 4 * count_;
   if (!runs || !fits_ || row == 0) return 0;
-  const auto leaves = [](std::size_t bytes) { return (4 * lanes - 1) / bytes; };  // points after the last register
+  const auto leaves = [](std::size_t bytes) {
+    return (4 * lanes - 1) / bytes;
+  };  // points that must follow the last one that is moved
   const std::size_t left = std::max(leaves(step), leaves(row));
   if (points <= left) return 0;
   move_registers(from, step, points - left, to);

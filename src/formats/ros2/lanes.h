@@ -1,5 +1,5 @@
-// Points into rows of float32, a register of 8 lanes per point: for layouts of 32 bytes such as a Velodyne's or PCL's,
-// whose gaps and integers are otherwise a loop per field.
+// Moves points into rows of float32 with one register of 8 lanes per point. It serves layouts of 32 bytes, such as Velodyne's or
+// PCL's, whose gaps and integers otherwise need a loop for each field.
 #pragma once
 
 #include <robocache/tensor.h>
@@ -12,10 +12,10 @@ namespace robocache::ros2 {
 
 class Lanes {
  public:
-  // The next channel: a number at this byte of the point. float32 and what it holds exactly: 8 and 16 bits.
+  // Adds a channel: the number at this byte of the point. float32, and integers of 8 and 16 bits, which float32 holds exactly.
   void add(DType dtype, std::size_t offset);
-  // The first of `points` points, `step` bytes each, into rows of all channels, one after the other: how many. The last
-  // few are left, whose register would reach past their end; all where the layout or the CPU does not allow it.
+  // Moves the first of `points` points of `step` bytes into rows of all channels, and returns how many it moved. It leaves the
+  // last few, whose register would reach past the end, and all points if the layout or the CPU does not allow it.
   std::size_t move(const char* from, std::size_t step, std::size_t points, std::byte* to) const;
 
  private:
@@ -27,7 +27,7 @@ class Lanes {
   std::size_t count_ = 0;
   bool fits_ = true, has_integers_ = false;
   Each from_{};  // the lane of the point
-  // Of an integer: shifts that leave it alone in the lane, its sign's bit, and ones all over.
+  // For an integer: the shifts that isolate it in the lane, its sign bit, and a mask of ones.
   Each left_{}, right_{}, sign_{}, is_integer_{};
 };
 

@@ -3,9 +3,10 @@
 
 #include <robocache/tensor.h>
 
+#include <cstring>
 #include <type_traits>
 
-#include "formats/clouds/source.h"
+#include "io/endian.h"
 
 namespace robocache::ros2 {
 
@@ -22,7 +23,7 @@ void convert(const char* from, std::byte* to, std::size_t count, bool swapped) {
     if constexpr (std::is_same_v<From, bool>) {
       value = static_cast<To>(from[k] != 0);
     } else {
-      value = static_cast<To>(clouds::load<From>(from + k * sizeof(From), swapped));
+      value = static_cast<To>(io::load<From>(from + k * sizeof(From), swapped));
     }
     std::memcpy(to + k * sizeof(To), &value, sizeof(To));
   }

@@ -5,7 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "formats/ros2/known.h"
+#include "core/text.h"
+#include "formats/ros2/known_types.h"
 #include "formats/ros2/lanes.h"
 
 namespace robocache::ros2 {
@@ -15,7 +16,7 @@ constexpr std::size_t max_fields = 256;
 constexpr std::size_t max_point_channels = 4096;
 constexpr std::size_t max_field_name = 128;
 
-// By PointField's number of it, from 1 on.
+// Indexed by PointField's number for the dtype, from 1 on.
 constexpr std::array<DType, 8> dtypes{DType::i8,  DType::u8,  DType::i16, DType::u16,
                                       DType::i32, DType::u32, DType::f32, DType::f64};
 
@@ -27,7 +28,7 @@ struct PointField {
   std::uint32_t count = 1;
 };
 
-// `count` numbers that follow each other in each of `points` points.
+// Copies `count` consecutive numbers of each of `points` points.
 using Move = void (*)(const char* from, std::size_t step, std::byte* to, std::size_t row, std::size_t points,
                       std::size_t count, bool swapped);
 
@@ -50,19 +51,19 @@ void move(const char* from, std::size_t step, std::byte* to, std::size_t row, st
     std::byte* const out = to + i * sizeof(To);
     if (swapped && sizeof(From) > 1) {
       for (std::size_t k = 0; k < points; ++k) {
-        const To value = static_cast<To>(clouds::load<From>(first + k * step, true));
+        const To value = static_cast<To>(io::load<From>(first + k * step, true));
         std::memcpy(out + k * row, &value, sizeof(To));
       }
     } else {
       for (std::size_t k = 0; k < points; ++k) {
-        const To value = static_cast<To>(clouds::load<From>(first + k * step));
+        const To value = static_cast<To>(io::load<From>(first + k * step));
         std::memcpy(out + k * row, &value, sizeof(To));
       }
     }
   }
 }
 
-// By PointField's number, into float32 and into float64. What float32 does not hold is never moved into it.
+// Indexed by PointField's number: into float32 and into float64. A number that float32 cannot hold never goes into float32.
 constexpr std::array<Move, 8> moves_to_float{move<std::int8_t, float>,
                                              move<std::uint8_t, float>,
                                              move<std::int16_t, float>,
@@ -75,20 +76,20 @@ constexpr std::array<Move, 8> moves_to_double{
     move<std::int8_t, double>,  move<std::uint8_t, double>,  move<std::int16_t, double>, move<std::uint16_t, double>,
     move<std::int32_t, double>, move<std::uint32_t, double>, move<float, double>,        move<double, double>};
 
-// Fields of one dtype that lie without a gap, as one.
+// Consecutive fields of one dtype without a gap.
 struct Run {
   Move move = nullptr;
   std::uint32_t offset = 0;
-  std::uint32_t out = 0;  // a byte of the row
+  std::uint32_t out = 0;  // its first byte in the row
   std::uint32_t count = 0;
 };
 
-class PointCloud : public Known {
+class PointCloud : public KnownType {
  public:
   PointCloud(std::string_view type, std::string_view topic) : type_(type), topic_(topic) {}
 
-  void add(Cursor& cursor, const messages::Clock& clock) override {
-    const Header header = read_header(cursor);
+  void add(CdrReader& cursor, const messages::MessageTimes& times) override {
+    const StdHeader header = read_header(cursor);
     const std::uint32_t height = cursor.count(), width = cursor.count();
     read_fields(cursor);
     const bool is_bigendian = *cursor.numbers(1, 1) != 0;
@@ -116,7 +117,7 @@ class PointCloud : public Known {
     stream_->note(1, "height", height);
     stream_->note(2, "width", width);
     stream_->note(3, "is_dense", is_dense ? 1 : 0);
-    added_ += stream_->commit(clock, header.stamp);
+    added_ += stream_->commit(times, header.stamp);
   }
 
   void discard() override {
@@ -131,7 +132,7 @@ class PointCloud : public Known {
   }
 
  private:
-  void read_fields(Cursor& cursor) {
+  void read_fields(CdrReader& cursor) {
     if (block_.skip(cursor)) return;
     const char* const begin = cursor.here();
     const std::uint32_t number = cursor.count(0, 13);
@@ -164,8 +165,8 @@ class PointCloud : public Known {
     block_.keep(begin, cursor);
   }
 
-  // The first message says what the channels are.
-  void start(const Cursor& cursor, const std::vector<PointField>& fields, std::vector<std::string> names) {
+  // The first message decides which channels there are.
+  void start(const CdrReader& cursor, const std::vector<PointField>& fields, std::vector<std::string> names) {
     const bool exact = std::ranges::all_of(fields, is_exact_in_float, &PointField::dtype);
     if (!stream_) {
       const auto count = static_cast<std::int64_t>(names.size());
@@ -204,7 +205,7 @@ class PointCloud : public Known {
     is_plain_ = runs_.size() == 1 && runs_[0].offset == 0 && last->dtype == to;
   }
 
-  static std::uint64_t check_size(const Cursor& cursor, std::uint64_t height, std::uint64_t width,
+  static std::uint64_t check_size(const CdrReader& cursor, std::uint64_t height, std::uint64_t width,
                                   std::uint64_t point_step, std::uint64_t row_step, std::uint64_t size) {
     const std::uint64_t points = height * width;  // of 32 bits each
     if (points == 0) return 0;
@@ -237,17 +238,17 @@ class PointCloud : public Known {
   }
 
   std::string type_, topic_;
-  std::optional<messages::Stream> stream_{};
+  std::optional<messages::StreamBuilder> stream_{};
   std::vector<PointField> fields_{};
   Repeated block_{};  // the fields
   std::vector<Run> runs_{};
   Lanes lanes_{};
-  bool is_plain_ = false;  // the fields lie as the channels do, without gaps
+  bool is_plain_ = false;  // the fields are in the order of the channels, without gaps
 };
 
 }  // namespace
 
-std::unique_ptr<Known> make_point_cloud(std::string_view type, std::string_view topic) {
+std::unique_ptr<KnownType> make_point_cloud(std::string_view type, std::string_view topic) {
   return std::make_unique<PointCloud>(type, topic);
 }
 

@@ -4,11 +4,14 @@
 #include <array>
 #include <utility>
 
+#include "core/limits.h"
+#include "core/text.h"
+
 namespace robocache::ros2 {
 
 namespace {
 
-// Fields that are no channels: what the numbers are worth, not what they are.
+// Fields that make no channels: they describe how good other numbers are.
 constexpr std::pair<std::string_view, std::string_view> covariances[] = {
     {"sensor_msgs/Imu", "orientation_covariance"},         {"sensor_msgs/Imu", "angular_velocity_covariance"},
     {"sensor_msgs/Imu", "linear_acceleration_covariance"}, {"sensor_msgs/MagneticField", "magnetic_field_covariance"},
@@ -72,10 +75,10 @@ class Compiler {
            });
   }
 
-  // Bytes that a value takes at least; padding not counted.
+  // The fewest bytes that a value takes, without padding.
   std::size_t smallest(std::int32_t index) {
     const Type& type = type_of(index);
-    constexpr std::size_t most = std::size_t{1} << 62;
+    constexpr auto most = static_cast<std::size_t>(size_limit);
     switch (type.kind) {
       case Kind::number:
         return static_cast<std::size_t>(size_of(type.dtype));
@@ -136,7 +139,7 @@ class Compiler {
     emit_type(member.type, inner, is_covariance || is_header(member.type) ? no_stream : stream);
   }
 
-  // `stream`: where the channels go; 0 is the dense one, no_stream leaves them out.
+  // `stream`: the stream of the channels; 0 is the dense one, no_stream makes none.
   void emit_type(std::int32_t index, const std::string& path, std::uint32_t stream) {
     count_step();
     const Type& type = type_of(index);
@@ -221,7 +224,7 @@ class Compiler {
       step.out = static_cast<std::uint32_t>(channels_[stream].names.size());
       add_channels(dtype, count, path, channels_[stream], is_array);
     }
-    // A run of equal numbers is one step.
+    // Consecutive numbers of one kind are one step.
     if (here() > barrier_) {
       Step& last = program_.steps.back();
       const bool follows = last.code == step.code && last.size == size && last.stream == stream &&
@@ -254,7 +257,7 @@ class Compiler {
   }
 
   void finish() {
-    // Streams without channels go; what they left out is told by the one that stays.
+    // Streams without channels are removed; the remaining one says what they left out.
     std::vector<std::uint32_t> place(channels_.size(), no_stream);
     std::vector<std::string> left_out;
     for (std::size_t k = 0; k < channels_.size(); ++k) {
@@ -326,8 +329,9 @@ Program compile(const Definition& definition, std::string_view type, std::string
   return Compiler(definition, type, topic).compile();
 }
 
-Program::Header Program::run(Cursor& cursor, std::span<messages::Stream> to, std::size_t character) const {
-  Header header;
+Program::StampAndFrame Program::run(CdrReader& cursor, std::span<messages::StreamBuilder> to,
+                                    std::size_t character) const {
+  StampAndFrame header;
   std::array<Loop, max_depth + 1> loops{};
   std::size_t depth = 0;
   std::byte* row = has_dense ? to[0].rows(1, cursor.size()) : nullptr;
@@ -346,8 +350,8 @@ Program::Header Program::run(Cursor& cursor, std::span<messages::Stream> to, std
         break;
       case Code::stamp: {
         const char* const at = cursor.numbers(4, 2);
-        const auto seconds = clouds::load<std::int32_t>(at, swapped);
-        const auto nanoseconds = clouds::load<std::uint32_t>(at + 4, swapped);
+        const auto seconds = io::load<std::int32_t>(at, swapped);
+        const auto nanoseconds = io::load<std::uint32_t>(at + 4, swapped);
         header.stamp = std::int64_t{seconds} * 1'000'000'000 + nanoseconds;
         break;
       }

@@ -1,4 +1,4 @@
-// A schema, compiled: a flat list of steps over a message that fill the rows of its streams.
+// A compiled schema: a flat list of steps that read a message and fill the rows of its streams.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@
 
 namespace robocache::ros2 {
 
-// At most, of one message type; beyond it the schema is refused.
+// Limits for one message type; a schema that exceeds them is refused.
 inline constexpr std::size_t max_channels = 1 << 16;
 inline constexpr std::size_t max_steps = 1 << 17;
 inline constexpr std::size_t max_names = std::size_t{16} << 20;  // bytes of all channels' names
@@ -26,8 +26,8 @@ enum class Code : std::uint8_t {
   skip,        // `count` numbers
   stamp,       // the header's time
   frame,       // the header's frame_id
-  string,      // one, skipped
-  wstring,     // one, skipped
+  string,      // a string, skipped
+  wstring,     // a wide string, skipped
   collection,  // XCDR2 only: the size of an array of anything but numbers
   rows,        // a sequence of numbers: the rows of `stream`; no_stream: skipped
   begin,       // a sequence of anything else: for each element the steps up to `end`, which fill a row of `stream`
@@ -38,25 +38,25 @@ struct Step {
   Code code = Code::skip;
   std::uint8_t size = 1;
   DType dtype = DType::u8;
-  std::uint32_t count = 1;  // of a sequence: at most, 0: any number
+  std::uint32_t count = 1;  // of a sequence: the most it may have; 0: any number
   std::uint32_t out = 0;    // a channel; in a finished program, a byte of the row
   std::uint32_t stream = no_stream;
-  std::uint32_t jump = 0;    // of begin: its end; of end: its begin
-  std::size_t smallest = 1;  // bytes that an element takes at least
+  std::uint32_t jump = 0;    // from begin to its end, from end to its begin
+  std::size_t smallest = 1;  // the fewest bytes that an element takes
   Convert convert = nullptr;
 };
 
 struct Program {
   std::vector<Step> steps{};
-  std::vector<StreamInfo> streams{};  // the dense one first, where there is one; then those of sequences
+  std::vector<StreamInfo> streams{};  // the dense one first, if there is one; then those of sequences
   bool has_dense = false, has_stamp = false, has_wstring = false;
 
-  // Adds the rows of a message to the streams, and commits nothing. `character`: bytes of one in a wide string.
-  struct Header {
+  // Adds the rows of a message to the streams, without committing them. `character`: bytes of a character in a wide string.
+  struct StampAndFrame {
     std::optional<std::int64_t> stamp{};
     std::string_view frame{};
   };
-  Header run(Cursor& cursor, std::span<messages::Stream> to, std::size_t character) const;
+  StampAndFrame run(CdrReader& cursor, std::span<messages::StreamBuilder> to, std::size_t character) const;
 };
 
 // `type` and `topic`: of the streams.

@@ -1,11 +1,11 @@
-// Messages of ROS 2: known types by themselves, all others by their program.
+// Reads ROS 2 messages: known types with their own readers, all others with a compiled program.
 #include <zstd.h>
 
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "formats/ros2/known.h"
+#include "formats/ros2/known_types.h"
 #include "formats/ros2/program.h"
 
 namespace robocache::messages {
@@ -14,12 +14,12 @@ using namespace ros2;
 
 namespace {
 
-// rosbag2 may compress each message by itself. CDR begins with a zero, so this is none.
+// rosbag2 may compress each message separately. CDR begins with a zero byte, so it cannot be mistaken for zstd.
 constexpr unsigned char zstd_magic[] = {0x28, 0xb5, 0x2f, 0xfd};
 
 class Unpacker {
  public:
-  // While a message is used; then memory that few messages need is given back.
+  // Held while a message is used. Afterwards it frees memory that only few messages need.
   class Use {
    public:
     explicit Use(Unpacker& unpacker) : unpacker_(unpacker) {}
@@ -39,7 +39,7 @@ class Unpacker {
     if (message.size() < 4 || std::memcmp(message.data(), zstd_magic, 4) != 0) return message;
     const unsigned long long size = ZSTD_getFrameContentSize(message.data(), message.size());
     const auto most = static_cast<unsigned long long>(expansion) * message.size() + allowance;
-    if (size > most || size / most_of_zstd > message.size()) {  // as are ZSTD_CONTENTSIZE_UNKNOWN and _ERROR
+    if (size > most || size / most_of_zstd > message.size()) {  // also true of ZSTD_CONTENTSIZE_UNKNOWN and _ERROR
       throw Error(ErrorKind::file,
                   concat("a message of ", message.size(),
                          " bytes that is compressed by zstd does not say its size, or says more than it can hold"));
@@ -59,20 +59,21 @@ class Unpacker {
 
  private:
   static constexpr std::size_t most_kept = std::size_t{16} << 20;
-  static constexpr unsigned long long most_of_zstd = 1 << 15;  // what a byte can become: a block of 4 is 128 KiB
+  static constexpr unsigned long long most_of_zstd =
+      1 << 15;  // the most bytes that one can become: a block of 4 is 128 KiB
   std::unique_ptr<std::byte[]> room_{};
   std::size_t room_size_ = 0;
 };
 
-class KnownMessages : public Messages {
+class KnownMessages : public MessageReader {
  public:
-  explicit KnownMessages(std::unique_ptr<Known> known) : known_(std::move(known)) {}
+  explicit KnownMessages(std::unique_ptr<KnownType> known) : known_(std::move(known)) {}
 
-  void add(std::span<const std::byte> message, const Clock& clock) override {
+  void add(std::span<const std::byte> message, const MessageTimes& times) override {
     const Unpacker::Use use(unpacker_);
-    Cursor cursor(unpacker_.unpack(message));
+    CdrReader cursor(unpacker_.unpack(message));
     try {
-      known_->add(cursor, clock);
+      known_->add(cursor, times);
     } catch (...) {
       known_->discard();
       throw;
@@ -85,33 +86,33 @@ class KnownMessages : public Messages {
   void survey(std::string_view topic, std::span<const std::byte> message, std::int64_t log_time,
               ClockSurvey& to) override {
     const Unpacker::Use use(unpacker_);
-    Cursor cursor(unpacker_.unpack(message));
+    CdrReader cursor(unpacker_.unpack(message));
     known_->survey(cursor, topic, log_time, to);
   }
 
  private:
-  std::unique_ptr<Known> known_;
+  std::unique_ptr<KnownType> known_;
   Unpacker unpacker_{};
 };
 
-class AnyMessages : public Messages {
+class AnyMessages : public MessageReader {
  public:
   AnyMessages(Program program, bool is_clock) : program_(std::move(program)), is_clock_(is_clock) {
     for (StreamInfo& info : program_.streams) streams_.emplace_back(std::move(info));
     program_.streams.clear();
     footprint_ = static_cast<std::int64_t>(program_.steps.capacity() * sizeof(Step));
-    for (const Stream& stream : streams_) footprint_ += stream.footprint();
+    for (const StreamBuilder& stream : streams_) footprint_ += stream.footprint();
   }
 
-  void add(std::span<const std::byte> message, const Clock& clock) override {
+  void add(std::span<const std::byte> message, const MessageTimes& times) override {
     if (streams_.empty()) return;
     const Unpacker::Use use(unpacker_);
     const std::span<const std::byte> content = unpacker_.unpack(message);
-    Program::Header header;
+    Program::StampAndFrame header;
     if (!program_.has_wstring) {
       header = run(content, 4, false);
     } else {
-      // Characters of 4 bytes (Fast CDR 1) or of 2 (Fast CDR 2): what fits the message. No field tells.
+      // Wide characters have 4 bytes (Fast CDR 1) or 2 (Fast CDR 2). No field says which, so take what fits the message.
       try {
         header = run(content, character_, true);
       } catch (const Error&) {
@@ -119,20 +120,20 @@ class AnyMessages : public Messages {
         character_ = 6 - character_;
       }
     }
-    for (Stream& stream : streams_) {
+    for (StreamBuilder& stream : streams_) {
       if (!header.frame.empty()) stream.note(0, "frame_id", header.frame);
-      added_ += stream.commit(clock, header.stamp);
+      added_ += stream.commit(times, header.stamp);
     }
   }
   std::vector<StreamInfo> streams() const override {
     std::vector<StreamInfo> infos;
-    for (const Stream& stream : streams_) infos.push_back(stream.info());
+    for (const StreamBuilder& stream : streams_) infos.push_back(stream.info());
     return infos;
   }
   std::int64_t bytes() const override { return added_; }
   std::int64_t footprint() const override { return footprint_ + unpacker_.footprint(); }
   void take(std::vector<StreamBatch>& to) override {
-    for (Stream& stream : streams_) stream.take(to);
+    for (StreamBuilder& stream : streams_) stream.take(to);
     added_ = 0;
   }
   void survey(std::string_view topic, std::span<const std::byte> message, std::int64_t log_time,
@@ -142,32 +143,32 @@ class AnyMessages : public Messages {
     const Unpacker::Use use(unpacker_);
     const std::span<const std::byte> content = unpacker_.unpack(message);
     if (is_clock_ || program_.steps.front().code == Code::stamp) {
-      Cursor cursor(content);
+      CdrReader cursor(content);
       const std::int64_t time = read_time(cursor);
       if (is_clock_) to.add_clock(log_time, time);
       return to.add(topic, log_time, is_clock_ ? std::nullopt : std::optional(time));
     }
-    const Program::Header header = run(content, program_.has_wstring ? character_ : 4, false);
-    for (Stream& stream : streams_) stream.discard();
+    const Program::StampAndFrame header = run(content, program_.has_wstring ? character_ : 4, false);
+    for (StreamBuilder& stream : streams_) stream.discard();
     to.add(topic, log_time, header.stamp);
   }
 
  private:
-  Program::Header run(std::span<const std::byte> message, std::size_t character, bool to_the_end) {
+  Program::StampAndFrame run(std::span<const std::byte> message, std::size_t character, bool to_the_end) {
     try {
-      Cursor cursor(message);
-      const Program::Header header = program_.run(cursor, streams_, character);
+      CdrReader cursor(message);
+      const Program::StampAndFrame header = program_.run(cursor, streams_, character);
       if (to_the_end && cursor.left() > 7) cursor.fail("goes on for ", cursor.left(), " bytes after its last field");
       return header;
     } catch (...) {
-      for (Stream& stream : streams_) stream.discard();
+      for (StreamBuilder& stream : streams_) stream.discard();
       throw;
     }
   }
 
   Program program_;
   bool is_clock_;  // its messages are rosgraph_msgs/msg/Clock
-  std::vector<Stream> streams_{};
+  std::vector<StreamBuilder> streams_{};
   Unpacker unpacker_{};
   std::int64_t added_ = 0, footprint_ = 0;
   std::size_t character_ = 4;
@@ -183,11 +184,11 @@ std::string full_name(std::string_view name) {
 
 }  // namespace
 
-std::unique_ptr<Messages> make_ros2(const Schema& schema, std::string_view topic, TimeSource time) {
+std::unique_ptr<MessageReader> make_ros2(const Schema& schema, std::string_view topic, TimeSource time) {
   const Definition definition =
       schema.encoding == "ros2idl" ? parse_ros2idl(schema.name, schema.text) : parse_ros2msg(schema.name, schema.text);
   const std::string type = full_name(schema.name);
-  if (std::unique_ptr<Known> known = make_known(definition, type, topic)) {
+  if (std::unique_ptr<KnownType> known = make_known_type(definition, type, topic)) {
     return std::make_unique<KnownMessages>(std::move(known));
   }
   Program program = compile(definition, type, topic);

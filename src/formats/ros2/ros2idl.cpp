@@ -1,4 +1,4 @@
-// What rosidl writes of OMG IDL: modules, structures, typedefs, enumerations and constants. Sections of other files
+// Parses the part of OMG IDL that rosidl writes: modules, structures, typedefs, enumerations and constants. Sections of other files
 // follow lines of "=" and "IDL: package/msg/Type". Unions, maps, inheritance and expressions are refused.
 #include <algorithm>
 #include <charconv>
@@ -6,19 +6,17 @@
 #include <optional>
 #include <utility>
 
-#include "formats/clouds/source.h"
+#include "formats/clouds/file_view.h"
 #include "formats/ros2/definition.h"
 
 namespace robocache::ros2 {
-
-using clouds::is_space;
 
 namespace {
 
 bool is_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
 
-// Words, and signs of one character; a scoped name is one word, as is a literal. Comments, annotations and the lines of
-// the preprocessor are none.
+// Splits the text into words and signs of one character. A scoped name is one word, and so is a literal. Comments, annotations
+// and preprocessor lines are skipped.
 class Words {
  public:
   explicit Words(std::string_view text) : text_(text) { advance(); }
@@ -53,7 +51,7 @@ class Words {
 
   void advance() {
     read();
-    while (word_ == "@") {  // an annotation: a name, and perhaps arguments
+    while (word_ == "@") {  // an annotation: a name and maybe arguments
       read();
       read();
       if (word_ != "(") continue;
@@ -213,7 +211,7 @@ class Parser {
   }
 
   // IDL's rule: the name is looked up in the module it stands in, then in each module around that. Constants of a .msg
-  // file are in a module of their own, "<Type>_Constants", which a size may leave out. 0: there is no such constant.
+  // file are in a module of their own, "<Type>_Constants", which a size may leave out. 0 if there is no such constant.
   std::uint32_t find_constant(std::string_view word) const {
     const bool is_absolute = word.starts_with("::");
     std::string name;
@@ -292,7 +290,7 @@ class Parser {
   Words words_;
   Builder builder_;
   std::vector<std::string_view> scope_;
-  std::string_view structure_;                      // the name of the one that is being read
+  std::string_view structure_;                      // the name of the structure that is being read
   std::map<std::string, std::uint32_t> constants_;  // by "module/module/NAME"
 };
 

@@ -1,15 +1,13 @@
-// The text of a .msg file, and of those it needs after lines of "=": docs.ros.org, "Interfaces".
+// Parses the text of a .msg file, followed by the files it needs after lines of "=": docs.ros.org, "Interfaces".
 #include <algorithm>
 #include <charconv>
 #include <optional>
 #include <utility>
 
-#include "formats/clouds/source.h"
+#include "formats/clouds/file_view.h"
 #include "formats/ros2/definition.h"
 
 namespace robocache::ros2 {
-
-using clouds::is_space;
 
 namespace {
 
@@ -47,7 +45,8 @@ class Parser {
       if (line.size() >= 3 && line.find_first_not_of('=') == std::string_view::npos) {
         expects_name = true;
       } else if (line.starts_with("MSG:")) {
-        if (expects_name || !structure_.members.empty()) end_structure();  // the message itself may be named, too
+        if (expects_name || !structure_.members.empty())
+          end_structure();  // the message itself may have a name line, too
         begin(short_name(trimmed(line.substr(4))));
         expects_name = false;
       } else {
@@ -79,7 +78,7 @@ class Parser {
     const auto length = static_cast<std::size_t>(std::ranges::find_if_not(rest, is_word) - rest.begin());
     if (length == 0) fail(quote(line), " is neither a field nor a constant");
     if (trimmed(rest.substr(length)).starts_with('=')) return;  // a constant
-    const std::int32_t index = parse_type(type);                // what follows the name is a default
+    const std::int32_t index = parse_type(type);                // text after the name is a default value
     structure_.members.push_back({std::string(rest.substr(0, length)), index});
   }
 

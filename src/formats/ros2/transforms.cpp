@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "formats/ros2/known.h"
+#include "formats/ros2/known_types.h"
 #include "formats/ros2/numbers.h"
 
 namespace robocache::ros2 {
@@ -13,16 +13,16 @@ constexpr std::size_t max_frames = 4096;
 constexpr std::size_t numbers = 7;
 constexpr std::size_t smallest = 8 + 4 + 4 + numbers * 8;
 
-class Transforms : public Known {
+class Transforms : public KnownType {
  public:
   Transforms(std::string_view type, std::string_view topic) : type_(type), topic_(topic) {}
 
-  void add(Cursor& cursor, const messages::Clock& clock) override {
+  void add(CdrReader& cursor, const messages::MessageTimes& times) override {
     cursor.collection();
     const std::uint32_t count = cursor.count(0, smallest);
     found_.clear();
     for (std::uint32_t k = 0; k < count; ++k) {
-      const Header header = read_header(cursor);
+      const StdHeader header = read_header(cursor);
       const std::string_view child = cursor.string();
       if (child.size() > max_name) cursor.fail("names a frame with ", child.size(), " bytes; at most ", max_name);
       found_.push_back({header, child, cursor.numbers(8, numbers)});
@@ -30,18 +30,18 @@ class Transforms : public Known {
     check(cursor);
     for (std::size_t k = 0; k < found_.size(); ++k) {
       const Transform& transform = found_[k];
-      messages::Stream& stream = stream_of(transform.child, k);
+      messages::StreamBuilder& stream = stream_of(transform.child, k);
       convert<double, double>(transform.values, stream.rows(1, cursor.size()), numbers, cursor.swapped());
       stream.note(0, "parent", transform.header.frame);
-      added_ += stream.commit(clock, transform.header.stamp);
+      added_ += stream.commit(times, transform.header.stamp);
     }
   }
 
-  void survey(Cursor& cursor, std::string_view topic, std::int64_t log_time, ClockSurvey& to) override {
+  void survey(CdrReader& cursor, std::string_view topic, std::int64_t log_time, ClockSurvey& to) override {
     cursor.collection();
     const std::uint32_t count = cursor.count(0, smallest);
     for (std::uint32_t k = 0; k < count; ++k) {
-      const Header header = read_header(cursor);
+      const StdHeader header = read_header(cursor);
       std::string_view child = cursor.string();
       if (child.size() > max_name) cursor.fail("names a frame with ", child.size(), " bytes; at most ", max_name);
       cursor.numbers(8, numbers);
@@ -62,16 +62,16 @@ class Transforms : public Known {
 
  private:
   struct Transform {
-    Header header{};
+    StdHeader header{};
     std::string_view child{};
     const char* values = nullptr;
   };
   struct Frame {
     std::string child;
-    messages::Stream stream;
+    messages::StreamBuilder stream;
   };
 
-  void check(const Cursor& cursor) {
+  void check(const CdrReader& cursor) {
     if (found_.size() + frames_.size() <= max_frames) return;
     std::map<std::string_view, bool> added;
     for (const Transform& transform : found_) {
@@ -80,8 +80,8 @@ class Transforms : public Known {
     if (added.size() + frames_.size() > max_frames) cursor.fail("brings the frames to more than ", max_frames);
   }
 
-  // `place`: in the message. Messages tend to hold the same frames in the same order.
-  messages::Stream& stream_of(std::string_view child, std::size_t place) {
+  // `place`: the frame's place in the message. Messages tend to list the same frames in the same order.
+  messages::StreamBuilder& stream_of(std::string_view child, std::size_t place) {
     if (place >= last_.size()) last_.resize(place + 1, nullptr);
     Frame*& last = last_[place];
     if (last != nullptr && last->child == child) return last->stream;
@@ -96,14 +96,14 @@ class Transforms : public Known {
                     .channels = {"translation.x", "translation.y", "translation.z", "rotation.x", "rotation.y",
                                  "rotation.z", "rotation.w"},
                     .methods = {{Method::linear, 0, 3}, {Method::slerp, 3, 7}}};
-    frames_.push_back({std::string(child), messages::Stream(std::move(info))});
+    frames_.push_back({std::string(child), messages::StreamBuilder(std::move(info))});
     last = &frames_.back();
     index_.emplace(last->child, last);
     return last->stream;
   }
 
   std::string type_, topic_, name_{};
-  std::deque<Frame> frames_{};  // in the order of first appearance; they stay where they are
+  std::deque<Frame> frames_{};  // in the order of first appearance; a deque, so that they never move
   std::map<std::string_view, Frame*> index_{};
   std::vector<Frame*> last_{};
   std::vector<Transform> found_{};
@@ -111,7 +111,7 @@ class Transforms : public Known {
 
 }  // namespace
 
-std::unique_ptr<Known> make_transforms(std::string_view type, std::string_view topic) {
+std::unique_ptr<KnownType> make_transforms(std::string_view type, std::string_view topic) {
   return std::make_unique<Transforms>(type, topic);
 }
 

@@ -1,17 +1,17 @@
-// The gradient of align on the host. Each sum is over targets in their order, whoever adds it up, so that the bits do not
-// depend on the number of threads.
+// The gradient of align on the host. Each sum goes over the targets in their order, so that the bits do not depend on
+// the number of threads.
 #include <algorithm>
 #include <vector>
 
 #include "core/interrupt.h"
 #include "core/parallel.h"
-#include "ops/align/arrivals.h"
+#include "ops/align/arrival_index.h"
 #include "ops/align/gradient.h"
 
 namespace robocache::align_op {
 namespace {
 
-// What channels [begin, end) of output row b add to the samples of its row. Sample k, channel d is
+// Adds the gradients of channels [begin, end) of output row b to the samples of its row. Sample k, channel d is
 // sums[k * (end - begin) + d - begin].
 template <class T>
 void add_row(const Plan& plan, const StreamPlan& s, std::int64_t b, std::int64_t begin, std::int64_t end,
@@ -30,18 +30,19 @@ void add_row(const Plan& plan, const StreamPlan& s, std::int64_t b, std::int64_t
       const std::int64_t to = std::min<std::int64_t>(range.end, end);
       if (from >= to) continue;
       const Verdict verdict = judge(s, samples, range, at, arrival_at, row.count, here);
-      Spot<T> spot;
-      set_spot(spot, s, range, row, here, verdict, b, t);
-      const Weights weights = weights_of(spot, range.method);
+      Resolved<T> resolved;
+      resolve(resolved, s, range, row, here, verdict, b, t);
+      const Weights weights = weights_of(resolved, range.method);
       for (int k = 0; weights.known && k < Weights::most; ++k) {
         if (weights.samples[k] < 0) continue;
         double* const sum = sums + weights.samples[k] * width;
         for (std::int64_t d = from; d < to; ++d) {
-          sum[d - begin] += weights.factors[k] * output_gradient<T>(s, spot.out + channel_offset(s.out_channels, d));
+          sum[d - begin] +=
+              weights.factors[k] * output_gradient<T>(s, resolved.out + channel_offset(s.out_channels, d));
         }
       }
       for (std::int64_t d = from; !weights.known && d < to; ++d) {
-        spread(s, range, spot, d, [&](std::int64_t k, double g) { sums[k * width + d - begin] += g; });
+        spread(s, range, resolved, d, [&](std::int64_t k, double g) { sums[k * width + d - begin] += g; });
       }
     }
   }

@@ -1,9 +1,9 @@
-// What must hold of the data, one element at a time, for host and device. Each check is a number of elements and a
-// function from an element to the fault it has.
+// What must hold of the data, one element at a time, for host and device. Each check has a number of elements, and a
+// function from an element to its fault.
 #pragma once
 
 #include "core/integer_check.h"
-#include "ops/align/kernel.h"
+#include "ops/align/math.h"
 
 namespace robocache::align_op {
 inline namespace ROBOCACHE_SIMD_TARGET {
@@ -40,7 +40,7 @@ ROBOCACHE_HD std::int64_t segment_of(const At& offset_at, std::int64_t segments,
   return upper_bound_about(offset_at, guess, segments + 1, k) - 1;
 }
 
-// The stamps and arrivals of a stream as they lie in memory: rows one after the other, padding left out.
+// The stamps and arrivals of a stream as they lie in memory, row after row; padding is skipped.
 struct StampCheck {
   Operation operation;
   const StreamPlan* s;
@@ -62,7 +62,7 @@ struct StampCheck {
       arrived = state_of(s->arrivals, arrival);
     }
     if (state == StampState::usable && !decreases && arrived == StampState::usable) return fault;
-    if (packed()) {  // between segments stamps may fall, and samples that are in none may be anything
+    if (packed()) {  // stamps may decrease from one segment to the next, and samples in no segment may be anything
       const auto at = [this](std::int64_t segment) { return integer(s->offsets, segment); };
       const std::int64_t segment = segment_of(at, s->segments, s->samples, k);
       if (segment < 0 || segment >= s->segments) return fault;
@@ -89,6 +89,30 @@ struct StampCheck {
 
  private:
   ROBOCACHE_HD bool packed() const { return s->offsets.data != nullptr; }
+};
+
+// The times of as_of, one for each output row.
+struct DecisionCheck {
+  Operation operation;
+  const StreamPlan* s;
+  std::int64_t output_rows;
+
+  ROBOCACHE_HD std::int64_t count() const { return s->decisions.data != nullptr ? output_rows : 0; }
+
+  ROBOCACHE_HD Fault operator()(std::int64_t b) const {
+    Fault fault;
+    const Stamps& list = s->decisions;
+    const std::int64_t offset = b * list.row_stride;
+    const StampState state = state_of(list, offset);
+    if (state == StampState::usable) return fault;
+    fault.operation = operation;
+    fault.name = s->as_of_name;
+    fault.index = b;
+    fault.dtype = list.dtype == DType::i64 ? DType::i64 : DType::f64;
+    fault.value = raw_stamp(list, offset);
+    fault.code = state == StampState::unusable ? FaultCode::as_of_unusable : FaultCode::as_of_float32_too_far;
+    return fault;
+  }
 };
 
 // The list of targets, or the starts of a timeline.

@@ -1,8 +1,8 @@
-// The gradient of one channel of one target: which samples it goes to, with which factors. Shared by every backend; the
-// order in which `add` is called is the order of the sum.
+// The gradient of one channel of one target: the samples that it goes to, and their factors. Shared by every backend.
+// The order in which `add` is called is the order of the sum.
 #pragma once
 
-#include "ops/align/range.h"
+#include "ops/align/evaluate.h"
 
 namespace robocache::align_op {
 inline namespace ROBOCACHE_SIMD_TARGET {
@@ -21,9 +21,9 @@ ROBOCACHE_HD double output_gradient(const StreamPlan& s, std::int64_t offset) {
   }
 }
 
-// Of slerp, with respect to one component of either end; 0 where slerp has no value. The ends are normalised to u and v,
-// the result is A u + B v, and A and B depend on u and v through their dot product. At w = 0 the result is u, or a copy
-// where `from` cannot be normalised.
+// The gradient of slerp with respect to one component of either end; 0 where slerp has no value. The ends are
+// normalised to u and v, the result is A u + B v, and A and B depend on u and v through their dot product. At w = 0
+// the result is u, or a copy where `from` cannot be normalised.
 struct SlerpGradient {
   double from = 0, to = 0;
 };
@@ -82,8 +82,8 @@ ROBOCACHE_HD_CALLED SlerpGradient slerp_gradient(const double (&from)[4], const 
   return gradient;
 }
 
-// The samples that a value is a weighted sum of: p, a, b and q of a spot, in this order, -1 for those it is not. Not known
-// where it is no such sum.
+// A value as a weighted sum of samples: p, a, b and q of a Resolved, in this order; -1: not used. known = false: the
+// value is not such a sum, use spread().
 struct Weights {
   static constexpr int most = 4;
   bool known = true;
@@ -91,83 +91,84 @@ struct Weights {
   double factors[most] = {};
 };
 template <class T>
-ROBOCACHE_HD Weights weights_of(const Spot<T>& spot, Method method) {
+ROBOCACHE_HD Weights weights_of(const Resolved<T>& resolved, Method method) {
   Weights weights;
-  if (spot.kind == Spot<T>::Kind::copy) {
+  if (resolved.kind == Resolved<T>::Kind::copy) {
     weights.known = method != Method::slerp;
-    weights.samples[1] = spot.a;
+    weights.samples[1] = resolved.a;
     weights.factors[1] = 1.0;
-  } else if (spot.kind == Spot<T>::Kind::compute) {
+  } else if (resolved.kind == Resolved<T>::Kind::compute) {
     weights.known = method != Method::slerp && !is_bin(method);
-    const auto w = static_cast<double>(static_cast<compute_t<T>>(spot.w));
-    weights.samples[1] = spot.a;
+    const auto w = static_cast<double>(static_cast<compute_t<T>>(resolved.w));
+    weights.samples[1] = resolved.a;
     weights.factors[1] = 1.0 - w;
-    weights.samples[2] = spot.b;
+    weights.samples[2] = resolved.b;
     weights.factors[2] = w;
     if (method == Method::cubic) {
-      const auto before = static_cast<double>(spot.before);
-      const auto across = static_cast<double>(spot.across);
-      const auto after = static_cast<double>(spot.after);
-      weights.samples[0] = spot.p != spot.a ? spot.p : -1;
+      const auto before = static_cast<double>(resolved.before);
+      const auto across = static_cast<double>(resolved.across);
+      const auto after = static_cast<double>(resolved.after);
+      weights.samples[0] = resolved.p != resolved.a ? resolved.p : -1;
       weights.factors[0] = -before;
       weights.factors[1] = 1.0 + before - across;
       weights.factors[2] = across - after;
-      weights.samples[3] = spot.q != spot.b ? spot.q : -1;
+      weights.samples[3] = resolved.q != resolved.b ? resolved.q : -1;
       weights.factors[3] = after;
     }
   }
   return weights;
 }
 
-// Samples [first, last] of the row that a spot may reach; last < first: none.
+// The range of samples [first, last] that a Resolved may use; last < first: none.
 struct Reach {
   std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = -1;
 };
 template <class T>
-ROBOCACHE_HD Reach reach_of(const Spot<T>& spot, Method method) {
-  if (spot.kind == Spot<T>::Kind::copy) return {spot.first + spot.a, spot.first + spot.a};
-  if (spot.kind != Spot<T>::Kind::compute) return {};
-  if (is_bin(method)) return {spot.first + spot.a, spot.first + spot.b - 1};
-  if (method == Method::cubic) return {spot.first + spot.p, spot.first + spot.q};
-  return {spot.first + spot.a, spot.first + spot.b};
+ROBOCACHE_HD Reach reach_of(const Resolved<T>& resolved, Method method) {
+  if (resolved.kind == Resolved<T>::Kind::copy) return {resolved.first + resolved.a, resolved.first + resolved.a};
+  if (resolved.kind != Resolved<T>::Kind::compute) return {};
+  if (is_bin(method)) return {resolved.first + resolved.a, resolved.first + resolved.b - 1};
+  if (method == Method::cubic) return {resolved.first + resolved.p, resolved.first + resolved.q};
+  return {resolved.first + resolved.a, resolved.first + resolved.b};
 }
 
-// Calls add(sample, gradient) for each sample of the row that channel d of a spot without weights was made from.
+// Calls add(sample, gradient) for each sample of the row that channel d was made from, where weights_of() does not
+// know the weights.
 template <class T, class Add>
-ROBOCACHE_HD_CALLED void spread(const StreamPlan& s, const Range& range, const Spot<T>& spot, std::int64_t d,
+ROBOCACHE_HD_CALLED void spread(const StreamPlan& s, const Range& range, const Resolved<T>& resolved, std::int64_t d,
                                 const Add& add) {
-  const Samples<T> samples(s, spot.values);
-  const StampsAt at{&s.times, spot.times};
-  const StampsAt arrival_at{&s.arrivals, spot.arrivals};
-  const double g = output_gradient<T>(s, spot.out + channel_offset(s.out_channels, d));
+  const Samples<T> samples(s, resolved.values);
+  const StampsAt at{&s.times, resolved.times};
+  const StampsAt arrival_at{&s.arrivals, resolved.arrivals};
+  const double g = output_gradient<T>(s, resolved.out + channel_offset(s.out_channels, d));
   if (range.method == Method::slerp) {
     const std::int64_t group = d - (d - range.begin) % 4;
-    const bool copies = spot.kind == Spot<T>::Kind::copy;
+    const bool copies = resolved.kind == Resolved<T>::Kind::copy;
     double from[4];
     double to[4];
     double upstream[4];
-    get_group(samples, spot.a, group, from);
-    get_group(samples, copies ? spot.a : spot.b, group, to);
+    get_group(samples, resolved.a, group, from);
+    get_group(samples, copies ? resolved.a : resolved.b, group, to);
     for (int c = 0; c < 4; ++c) {
-      upstream[c] = output_gradient<T>(s, spot.out + channel_offset(s.out_channels, group + c));
+      upstream[c] = output_gradient<T>(s, resolved.out + channel_offset(s.out_channels, group + c));
     }
-    const SlerpGradient gradient = slerp_gradient(from, to, spot.w, upstream, static_cast<int>(d - group));
-    add(spot.a, gradient.from);
-    if (!copies) add(spot.b, gradient.to);
+    const SlerpGradient gradient = slerp_gradient(from, to, resolved.w, upstream, static_cast<int>(d - group));
+    add(resolved.a, gradient.from);
+    if (!copies) add(resolved.b, gradient.to);
   } else if (range.method == Method::mean) {
     const auto counted = [&](std::int64_t k) {
-      return all_count(s) || counts(s, samples, range, at, arrival_at, k, spot.tau);
+      return all_count(s) || counts(s, samples, range, at, arrival_at, k, resolved.deadline);
     };
     std::int64_t count = 0;
-    for (std::int64_t k = spot.a; k < spot.b; ++k) count += counted(k) ? 1 : 0;
+    for (std::int64_t k = resolved.a; k < resolved.b; ++k) count += counted(k) ? 1 : 0;
     const double share = g / static_cast<double>(count);
-    for (std::int64_t k = spot.a; k < spot.b; ++k) {
+    for (std::int64_t k = resolved.a; k < resolved.b; ++k) {
       if (counted(k)) add(k, share);
     }
   } else {
     Target target;
-    target.tau = spot.tau;
-    target.bin = {spot.a, spot.b};
+    target.deadline = resolved.deadline;
+    target.bin = {resolved.a, resolved.b};
     add(picked(s, samples, range, at, arrival_at, target, d), g);
   }
 }

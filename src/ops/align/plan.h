@@ -1,18 +1,18 @@
-// What align.cpp hands to a backend: the streams with every default filled in and every shape checked. Plain data, so
-// that it can be a kernel's argument.
+// The plan that planner.h makes and a backend runs: every default filled in, every shape checked. Plain data, so that
+// it can be a kernel argument.
 #pragma once
 
 #include <robocache/align.h>
 
 #include "core/fault.h"
 #include "core/integers.h"
+#include "core/limits.h"
 
 namespace robocache::align_op {
 
-inline constexpr std::int64_t time_limit = std::int64_t{1} << 62;  // nanoseconds; |t| must be below
 inline constexpr int max_streams = 64;
 inline constexpr int max_ranges = 128;      // of one stream
-inline constexpr int max_channel_rank = 4;  // trailing dimensions that strides keep apart
+inline constexpr int max_channel_rank = 4;  // trailing dimensions that cannot be merged into one stride
 
 // Stamps in memory: row r, sample k is data[r * row_stride + k * stride].
 struct Stamps {
@@ -51,9 +51,13 @@ struct StreamPlan {
   Edge edge = Edge::clamp;
   OnNan on_nan = OnNan::propagate;
   bool causal = false;
-  bool bins = false;  // some range is mean, max, min or last
+  bool as_of = false;  // only samples that had arrived by the row's decision exist
+  bool bins = false;   // some range is mean, max, min or last
   std::int32_t first_range = 0, range_count = 0;
-  std::uint32_t name = 0;  // intern()
+  std::uint32_t name = 0;        // intern()
+  std::uint32_t as_of_name = 0;  // `name` where as_of is the stream's own, 0 where it is the call's
+  Stamps decisions;  // of as_of, a time for each row, stride over rows in row_stride; data nullptr: `decision`
+  std::int64_t decision = 0;
 
   // Outputs; nullptr where not wanted. Element (b, t, d) of values is out[b * out_row_stride + t * out_target_stride +
   // channel offset of d]; element (b, t) of the three marks is p[b * mark_row_stride + t * mark_target_stride].
@@ -76,7 +80,7 @@ struct TargetPlan {
   bool batched = false;              // the target list itself is [B, T]
 };
 
-class ArrivalIndex;  // arrivals.h
+class ArrivalIndex;  // arrival_index.h
 
 struct Plan {
   Operation operation = Operation::align;
@@ -87,8 +91,8 @@ struct Plan {
   ArrivalIndex* arrivals = nullptr;  // on the host
 };
 
-// The backends. Each computes the whole plan. reference and cpu have checked the data before (align.cpp does that);
-// cuda checks inside its launch where plan.check is set.
+// The backends. Each computes the whole plan. For reference and cpu the planner has checked the data before; cuda
+// checks it on the GPU, where plan.check is set.
 void run_reference(const Plan& plan);
 void run_cpu(const Plan& plan);
 void run_cuda(const Plan& plan, const Context& context, int device);

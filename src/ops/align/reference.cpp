@@ -1,18 +1,21 @@
-// The truth: every target, range and channel one after the other.
+// The reference backend: every target, range and channel one after the other.
 #include "core/interrupt.h"
-#include "ops/align/arrivals.h"
+#include "ops/align/arrival_index.h"
+#include "ops/align/segments.h"
 
 namespace robocache::align_op {
 namespace {
 
 template <class T>
-void run_stream(const Plan& plan, const StreamPlan& s) {
+void run_stream(const Plan& plan, StreamRows& rows) {
+  const StreamPlan& s = *rows;
   const TargetPlan& targets = plan.targets;
   const Range* const ranges = plan.ranges.data() + s.first_range;
   for (std::int64_t b = 0; b < targets.rows; ++b) {
+    rows.go_to(b);
     const Row row = row_of(s, b);
     const StampsAt at{&s.times, row.times_offset};
-    const HostArrivals arrival_at(plan, s, row);
+    const HostArrivals arrival_at(plan, s, row, rows.segment(b));
     const Samples<T> samples(s, row);
     for (std::int64_t t = 0; t < targets.count; ++t) {
       check_interrupt();
@@ -38,10 +41,12 @@ void run_stream(const Plan& plan, const StreamPlan& s) {
 
 }  // namespace
 
-void run_reference(const Plan& plan) {
-  for (const StreamPlan& s : plan.streams) {
-    with_type(s.dtype, [&](auto type) { run_stream<typename decltype(type)::type>(plan, s); });
+void run_reference(const Plan& plan, Segments segments) {
+  for (std::size_t k = 0; k < plan.streams.size(); ++k) {
+    StreamRows rows(plan.streams[k], k, segments);
+    with_type(plan.streams[k].dtype, [&](auto type) { run_stream<typename decltype(type)::type>(plan, rows); });
   }
 }
+void run_reference(const Plan& plan) { run_reference(plan, nullptr); }
 
 }  // namespace robocache::align_op

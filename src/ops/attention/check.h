@@ -1,8 +1,8 @@
-// What must hold of the data, one element at a time, for host and device: lengths and offsets.
+// The checks of the data, one element at a time, for host and device: lengths and offsets.
 #pragma once
 
-#include "core/cuda.h"
 #include "core/integer_check.h"
+#include "gpu/data_check.h"
 #include "ops/attention/plan.h"
 
 namespace robocache::attention_op {
@@ -34,16 +34,8 @@ struct DataCheck {
 };
 
 #if defined(__CUDACC__)
-// All threads of a launch look through the data; what they find is reported.
 __device__ inline void check_data(const Plan& plan, FaultBox* box) {
-  if (!plan.check) return;
-  const DataCheck check{&plan};
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; k < check.count();
-       k += stride) {
-    const Fault fault = check(k);
-    if (fault.code != FaultCode::none) report(box, fault);
-  }
+  if (plan.check) check_with_all_threads(DataCheck{&plan}, box);
 }
 #endif
 

@@ -1,8 +1,8 @@
-// What the backends on the host share: typed vectors, zeros, and what a call appends.
+// What the host backends share: typed vectors, zeros, and appending to a cache.
 #pragma once
 
 #include "core/element.h"
-#include "ops/attention/kernel.h"
+#include "ops/attention/math.h"
 
 namespace robocache::attention_op {
 inline namespace ROBOCACHE_SIMD_TARGET {
@@ -20,7 +20,7 @@ ROBOCACHE_HD T* vector_at(const Vectors& vectors, std::int64_t b, std::int64_t h
   return static_cast<T*>(vectors.data) + offset_of(vectors, b, h, n);
 }
 
-// Of query i of a sequence, in lse and d_lse.
+// The offset of query i of a sequence in lse and d_lse.
 ROBOCACHE_HD std::int64_t lse_offset(const Plan& plan, const Sequence& s, std::int64_t h, std::int64_t i) {
   return s.number * plan.lse_batch + h * plan.lse_head + s.first_query + i;
 }
@@ -31,7 +31,7 @@ inline void clear_vector(const Plan& plan, const Vectors& vectors, std::int64_t 
               static_cast<std::size_t>(plan.head_dim * bytes));
 }
 
-// What is new goes behind what the cache has.
+// Copies the new keys and values to the cache, behind what it holds.
 template <class T>
 void append(const Plan& plan) {
   const std::size_t bytes = static_cast<std::size_t>(plan.head_dim) * sizeof(T);

@@ -1,4 +1,4 @@
-// What attention.cpp hands to a backend: every default filled in and every shape checked. Plain data, so that it can be a
+// What api.cpp hands to a backend: every default is filled in and every shape is checked. It is plain data, so that it can be a
 // kernel's argument.
 #pragma once
 
@@ -14,8 +14,8 @@ namespace robocache::attention_op {
 
 inline constexpr std::int64_t unbounded = std::int64_t{1} << 60;  // of a window
 
-// Vectors of head_dim elements: that of sequence b, head h, place n begins at data + b * batch + h * head + n * row,
-// counted in elements. Packed sequences have no batch stride: n counts through all of them.
+// Vectors of head_dim elements. That of sequence b, head h, place n begins at data + b * batch + h * head + n * row; strides
+// count elements. Packed sequences have no batch stride: n counts the places of all of them.
 struct Vectors {
   void* data = nullptr;
   std::int64_t batch = 0, head = 0, row = 0;
@@ -23,10 +23,10 @@ struct Vectors {
 
 struct Segment {
   Vectors keys, values;
-  std::int64_t count = 0;  // of the first, where there are lengths: the room that there is
+  std::int64_t count = 0;  // with lengths: the capacity of the cache
 };
 
-// Of each place: ranks (int32) or flags (bool). data is nullptr where there are none.
+// Ranks (int32) or flags (bool) of each place; data is nullptr where the call has none.
 struct PerPlace {
   const void* data = nullptr;
   std::int64_t batch = 0, row = 0;
@@ -38,16 +38,17 @@ struct Plan {
   bool check = true;
   std::int64_t batch = 0, heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t queries = 0;  // of a sequence; packed: of all
-  std::int64_t keys = 0;     // of all segments together; with lengths the room of the cache; packed: of all sequences
+  std::int64_t keys = 0;     // of all segments; with lengths the capacity of the cache; packed: of all sequences
   double scale = 1;
 
   Vectors q, out;
   float* lse = nullptr;                      // may be absent forward
-  std::int64_t lse_batch = 0, lse_head = 0;  // strides; along queries it is 1
-  // With append the cache is segment 0 and what is new is segment 1: nobody waits until it is written.
+  std::int64_t lse_batch = 0, lse_head = 0;  // strides; that along queries is 1
+  // With append, segment 0 is the cache and segment 1 are the new keys and values: they are read there, so nothing waits for the
+  // cache to be written.
   Segment segments[max_attention_segments];
   int segment_count = 0;
-  bool append = false;  // what is in segment 1 goes into segment 0, too
+  bool append = false;  // also write segment 1 to the cache
 
   Integers query_offsets, key_offsets, lengths;
 
@@ -63,15 +64,14 @@ struct Plan {
 };
 
 struct BackwardPlan {
-  Plan forward;  // with out and lse as they came out
+  Plan forward;  // its out and lse are the forward pass's results
   Vectors d_out;
   const float* d_lse = nullptr;  // strides of lse; may be absent
-  Vectors d_q;                   // data is nullptr where it is not wanted
+  Vectors d_q;                   // data is nullptr: not wanted
   Vectors d_keys[max_attention_segments], d_values[max_attention_segments];
 };
 
-// The backends. reference and cpu have checked the data before (attention.cpp does that); cuda checks inside its launch
-// where plan.check is set.
+// The backends. For reference and cpu, api.cpp has checked the data; cuda checks it inside its launch, where plan.check is set.
 void run_reference(const Plan& plan);
 void run_cpu(const Plan& plan);
 void run_cuda(const Plan& plan, const Context& context, int device);

@@ -1,4 +1,4 @@
-// The truth: every query one after the other, in float64.
+// The reference backend, which tests compare the others with: one query after the other, in float64.
 #include <limits>
 #include <vector>
 
@@ -28,16 +28,16 @@ void store(const double* x, T* to, std::int64_t size) {
   for (std::int64_t d = 0; d < size; ++d) to[d] = narrow<T>(x[d]);
 }
 
-// A query of the call.
+// One query of one head.
 struct Query {
   const Plan& plan;
   Sequence sequence;
-  std::int64_t g, h, i;  // the head of keys that its own head reads
+  std::int64_t g, h, i;  // key head, query head, query
 
   std::int64_t place() const { return sequence.first_query + i; }
   std::int64_t in_lse() const { return lse_offset(plan, sequence, h, i); }
 
-  // f(j, where it lies) for each key j that it sees.
+  // Calls f(j, its place) for each key j that the query sees.
   template <class F>
   void over_keys(const F& f) const {
     const KeyRange range = keys_in_window(plan, sequence, i);
@@ -92,7 +92,7 @@ void attend(const Plan& plan) {
   });
 }
 
-// Sums of gradients in float64 for every vector of one array, and where they go.
+// Gradients of one array, summed in float64 until write() stores them.
 template <class T>
 class Sums {
  public:

@@ -1,5 +1,5 @@
-// What tsdf.cpp hands to a backend: every default filled in and every shape checked. Plain data, so that it can be a
-// kernel's argument.
+// The plan that api.cpp makes and a backend runs: every default filled in, every shape checked. Plain data, so that
+// it can be a kernel argument.
 #pragma once
 
 #include <robocache/tsdf.h>
@@ -8,12 +8,12 @@
 
 namespace robocache::tsdf_op {
 
-// So that a pixel's row and column are whole numbers of float32.
+// A limit: a pixel's row and column must be exact in float32.
 inline constexpr std::int64_t most_pixels = std::int64_t{1} << 24;  // along a side
 
 // Images into a volume.
 struct Plan {
-  voxelize_op::Plan images;  // with their cameras, and the grid
+  voxelize_op::Plan images;  // the images with their cameras, and the grid; voxelize plans images, too
   std::int64_t height = 0;   // of an image
   double truncation = 0;
   float* values = nullptr;

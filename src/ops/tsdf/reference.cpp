@@ -1,9 +1,9 @@
-// The truth: every voxel one after the other.
+// The reference backend: every voxel one after the other.
 #include <vector>
 
 #include "core/interrupt.h"
-#include "ops/tsdf/kernel.h"
-#include "ops/tsdf/lines.h"
+#include "ops/tsdf/math.h"
+#include "ops/tsdf/surface.h"
 
 namespace robocache::tsdf_op {
 namespace {
@@ -21,14 +21,15 @@ void integrate(const Plan& plan) {
     const std::int64_t y = line_number % plan.images.shape[1];
     const C centre = centre_of(volume, 2, key % plan.images.shape[2]);
     for (std::size_t c = 0; c < cameras.size(); ++c) {
-      const Sight<C> sight = sight_of(cameras[c], line_of(volume, cameras[c], x, y), centre);
-      if (!is_seen(volume, sight)) continue;
-      const T raw = voxelize_op::pixel_at<T>(plan.images, static_cast<std::int64_t>(c),
-                                             static_cast<std::int64_t>(sight.v), static_cast<std::int64_t>(sight.u));
+      const Projection<C> projection = projection_of(cameras[c], line_of(volume, cameras[c], x, y), centre);
+      if (!is_seen(volume, projection)) continue;
+      const T raw =
+          camera::pixel_at<T>(plan.images, static_cast<std::int64_t>(c), static_cast<std::int64_t>(projection.v),
+                              static_cast<std::int64_t>(projection.u));
       C depth = 0;
       C distance = 0;
-      if (!voxelize_op::depth_of(plan.images, raw, depth)) continue;
-      if (is_told(volume, depth, sight.z, distance)) add(distance, plan.values[key], plan.weights[key]);
+      if (!camera::depth_of(plan.images, raw, depth)) continue;
+      if (is_told(volume, depth, projection.z, distance)) add(distance, plan.values[key], plan.weights[key]);
     }
   }
 }
@@ -36,7 +37,7 @@ void integrate(const Plan& plan) {
 }  // namespace
 
 void run_reference(const Plan& plan) {
-  voxelize_op::with_point_type(plan.images, [&](auto type) { integrate<typename decltype(type)::type>(plan); });
+  camera::with_depth_type(plan.images.dtype, [&](auto type) { integrate<typename decltype(type)::type>(plan); });
 }
 
 void find_surface_reference(const SurfacePlan& plan) {

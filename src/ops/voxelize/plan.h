@@ -1,22 +1,15 @@
-// What voxelize.cpp hands to a backend: every default filled in and every shape checked. Plain data, so that it can be a
-// kernel's argument.
+// The plan that planner.h makes and a backend runs: every default filled in, every shape checked. Plain data, so that
+// it can be a kernel argument. The order of its fields is part of the kernels' machine code.
 #pragma once
 
 #include <robocache/voxelize.h>
 
+#include "camera/depth.h"
+#include "camera/intrinsics.h"
 #include "core/fault.h"
 #include "core/integers.h"
 
 namespace robocache::voxelize_op {
-
-inline constexpr int max_invalid = 8;
-
-// Small matrices of the clouds: element (c, i, j) is data[c * cloud_stride + i * stride[0] + j * stride[1]].
-struct Matrices {
-  const void* data = nullptr;  // nullptr: none
-  std::int64_t cloud_stride = 0, stride[2] = {};
-  bool wide = false;  // float64, else float32
-};
 
 enum class Source : std::uint8_t { points, pinhole, rays };
 
@@ -38,11 +31,11 @@ struct Plan {
   std::int64_t all_points = 0;        // in memory
   std::int64_t width = 0;             // of an image
   Integers lengths, offsets, into;
-  Matrices poses, intrinsics, rays;      // rays: (v, u), x beside y
-  bool intrinsics_are_matrices = false;  // [3, 3], else [4]
-  std::int64_t ray_stride = 0;           // from x to y
+  camera::Matrices poses, intrinsics, rays;  // rays: element (v, u) is the x of a direction with z = 1
+  bool intrinsics_are_matrices = false;      // [3, 3], else fx, fy, cx, cy as [4]
+  std::int64_t ray_stride = 0;               // from the x of a ray to its y
   double depth_scale = 1, depth_min = 0, depth_max = 0;
-  double invalid[max_invalid] = {};
+  double invalid[camera::max_invalid] = {};  // numbers that stand for "no reading", unscaled
   std::int32_t invalid_count = 0;
   double crop_low[3] = {}, crop_high[3] = {};
 
@@ -75,8 +68,8 @@ struct Plan {
   std::int64_t max_voxels = -1;
   std::int64_t rows = 0;
   std::int64_t* coordinates = nullptr;
-  std::int32_t* counts = nullptr;  // beside `count`, which is a reduction that was asked for
-  void* first = nullptr;           // of the type that points are computed in, as the next
+  std::int32_t* counts = nullptr;  // the voxels' points; `count` is the reduction of that name
+  void* first = nullptr;           // in the type that points are computed in, and so is point_means
   std::int64_t first_points = 0;   // K
   std::int32_t* first_counts = nullptr;
   void* point_means = nullptr;
@@ -121,11 +114,11 @@ using SetRows = std::function<void(Plan& plan, std::int64_t voxels)>;
 inline constexpr std::int64_t farthest = std::numeric_limits<std::int64_t>::max();
 void set_lattice(Plan& plan, const std::int64_t (&low)[3], const std::int64_t (&high)[3]);
 
-// The plan of depth images and a grid, checked, without outputs: what another op on images begins with.
+// The checked plan of depth images and a grid, without outputs. tsdf begins with it.
 Plan plan_images(Operation operation, const DepthImages& images, const Grid& grid);
 
-// The backends. Each computes the whole plan. reference and cpu have checked the data before (voxelize.cpp does that);
-// cuda checks inside its launch where plan.check is set.
+// The backends. Each computes the whole plan. For reference and cpu the planner has checked the data before; cuda
+// checks it on the GPU, where plan.check is set.
 void run_reference(const Plan& plan);
 void run_cpu(const Plan& plan);
 void run_cuda(const Plan& plan, const Context& context, int device);

@@ -1,8 +1,8 @@
-// The truth: every point one after the other, then every cell that has some.
+// The reference backend: every point one after the other, then every cell that has points.
 #include <cstddef>
 
 #include "core/interrupt.h"
-#include "ops/voxelize/rows.h"
+#include "ops/voxelize/sparse_rows.h"
 
 namespace robocache::voxelize_op {
 namespace {
@@ -89,7 +89,7 @@ void find_lattice(Plan& plan) {
     for (std::int64_t k = 0; k < cloud.count; ++k) {
       compute_t<T> p[3] = {};
       std::int64_t cell[3];
-      if (bring<T>(plan, cloud, k, p) != Drop::none || !lattice_cell(cloud, p, cell)) continue;
+      if (to_grid_frame<T>(plan, cloud, k, p) != Drop::none || !lattice_cell(cloud, p, cell)) continue;
       for (int axis = 0; axis < 3; ++axis) {
         low[axis] = std::min(low[axis], cell[axis]);
         high[axis] = std::max(high[axis], cell[axis]);

@@ -1,0 +1,13 @@
+# Before project(), which would stop without naming a package. CMake looks for the same names, on the PATH alone.
+if(NOT CMAKE_CXX_COMPILER AND NOT CMAKE_TOOLCHAIN_FILE AND NOT DEFINED ENV{CXX})
+  find_program(ROBOCACHE_CXX NAMES c++ CC g++ clang++ icpx)
+  mark_as_advanced(ROBOCACHE_CXX)
+  if(NOT ROBOCACHE_CXX)
+    cmake_host_system_information(RESULT distribution QUERY DISTRIB_INFO)
+    set(advice "Install GCC 12 or Clang 14, or newer, or set CXX to one")
+    if("${distribution_ID} ${distribution_ID_LIKE}" MATCHES "debian|ubuntu")
+      set(advice "On ${distribution_PRETTY_NAME}: apt install g++")
+    endif()
+    message(FATAL_ERROR "RoboCache needs a C++ compiler, and none was found. ${advice}")
+  endif()
+endif()

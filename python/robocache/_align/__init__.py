@@ -1,0 +1,1 @@
+"""Streams at their own rates, onto one timeline."""

@@ -1,0 +1,1 @@
+"""Attention at the shapes and under the masks that robot policies have."""

@@ -1,0 +1,1 @@
+"""`robocache demo`."""

@@ -1,0 +1,1 @@
+"""The episodes of a cache as files that other libraries read."""

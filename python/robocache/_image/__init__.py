@@ -1,0 +1,1 @@
+"""Camera frames as tensors for a policy."""

@@ -1,0 +1,1 @@
+"""The loader: batches of windows out of a cache."""

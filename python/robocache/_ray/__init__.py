@@ -1,0 +1,1 @@
+"""RoboCache on a Ray cluster; robocache.ray names what users see."""

@@ -1,0 +1,1 @@
+"""rc.view and `robocache view`: recordings, caches, aligned results and batches in the Rerun viewer."""

@@ -1,0 +1,5 @@
+"""`python -m robocache.cli`."""
+
+from robocache.cli import main
+
+main()
