@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Adds up JUnit reports of ctest and pytest: why tests were skipped, which failed, and one closing line of counts.
+"""Adds up JUnit reports of ctest and pytest: why tests were skipped, which failed, how, and one closing line of counts.
 
 A backend that cannot run here counts as one skip for each reason, however many of its cases were not run."""
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 BACKENDS = ("cuda",)  # those that a machine may lack: their tests are skipped with "cuda: WHY"
+SHOWN = 5  # of so many failed tests the end of the output is printed
 # pytest says how many cases one skip stands for (tests/python/conftest.py); a C++ test stands for itself.
 BACKEND = re.compile(rf"({'|'.join(BACKENDS)}): (?:([\d,]+) cases? not run: )?(.+)")
 
@@ -18,6 +19,14 @@ BACKEND = re.compile(rf"({'|'.join(BACKENDS)}): (?:([\d,]+) cases? not run: )?(.
 def skip_reason(case: ElementTree.Element, skipped: ElementTree.Element) -> str:
     said = re.search(r": Skipped\n(.+)", case.findtext("system-out") or "")  # GoogleTest, through ctest
     return said[1] if said else skipped.get("message", "no reason given")
+
+
+def end_of(case: ElementTree.Element) -> str:
+    """The last lines of what a failed test left: CI shows only the end of its output, where this is printed."""
+    broken = next(part for part in case if part.tag in ("failure", "error"))
+    text = f"{broken.text or broken.get('message') or ''}\n{case.findtext('system-out') or ''}"
+    lines = [line for line in text.splitlines() if line.strip()]
+    return "\n".join(f"    {line[:300]}" for line in lines[-15:])
 
 
 def main() -> int:
@@ -33,7 +42,8 @@ def main() -> int:
         for case in ElementTree.parse(report).iter("testcase"):
             skip = case.find("skipped")
             if case.find("failure") is not None or case.find("error") is not None:
-                failed.append(f"{report}: {case.get('classname')}: {case.get('name')}")
+                end = f"\n{end_of(case)}" if len(failed) < SHOWN else ""
+                failed.append(f"{report}: {case.get('classname')}: {case.get('name')}{end}")
             elif skip is None:
                 passed += 1
             elif whole := BACKEND.fullmatch(reason := skip_reason(case, skip)):

@@ -166,8 +166,9 @@ def test_the_environment_says_the_rank(cache, monkeypatch):
         made(cache, rank=1)
 
 
+# It ends without the interpreter's finalization, in which torch's gloo may abort (pytorch/pytorch#179291).
 TRAINING = """
-import sys, torch, robocache as rc
+import os, sys, torch, robocache as rc
 torch.distributed.init_process_group("gloo")
 loader = rc.Loader(sys.argv[1], batch_size=4, rate=10, keys={"q": rc.Key("q", steps=[0, 1])}, device="cpu")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
@@ -185,6 +186,7 @@ torch.distributed.all_gather(weights, model.module.weight.data)
 assert all(torch.equal(each, weights[0]) for each in weights)
 print(f"rank {loader.rank} of {loader.world}: {steps} steps, position {loader.state_dict()['position']}", flush=True)
 torch.distributed.destroy_process_group()
+os._exit(0)
 """
 
 
