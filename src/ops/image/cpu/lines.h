@@ -26,6 +26,14 @@ class LineWriter {
     }
   }
 
+  // Where a row lies, if its bytes are the line's and the next row follows at once, so that what is written behind a row may
+  // reach into the next one. Else nullptr.
+  std::uint8_t* place_of(std::int32_t row) const {
+    const std::int64_t bytes = std::int64_t{plan_.width.count} * plan_.channels;
+    if (plan_.out_dtype != DType::u8 || !interleaved_ || plan_.out.row != bytes || bytes < line_margin) return nullptr;
+    return static_cast<std::uint8_t*>(plan_.out.data) + frame_ + row * plan_.out.row;
+  }
+
   // `line` has plan.width.count pixels.
   void write(std::int32_t row, const std::uint8_t* line) const {
     const std::int64_t to = frame_ + row * plan_.out.row;

@@ -7,12 +7,13 @@
 
 #include "core/scratch.h"
 #include "ops/image/cpu/lines.h"
+#include "ops/image/cpu/transpose.h"
+#include "ops/image/cpu/yuv_pairs.h"
 
 namespace robocache::image_op {
 inline namespace ROBOCACHE_SIMD_TARGET {
 namespace {
 
-inline constexpr int band_rows = 16;
 inline constexpr int vector_lanes = HWY_LANES(std::int32_t);
 
 // ---- weights times bytes -------------------------------------------------------------------------------------------
@@ -51,10 +52,10 @@ HWY_INLINE void weigh_vectors(const std::uint8_t* from, std::int64_t stride, con
 }
 
 // `lanes` results, rounded up to vectors.
-inline void weigh(const std::uint8_t* from, std::int64_t stride, const PairWeights* weights, std::int32_t pairs,
-                  std::int64_t lanes, std::uint8_t* to) {
+HWY_INLINE void weigh(const std::uint8_t* from, std::int64_t stride, const PairWeights* weights, std::int32_t pairs,
+                      std::int64_t lanes, std::uint8_t* to) {
   std::int64_t k = 0;
-  const auto run = [&]<int vectors>(std::integral_constant<int, vectors>) {
+  const auto run = [&]<int vectors>(std::integral_constant<int, vectors>) HWY_ATTR {
     weigh_vectors<vectors>(from + 2 * k, stride, weights, pairs, to + k);
     k += vectors * vector_lanes;
   };
@@ -62,100 +63,6 @@ inline void weigh(const std::uint8_t* from, std::int64_t stride, const PairWeigh
   if (lanes - k > 2 * vector_lanes) return run(std::integral_constant<int, 3>());
   if (lanes - k > vector_lanes) return run(std::integral_constant<int, 2>());
   if (lanes - k > 0) run(std::integral_constant<int, 1>());
-}
-
-// ---- transposes ----------------------------------------------------------------------------------------------------
-
-using Bytes16 = hn::Vec<hn::Full128<std::uint8_t>>;
-
-// Eight vectors of eight numbers of 16 bits.
-HWY_INLINE void transpose(Bytes16 (&rows)[8]) {
-  const hn::Full128<std::uint8_t> bytes;
-  const hn::Full128<std::uint16_t> d16;
-  const hn::Full128<std::uint32_t> d32;
-  const hn::Full128<std::uint64_t> d64;
-  Bytes16 a[8];
-  Bytes16 b[8];
-  for (int k = 0; k < 8; k += 2) {
-    const auto x = hn::BitCast(d16, rows[k]);
-    const auto y = hn::BitCast(d16, rows[k + 1]);
-    a[k] = hn::BitCast(bytes, hn::InterleaveLower(d16, x, y));
-    a[k + 1] = hn::BitCast(bytes, hn::InterleaveUpper(d16, x, y));
-  }
-  for (int k = 0; k < 8; k += 4) {
-    for (int n = 0; n < 2; ++n) {
-      const auto x = hn::BitCast(d32, a[k + n]);
-      const auto y = hn::BitCast(d32, a[k + n + 2]);
-      b[k + 2 * n] = hn::BitCast(bytes, hn::InterleaveLower(d32, x, y));
-      b[k + 2 * n + 1] = hn::BitCast(bytes, hn::InterleaveUpper(d32, x, y));
-    }
-  }
-  for (int k = 0; k < 4; ++k) {
-    const auto x = hn::BitCast(d64, b[k]);
-    const auto y = hn::BitCast(d64, b[k + 4]);
-    rows[2 * k] = hn::BitCast(bytes, hn::InterleaveLower(d64, x, y));
-    rows[2 * k + 1] = hn::BitCast(bytes, hn::InterleaveUpper(d64, x, y));
-  }
-}
-
-// A unit is what is transposed at a time: up to 16 bytes of a row, whole pairs of pixels.
-template <int channels>
-struct UnitOf {
-  static constexpr int pixels = channels == 1 ? 16 : 4;
-  static constexpr int planes = pixels / 2 * channels;  // pairs of bytes
-
-  // Bytes of a channel of two neighbouring pixels side by side.
-  HWY_INLINE static Bytes16 pair_up(Bytes16 pixels16) {
-    const hn::Full128<std::uint8_t> d;
-    if constexpr (channels == 3) {
-      alignas(16) static constexpr std::uint8_t order[16] = {0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11, 12, 12, 12, 12};
-      return hn::TableLookupBytes(pixels16, hn::Load(d, order));
-    } else if constexpr (channels == 4) {
-      alignas(16) static constexpr std::uint8_t order[16] = {0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15};
-      return hn::TableLookupBytes(pixels16, hn::Load(d, order));
-    } else {
-      return pixels16;
-    }
-  }
-
-  // 16 rows, of which `bytes` bytes may be read, become [units, planes, 16 rows, 2].
-  static void transpose_in(const std::uint8_t* const (&rows)[band_rows], std::int64_t bytes, std::int64_t units,
-                           std::uint8_t* to) {
-    const hn::Full128<std::uint8_t> d;
-    for (std::int64_t unit = 0; unit < units; ++unit) {
-      const std::int64_t at = unit * pixels * channels;
-      const std::int64_t there = bytes - at < 16 ? bytes - at : 16;
-      for (int part = 0; part < 2; ++part) {
-        Bytes16 block[8];
-        for (int k = 0; k < 8; ++k) {
-          const std::uint8_t* const from = rows[8 * part + k] + at;
-          if (there == 16) {
-            block[k] = hn::LoadU(d, from);
-          } else {
-            std::uint8_t rest[16] = {};
-            for (std::int64_t b = 0; b < there; ++b) rest[b] = from[b];
-            block[k] = hn::LoadU(d, rest);
-          }
-          block[k] = pair_up(block[k]);
-        }
-        transpose(block);
-        for (int plane = 0; plane < planes; ++plane) {
-          hn::StoreU(block[plane], d, to + (unit * planes + plane) * 2 * band_rows + 16 * part);
-        }
-      }
-    }
-  }
-};
-
-// [lanes, 16 rows] become [8, stride, 2]: pairs of rows. `lanes` is rounded up to 8.
-inline void transpose_out(const std::uint8_t* from, std::int64_t lanes, std::int64_t stride, std::uint8_t* to) {
-  const hn::Full128<std::uint8_t> d;
-  for (std::int64_t k = 0; k < lanes; k += 8) {
-    Bytes16 block[8];
-    for (int n = 0; n < 8; ++n) block[n] = hn::LoadU(d, from + (k + n) * band_rows);
-    transpose(block);
-    for (int n = 0; n < 8; ++n) hn::StoreU(block[n], d, to + (n * stride + k) * 2);
-  }
 }
 
 // ---- a tile --------------------------------------------------------------------------------------------------------
@@ -181,7 +88,8 @@ class ResizedRows {
     lanes_ = std::int64_t{right - left} * channels;
     stride_ = divide_up(lanes_, 64) * 64;
 
-    const std::int64_t line = is_dense(plan_) ? 0 : units_ * Unit::pixels * channels;
+    makes_pairs_ = plan_.source != Source::colour && plan_.pixels.column == 1 && plan_.width.begin % 2 == 0;
+    const std::int64_t line = makes_pairs_ || is_dense(plan_) ? 0 : units_ * Unit::pixels * channels;
     const std::int64_t sizes[] = {units_ * Unit::planes * 2 * band_rows, (lanes_ + 64) * band_rows,
                                   bands_ * band_rows * stride_ + 64, band_rows * line};
     std::int64_t bytes = 0;
@@ -212,10 +120,19 @@ class ResizedRows {
            std::int64_t{plan_.width.begin + first_pixel} * channels;
   }
 
-  // 16 source rows along their rows.
-  void resize_band(std::int64_t band) {
-    const std::uint8_t* rows[band_rows];
+  // 16 source rows become [units, planes, 16 rows, 2]. Returns how many bytes of a row were read, if they are dense.
+  std::int64_t read_band(std::int64_t band) {
     const std::int32_t first_pixel = static_cast<std::int32_t>(first_unit_) * Unit::pixels;
+    if constexpr (channels == 3) {
+      if (makes_pairs_) {
+        std::int32_t frame_rows[band_rows];
+        for (int k = 0; k < band_rows; ++k) frame_rows[k] = plan_.height.begin + source_row(band, k);
+        read_yuv_pairs(plan_, source_.pixels, source_.u, source_.v, frame_rows, plan_.width.begin + first_pixel,
+                       units_ * Unit::pixels / 2, pairs_);
+        return 0;
+      }
+    }
+    const std::uint8_t* rows[band_rows];
     std::int64_t bytes = std::int64_t{plan_.width.frame - plan_.width.begin - first_pixel} * channels;
     const bool dense = is_dense(plan_);
     const std::int64_t line_pixels = units_ * Unit::pixels;
@@ -233,9 +150,16 @@ class ResizedRows {
       }
     }
     Unit::transpose_in(rows, bytes, units_, pairs_);
+    return dense ? bytes : 0;
+  }
+
+  // 16 source rows along their rows.
+  void resize_band(std::int64_t band) {
+    const std::int64_t bytes = read_band(band);
+    const std::int32_t first_pixel = static_cast<std::int32_t>(first_unit_) * Unit::pixels;
     constexpr std::int64_t pair_bytes = 2 * channels * band_rows;
     const std::int64_t first = std::int64_t{first_unit_} * (Unit::pixels / 2);
-    std::int64_t fetched = dense && band + 1 < bands_ ? 0 : bytes;
+    std::int64_t fetched = band + 1 < bands_ ? 0 : bytes;
     for (std::int32_t x = left_; x < right_; ++x) {
       // Prefetch the next band: 16 rows side by side are more streams than the hardware follows.
       for (; fetched * (right_ - left_) < bytes * (x + 1 - left_); fetched += 64) {
@@ -253,6 +177,7 @@ class ResizedRows {
   const Plan& plan_;
   Source8 source_;
   std::int32_t left_, right_;
+  bool makes_pairs_ = false;  // of YUV, without rows of RGB in between
   std::int64_t first_unit_ = 0, units_ = 0, first_pair_ = 0, bands_ = 0, lanes_ = 0, stride_ = 0;
   Scratch<std::uint8_t> memory_;
   std::uint8_t *pairs_, *columns_, *middle_, *lines_;
@@ -276,7 +201,13 @@ void resize_rows_of(const Call& call, std::int64_t frame, std::int32_t begin, st
   if (top >= bottom) return;
   const ResizedRows<channels> resized(call, frame, window.y + top, window.y + bottom, window.x + window.left,
                                       window.x + window.right);
+  const bool is_whole = window.left == 0 && window.right == plan.width.count;
   for (std::int32_t row = top; row < bottom; ++row) {
+    // The last row goes through the line, because another thread may have written the next one.
+    if (std::uint8_t* const place = writer.place_of(row); is_whole && place != nullptr && row + 1 < bottom) {
+      resized.row(window.y + row, place);
+      continue;
+    }
     resized.row(window.y + row, line.get() + std::int64_t{window.left} * channels);
     pad_line(plan, window.right, plan.width.count, line.get());
     writer.write(row, line.get());

@@ -1,5 +1,6 @@
 // The cpu backend: makes the tables of taps, and gives each thread some rows of a frame.
 #include <algorithm>
+#include <vector>
 
 #include "core/parallel.h"
 #include "core/scratch.h"
@@ -13,48 +14,63 @@ ROBOCACHE_SIMD_DISPATCH(cpu_functions_in_use)
 
 namespace {
 
-// Memory of a table.
-struct TableMemory {
-  Scratch<Span> spans;
-  Scratch<PairSpan> pairs;
-  Scratch<PairWeights> weights;
-};
+using Spans = Scratch<Span>;
 
-AxisTable make_spans(const Plan& plan, const Axis& axis, TableMemory& memory) {
-  memory.spans = make_scratch<Span>(static_cast<std::size_t>(axis.resized));
+AxisTable make_spans(const Plan& plan, const Axis& axis, Spans& spans) {
+  spans = make_scratch<Span>(static_cast<std::size_t>(axis.resized));
   for (std::int32_t at = 0; at < axis.resized; ++at) {
     if (plan.filter == Filter::nearest) {
-      memory.spans[static_cast<std::size_t>(at)] = {nearest_of(axis.box, axis.resized, at), 1};
+      spans[static_cast<std::size_t>(at)] = {nearest_of(axis.box, axis.resized, at), 1};
     } else {
       const Taps taps = with_weight(taps_of(plan.filter, axis.box, axis.resized, at));
-      memory.spans[static_cast<std::size_t>(at)] = {taps.first, taps.count};
+      spans[static_cast<std::size_t>(at)] = {taps.first, taps.count};
     }
   }
-  return {.spans = memory.spans.get()};
+  return {.spans = spans.get()};
 }
 
-AxisTable make_weights(const Plan& plan, const Axis& axis, TableMemory& memory) {
-  const auto resized = static_cast<std::size_t>(axis.resized);
-  const auto most = static_cast<std::size_t>(most_taps(plan.filter, axis.box, axis.resized)) / 2 + 1;
-  memory.pairs = make_scratch<PairSpan>(resized);
-  memory.weights = make_scratch<PairWeights>(resized * most);
-  std::int32_t used = 0;
-  for (std::int32_t at = 0; at < axis.resized; ++at) {
-    const Taps taps = taps_of(plan.filter, axis.box, axis.resized, at);
-    const std::int32_t before = taps.first % 2;  // a pixel without weight
-    PairSpan& span = memory.pairs[static_cast<std::size_t>(at)];
-    span = {taps.first / 2, (before + taps.count + 1) / 2, used};
-    for (std::int32_t k = 0; k < 2 * span.count; ++k) {
-      const std::int32_t tap = k - before;
-      const std::int32_t weight = tap >= 0 && tap < taps.count ? weight_of(taps, tap) : 0;
-      PairWeights& pair = memory.weights[static_cast<std::size_t>(used) + static_cast<std::size_t>(k / 2)];
-      pair.low[k % 2] = static_cast<std::int16_t>(weight & 0xfff);
-      pair.high[k % 2] = static_cast<std::int16_t>(weight >> 12);
+// Weights of an axis. A thread keeps those of its last call: the frames of a camera have one size, and for a frame of
+// 640 x 360 pixels the weights cost a tenth of the resize.
+struct Weights {
+  Filter filter = Filter::nearest;
+  std::int32_t box = 0, resized = 0;
+  std::vector<PairSpan> pairs;
+  std::vector<PairWeights> weights;
+
+  AxisTable of(const Plan& plan, const Axis& axis) {
+    if (filter != plan.filter || box != axis.box || resized != axis.resized) {
+      resized = 0;  // if memory runs out below
+      make(plan.filter, axis);
+      filter = plan.filter;
+      box = axis.box;
+      resized = axis.resized;
     }
-    used += span.count;
+    return {.pairs = pairs.data(), .weights = weights.data()};
   }
-  return {.pairs = memory.pairs.get(), .weights = memory.weights.get()};
-}
+
+ private:
+  void make(Filter with, const Axis& axis) {
+    pairs.clear();
+    weights.clear();
+    for (std::int32_t at = 0; at < axis.resized; ++at) {
+      const Taps taps = taps_of(with, axis.box, axis.resized, at);
+      const std::int32_t before = taps.first % 2;  // a pixel without weight
+      const PairSpan span = {taps.first / 2, (before + taps.count + 1) / 2, static_cast<std::int32_t>(weights.size())};
+      pairs.push_back(span);
+      for (std::int32_t k = 0; k < 2 * span.count; k += 2) {
+        PairWeights pair{};
+        for (std::int32_t n = 0; n < 2; ++n) {
+          const std::int32_t tap = k + n - before;
+          const std::int32_t weight = tap >= 0 && tap < taps.count ? weight_of(taps, tap) : 0;
+          pair.low[n] = static_cast<std::int16_t>(weight & 0xfff);
+          pair.high[n] = static_cast<std::int16_t>(weight >> 12);
+        }
+        weights.push_back(pair);
+      }
+    }
+  }
+};
+thread_local Weights row_weights, column_weights;
 
 // Rows of the output that a thread resizes at a time: so many that few source rows are resized twice, and so few that the data
 // between the two passes stays in the L2 cache and every thread has work.
@@ -77,13 +93,13 @@ void run_cpu(const Plan& plan) {
   const CpuFunctions* const functions = cpu_functions_in_use();
   if (functions == nullptr) return run_reference(plan);
   Call call{plan};
-  TableMemory rows;
-  TableMemory columns;
+  Spans rows;
+  Spans columns;
   const bool same = plan.height.box == plan.height.resized && plan.width.box == plan.width.resized;
   const bool resizes = !same && plan.source != Source::depth && plan.filter != Filter::nearest;
   if (resizes) {
-    call.rows = make_weights(plan, plan.height, rows);
-    call.columns = make_weights(plan, plan.width, columns);
+    call.rows = row_weights.of(plan, plan.height);
+    call.columns = column_weights.of(plan, plan.width);
   } else if (!same) {
     call.rows = make_spans(plan, plan.height, rows);
     call.columns = make_spans(plan, plan.width, columns);

@@ -10,11 +10,10 @@ namespace {
 
 inline constexpr std::int32_t yuv_block = 512;  // pixels
 
-// 16 times a plane's chroma at `pairs` pairs of pixels of frame row y, from pair `first` on. `data`: the frame's part.
-inline void read_chroma(const Plan& plan, const Plane& plane, const std::uint8_t* data, std::int32_t y,
-                        std::int32_t first, std::int32_t pairs, std::int16_t* to) {
-  // 4 times the chroma between rows, of the samples first - 1 .. first + pairs.
-  std::int16_t samples[yuv_block / 2 + 2];
+// 4 times a plane's chroma between rows, for frame row y: of the samples first - 1 .. first + pairs. Beyond an edge the edge
+// sample is repeated. `data`: the frame's part of the plane.
+inline void mix_rows(const Plan& plan, const Plane& plane, const std::uint8_t* data, std::int32_t y, std::int32_t first,
+                     std::int32_t pairs, std::int16_t* samples) {
   const bool halved = plan.source == Source::yuv420;
   const ChromaPair rows = halved ? chroma_pair(YuvSiting::center, y, plan.height.frame) : ChromaPair{y, y, 4};
   const std::int32_t last = (plan.width.frame + 1) / 2 - 1;
@@ -23,20 +22,37 @@ inline void read_chroma(const Plan& plan, const Plane& plane, const std::uint8_t
   std::int16_t* const inner = samples + (begin - (first - 1));
   const std::uint8_t* const near = data + rows.near * plane.row + begin * plane.column;
   const std::uint8_t* const far = data + rows.far * plane.row + begin * plane.column;
+  const std::int32_t count = end - begin + 1;
+  const hn::ScalableTag<std::int16_t> d;
+  const hn::Rebind<std::uint8_t, decltype(d)> bytes;
+  constexpr int lanes = HWY_LANES(std::int16_t);
   const auto mix = [&](auto step) {
-    for (std::int32_t k = 0; k <= end - begin; ++k) {
+    for (std::int32_t k = 0; k < count; ++k) {
       inner[k] = static_cast<std::int16_t>(rows.weight * near[k * step] + (4 - rows.weight) * far[k * step]);
     }
   };
-  if (plane.column == 1) {  // constants, so that compilers vectorise
-    mix(std::integral_constant<int, 1>());
-  } else if (plane.column == 2) {
+  if (plane.column == 1 && count >= lanes) {
+    const auto near_weight = hn::Set(d, static_cast<std::int16_t>(rows.weight));
+    const auto far_weight = hn::Set(d, static_cast<std::int16_t>(4 - rows.weight));
+    for (std::int32_t k = 0; k < count; k += lanes) {
+      if (k > count - lanes) k = count - lanes;  // the last vector overlaps the one before
+      const auto here = hn::Mul(hn::PromoteTo(d, hn::LoadU(bytes, near + k)), near_weight);
+      hn::StoreU(hn::Add(here, hn::Mul(hn::PromoteTo(d, hn::LoadU(bytes, far + k)), far_weight)), d, inner + k);
+    }
+  } else if (plane.column == 2) {  // a constant, so that compilers vectorise
     mix(std::integral_constant<int, 2>());
   } else {
     mix(plane.column);
   }
   if (first == 0) samples[0] = samples[1];
   for (std::int32_t k = end + 1; k <= first + pairs; ++k) samples[k - first + 1] = inner[end - begin];
+}
+
+// 16 times a plane's chroma at `pairs` pairs of pixels of frame row y, from pair `first` on.
+inline void read_chroma(const Plan& plan, const Plane& plane, const std::uint8_t* data, std::int32_t y,
+                        std::int32_t first, std::int32_t pairs, std::int16_t* to) {
+  std::int16_t samples[yuv_block / 2 + 2];
+  mix_rows(plan, plane, data, y, first, pairs, samples);
   const auto even = static_cast<std::int16_t>(plan.siting == YuvSiting::center ? 3 : 4);
   const auto odd = static_cast<std::int16_t>(plan.siting == YuvSiting::center ? 3 : 2);
   for (std::int32_t k = 0; k < pairs; ++k) {
