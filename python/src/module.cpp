@@ -16,6 +16,7 @@
 #include "clouds.h"
 #include "core/components.h"
 #include "core/names.h"
+#include "core/parallel.h"
 #include "core/text.h"
 #include "dlpack.h"
 #include "errors.h"
@@ -133,6 +134,8 @@ NB_MODULE(_core, m) {
       },
       nb::arg("threads").none(), "Sets how many host threads the cpu backend uses.\n\nArgs:\n    threads: 1 to 4096.",
       nb::sig("def set_num_threads(threads: int) -> None"));
+  m.def("stay_in_this_thread", &stay_in_this_thread,
+        "From now on, what this thread calls uses no other host threads: for pools that keep all cores busy.");
   m.def(
       "synchronize",
       [] {

@@ -59,6 +59,7 @@ struct Pool {  // NOLINT(clang-analyzer-optin.performance.Padding): `next` has a
 constinit Pool pool;
 
 constinit std::atomic<int> threads_wanted{0};  // 0: not asked for yet
+constinit thread_local bool stays_in_this_thread = false;
 
 int threads_by_default() noexcept {
   if (const char* text = std::getenv("ROBOCACHE_THREADS"); text != nullptr && *text != '\0') {
@@ -143,7 +144,10 @@ void start_workers(int wanted) {
 
 }  // namespace
 
+void stay_in_this_thread() noexcept { stays_in_this_thread = true; }
+
 int num_threads() noexcept {
+  if (stays_in_this_thread) return 1;
   int threads = threads_wanted.load(std::memory_order_relaxed);
   if (threads == 0) {
     const int chosen = threads_by_default();

@@ -7,6 +7,8 @@
 // an exception: the calling thread looks for it between pieces (core/interrupt.h). A call from inside a piece, or while
 // another thread's loop has the pool, runs in the calling thread. The pool starts with the first loop that is longer
 // than its grain, and again in a child process after fork(). A piece must not fork().
+//
+// A program whose own threads keep all cores busy calls stay_in_this_thread() in each of them: their loops then use no others.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +18,8 @@ namespace robocache {
 
 using ParallelPiece = void (*)(const void* state, std::int64_t begin, std::int64_t end);
 void run_in_parallel(std::int64_t count, std::int64_t grain, ParallelPiece piece, const void* state);
+
+void stay_in_this_thread() noexcept;  // also num_threads() is 1 there
 
 template <class F>
 void parallel_for(std::int64_t count, std::int64_t grain, const F& f) {

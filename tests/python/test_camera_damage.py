@@ -1,4 +1,4 @@
-"""Frames of cameras where something is wrong: damaged pictures and videos, bad options; and the commands."""
+"""Frames of cameras where something is wrong: damaged pictures and videos, bad options. Pieces of videos; commands."""
 
 import json
 import os
@@ -24,6 +24,7 @@ from camera_files import (
 from frame_oracle import frame_of
 
 import robocache as rc
+from robocache._cache import pieces as _pieces
 from robocache._cache.build import build
 from robocache._cache.camera_table import cameras_in
 from robocache._cache.recipe import load_recipe
@@ -130,6 +131,56 @@ def test_frames_that_the_decoder_holds_back_before_a_damage_are_kept(tmp_path):
     for k in (25, 28, 39):  # a key frame begins anew, and the second is frame 20
         with pytest.raises(rc.FileError, match="cannot be decoded as a video"):
             samples.source[k]
+
+
+def test_pieces_of_a_video_begin_at_key_frames(tmp_path, monkeypatch):
+    monkeypatch.setattr(_pieces, "TASK_PICTURES", 7)
+    ((file, numbers),) = videos_of(video_set(tmp_path / "set", (45,)))  # every second frame is a key frame
+    pieces = _pieces.Pieces(file, 10.0)
+    assert pieces.are_useful()
+    rows = list(pieces.rows_of(numbers))
+    assert [row for piece in rows for row in piece] == list(range(45))
+    assert {len(piece) for piece in rows[:-1]} == {6}
+    skipping = list(pieces.rows_of(numbers[1::2]))  # without key frames
+    assert [row for piece in skipping for row in piece] == list(range(22))
+    assert max(map(len, skipping)) == 7
+    pieces.close()
+
+
+@pytest.mark.parametrize("distance", [2, 5])
+def test_frames_by_pieces_are_those_of_one_decoder(tmp_path, monkeypatch, distance):
+    root = video_set(tmp_path / "set", (40, 31))
+    for number, (file, _) in enumerate(videos_of(root)):
+        options = {"x264-params": f"keyint={distance}:min-keyint=1:bframes=2:scenecut=0:open-gop={number}"}
+        write_video(file, (photo(0.3 * k + number) for k in range((40, 31)[number])), options=options)
+    by_pieces, found = made(root, tmp_path / "pieces")
+    useful = [_pieces.Pieces(file, 10.0).are_useful() for file, _ in videos_of(root)]
+    assert useful[0]
+    monkeypatch.setattr(_pieces.Pieces, "are_useful", lambda self: False)
+    by_one, wanted = made(root, tmp_path / "one")
+    for one, other in zip(by_pieces.episodes, by_one.episodes, strict=True):
+        np.testing.assert_array_equal(one.streams[CAMERA].samples.rows, other.streams[CAMERA].samples.rows)
+        assert one._info(f"{CAMERA}/frames").metadata == other._info(f"{CAMERA}/frames").metadata
+    assert found["sources"][0]["notes"] == wanted["sources"][0]["notes"]
+
+
+@pytest.mark.parametrize("packet", [0, 1, 19, 24, 39])
+@pytest.mark.parametrize("data", [b"\0", b"\x5a\xc3\x99"])
+def test_a_damage_loses_the_same_frames_by_pieces_as_by_one_decoder(tmp_path, monkeypatch, packet, data):
+    root = video_set(tmp_path / "set", (40, 6))
+    file, _ = videos_of(root)[0]
+    damaged_at(file, packet, data)
+    by_pieces, found = made(root, tmp_path / "pieces")
+    monkeypatch.setattr(_pieces.Pieces, "are_useful", lambda self: False)
+    # One thread: with more, FFmpeg sometimes gives out a damaged frame before it marks it.
+    monkeypatch.setattr("robocache._cache.framed.most_threads", 1)
+    by_one, wanted = made(root, tmp_path / "one")
+    assert found["sources"][0]["notes"] == wanted["sources"][0]["notes"]
+    if data == b"\0":  # of another damage the decoder may notice nothing
+        assert any("could not be decoded" in note for note in wanted["sources"][0]["notes"])
+    for one, other in zip(by_pieces.episodes, by_one.episodes, strict=True):
+        np.testing.assert_array_equal(one.streams[CAMERA].samples.rows, other.streams[CAMERA].samples.rows)
+        assert one._info(f"{CAMERA}/frames").metadata == other._info(f"{CAMERA}/frames").metadata
 
 
 LOGGED = """

@@ -26,13 +26,14 @@ from frame_oracle import frame_of
 from recordings import shared
 
 import robocache as rc
-from robocache._cache import framed as _framed
+from robocache._cache import pieces as _pieces
 from robocache._cache.build import build
 from robocache._cache.camera_table import cameras_in
 from robocache._cache.first_recipe import first_recipe
 from robocache._cache.recipe import load_recipe
 from robocache._recordings import video as _video
 from robocache._recordings.frame_options import FrameOptions, options_of
+from robocache._recordings.planes import Conversion
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 
@@ -425,16 +426,16 @@ def test_exports_say_which_pictures_they_take(tmp_path, pictures):
 def test_an_interrupted_build_goes_on_and_decodes_nothing_twice(tmp_path, monkeypatch):
     root = video_set(tmp_path / "set", (8, 9, 10))
     whole, _ = made(root, tmp_path / "whole")
-    real, decoded = _framed.converted, []
+    real, decoded = Conversion.add, []
 
-    def counting(pictures, *given):
-        if sum(decoded) + len(pictures) > 12 and limit:
+    def counting(conversion, picture):
+        if len(decoded) == 12 and limit:
             raise KeyboardInterrupt
-        decoded.append(len(pictures))
-        return real(pictures, *given)
+        decoded.append(picture)
+        real(conversion, picture)
 
-    monkeypatch.setattr(_framed, "converted", counting)
-    monkeypatch.setattr(_framed, "TASK_PICTURES", 4)
+    monkeypatch.setattr(Conversion, "add", counting)
+    monkeypatch.setattr(_pieces, "TASK_PICTURES", 4)
     monkeypatch.setattr("robocache._cache.frame_plan.TRIED", 0)  # the plan's trial would count too
     limit = True
     with pytest.raises(KeyboardInterrupt):
@@ -443,7 +444,7 @@ def test_an_interrupted_build_goes_on_and_decodes_nothing_twice(tmp_path, monkey
     assert rc.verify_cache(tmp_path / "cache").problems == []
     limit, decoded[:] = False, []
     cache, _ = made(root, tmp_path / "cache")
-    assert sum(decoded) == 19  # of the episodes that were not there
+    assert len(decoded) == 19  # of the episodes that were not there
     for one, other in zip(cache.episodes, whole.episodes, strict=True):
         np.testing.assert_array_equal(one.streams[CAMERA].samples.rows, other.streams[CAMERA].samples.rows)
     decoded[:] = []

@@ -492,3 +492,15 @@ def test_attention_in_multiprocessing(pool, method):
     expected = [attended(seed) for seed in range(2)]
     with multiprocessing.get_context(method).Pool(2) as workers:
         assert workers.map_async(attended, range(2)).get(timeout=2 * PATIENCE) == expected
+
+
+def test_a_thread_may_keep_its_calls_to_itself():
+    from robocache._core import stay_in_this_thread
+
+    before = rc.num_threads()
+    with ThreadPoolExecutor(1, initializer=stay_in_this_thread) as pool:
+        assert pool.submit(rc.num_threads).result() == 1
+        frames = np.arange(3 * 200 * 300 * 3, dtype=np.uint32).astype(np.uint8).reshape(3, 200, 300, 3)
+        alone = pool.submit(rc.image, frames, (90, 120)).result()
+    assert rc.num_threads() == before
+    np.testing.assert_array_equal(alone, rc.image(frames, (90, 120)))

@@ -17,16 +17,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from robocache._cache.pieces import Pieces, bytes_of, pictures_per_task
 from robocache._cache.tier import KIND, TYPE, dense, frames_name
-from robocache._core import FileError
+from robocache._core import FileError, stay_in_this_thread
 from robocache._recordings.frame_options import FrameOptions, from_text
 from robocache._recordings.images import is_image, native
 from robocache._recordings.planes import FrameMemory, Picture, converted, layout_of
 from robocache._recordings.source import Array, Batch, Source, SourceOver, StreamInfo
 from robocache._recordings.words import counted
 
-TASK_BYTES = 8 << 20  # of pictures that one task converts
-TASK_PICTURES = 16
 BATCH_BYTES = 1 << 20  # of frames
 MOST_TASKS = 16  # at a time, and threads of FFmpeg: more would take memory without being faster
 VIDEO_MESSAGES = (
@@ -251,12 +250,13 @@ class Decoding:
     def __init__(self, source: FramedSource) -> None:
         self.source = source
         self.videos: dict[str, Any] = {}  # the open video of each camera
+        self.pieces: dict[str, Pieces] = {}  # the video of each camera, for decoding by pieces
         self.damage: dict[str, Damage] = {}  # of each camera in this episode
         self.counts: dict[str, int] = {}  # by video: the number of frames in the file
         self.named: dict[str, int] = {}  # by video: the last frame in any episode
         self.codecs: dict[str, str] = {}  # FFmpeg's decoder of each camera
         self.memory = FrameMemory(2 * min(cores(), MOST_TASKS) + 2)
-        self.pool = ThreadPoolExecutor(min(cores(), MOST_TASKS), thread_name_prefix="frames")
+        self.pool = ThreadPoolExecutor(min(cores(), MOST_TASKS), "frames", initializer=stay_in_this_thread)
         self.feeder: threading.Thread | None = None
         self.stopping = threading.Event()
 
@@ -268,13 +268,13 @@ class Decoding:
         if self.feeder is not None:
             self.feeder.join()
         self.pool.shutdown(cancel_futures=True)
-        for name in list(self.videos):
+        for name in {*self.videos, *self.pieces}:
             self._close(name)
 
     def _close(self, name: str) -> None:
-        video = self.videos.pop(name, None)
-        if video is not None:
-            video.close()
+        for opened in (self.videos.pop(name, None), self.pieces.pop(name, None)):
+            if opened is not None:
+                opened.close()
 
     def frames(self, batch: Batch, options: FrameOptions) -> Iterator[Batch]:
         """The frames of a camera's batch, as batches."""
@@ -419,12 +419,44 @@ class Decoding:
         damage = self.damage.get(batch.stream)
         if damage is not None and damage.has_ended:
             return iter([LostPictures(list(range(len(numbers))), "", [])])
-        return self._in_order(self._read(batch, options, numbers))
+        return self._by_pieces(batch, options, numbers)
+
+    def _by_pieces(self, batch: Batch, options: FrameOptions, numbers: list[int]) -> Iterator[Any]:
+        """By pieces where the video allows it. From a piece with lost frames on, one decoder says what is lost."""
+        row = 0
+        pieces = self._pieces_of(batch)
+        if pieces is not None:
+            is_good = True
+            tasks = (
+                functools.partial(pieces.frames, numbers, rows, options, self.memory)
+                for rows in pieces.rows_of(numbers)
+                if is_good  # later pieces would be decoded in vain
+            )
+            for made in self._in_order(tasks):
+                is_good = is_good and made is not None
+                if is_good:
+                    row = made[1][-1] + 1
+                    self.codecs[batch.stream] = self._codec(batch.stream, pieces)
+                    yield made
+        if row < len(numbers):
+            yield from self._in_order(self._read(batch, options, numbers, row))
+
+    def _pieces_of(self, batch: Batch) -> Pieces | None:
+        path, fps = batch.info.metadata["file"], float(batch.info.metadata["fps"])
+        pieces = self.pieces.get(batch.stream)
+        if pieces is None or (pieces.path, pieces.fps) != (path, fps):
+            self._close(batch.stream)
+            try:
+                pieces = self.pieces[batch.stream] = Pieces(path, fps)
+            except FileError:  # _read() meets it again
+                return None
+        self.counts[path] = pieces.count
+        return pieces if pieces.are_useful() else None
 
     def _read(
-        self, batch: Batch, options: FrameOptions, numbers: list[int]
+        self, batch: Batch, options: FrameOptions, numbers: list[int], begin: int
     ) -> Iterator[Callable[[], Any] | LostPictures]:
-        """Decodes the frames with these numbers and yields tasks that convert a few of them each."""
+        """Decodes the frames with these numbers from row `begin` on; yields tasks that convert a few of them each."""
         path = batch.info.metadata["file"]
         waiting: list[Picture] = []
         rows: list[int] = []
@@ -437,11 +469,11 @@ class Decoding:
                 yield lambda: (converted(pictures, options, self.memory), of)
 
         missing = LostPictures([], "", [])
-        row = 0
+        row = begin
         try:
             video = self._opened(batch.stream, path, float(batch.info.metadata["fps"]))
             self.counts[path] = video.count
-            for row, number in enumerate(numbers):
+            for row, number in enumerate(numbers[begin:], begin):
                 try:
                     picture = video.picture(number)
                 except FileError:
@@ -455,7 +487,7 @@ class Decoding:
                     missing.numbers.append(number)
                     continue
                 if waiting and (
-                    layout_of(waiting[0]) != layout_of(picture) or len(waiting) >= pictures_per_task(picture)
+                    layout_of(waiting[0]) != layout_of(picture) or len(waiting) >= pictures_per_task(bytes_of(picture))
                 ):
                     yield from flush()
                 waiting.append(picture)
@@ -486,9 +518,8 @@ class Decoding:
     def _opened(self, stream: str, path: str, fps: float) -> Any:
         from robocache._recordings.video import open_pass
 
-        video = self.videos.get(stream)
-        if video is None or (video.path, video.fps) != (path, fps):
-            self._close(stream)
+        video = self.videos.get(stream)  # of this file: _pieces_of() has closed another one
+        if video is None:
             video = self.videos[stream] = open_pass(path, fps, min(cores(), MOST_TASKS))
         return video
 
@@ -496,7 +527,7 @@ class Decoding:
         """Opens the video again with one thread: then FFmpeg gives all frames before a damaged packet."""
         from robocache._recordings.video import open_pass
 
-        self._close(stream)
+        self.videos.pop(stream).close()
         self.videos[stream] = open_pass(video.path, video.fps, 1)
         return self.videos[stream]
 
@@ -547,9 +578,3 @@ def is_raw(info: StreamInfo) -> bool:
 def as_colours(frames: Array) -> Array:
     """Gray frames [N, H, W, 1] with the channel repeated three times. Other frames stay as they are."""
     return np.repeat(frames, 3, axis=3) if frames.ndim == 4 and frames.shape[3] == 1 else frames
-
-
-def pictures_per_task(picture: Picture) -> int:
-    """The number of pictures of this size that one task converts."""
-    size = picture.y.nbytes * 2 if hasattr(picture, "y") else picture.nbytes
-    return max(min(TASK_BYTES // max(size, 1), TASK_PICTURES), 1)

@@ -83,26 +83,44 @@ def layout_of(picture: Picture) -> tuple[Any, ...]:
 def converted(
     pictures: Sequence[Picture], options: FrameOptions | None = None, memory: FrameMemory | None = None
 ) -> Array:
-    """Pictures of one layout as RGB, gray or depth, resized by the options.
-
-    They are converted one by one, because each is still in the CPU's cache then, and joining them would cost a copy.
-    """
+    """Pictures of one layout as RGB, gray or depth, resized by the options."""
     first = pictures[0]
     if options is None and not isinstance(first, Planes):
         return stacked(pictures)
-    given: dict[str, Any] = {}
-    if options is not None:
-        is_depth = not isinstance(first, Planes) and first.ndim == 2
-        given |= {"size": (options.height, options.width), "fit": options.fit, "pad": options.pad}
-        given["filter"] = options.filter_of(is_depth)
-    if isinstance(first, Planes):
-        given |= {"yuv_matrix": first.matrix, "yuv_range": first.range, "yuv_siting": first.siting}
-    shape = shape_of(first, options)
-    dtype = first.y.dtype if isinstance(first, Planes) else first.dtype
-    made = np.empty((len(pictures), *shape), dtype) if memory is None else memory.take((len(pictures), *shape), dtype)
-    for picture, out in zip(pictures, made, strict=True):
-        image(pixels_of(picture), out=out, **given)
-    return made
+    frames = Conversion(first, len(pictures), options, memory)
+    for picture in pictures:
+        frames.add(picture)
+    return frames.made
+
+
+class Conversion:
+    """Frames that pictures of one layout become. Each is converted when it is added, while it is in the CPU's cache.
+
+    Args:
+        first: A picture of this layout.
+        count: How many pictures there will be.
+        memory: Memory for the frames.
+    """
+
+    def __init__(
+        self, first: Picture, count: int, options: FrameOptions | None, memory: FrameMemory | None = None
+    ) -> None:
+        self.layout = layout_of(first)
+        self.given: dict[str, Any] = {}
+        if options is not None:
+            is_depth = not isinstance(first, Planes) and first.ndim == 2
+            self.given |= {"size": (options.height, options.width), "fit": options.fit, "pad": options.pad}
+            self.given["filter"] = options.filter_of(is_depth)
+        if isinstance(first, Planes):
+            self.given |= {"yuv_matrix": first.matrix, "yuv_range": first.range, "yuv_siting": first.siting}
+        shape = (count, *shape_of(first, options))
+        dtype = first.y.dtype if isinstance(first, Planes) else first.dtype
+        self.made = np.empty(shape, dtype) if memory is None else memory.take(shape, dtype)
+        self.count = 0
+
+    def add(self, picture: Picture) -> None:
+        image(pixels_of(picture), out=self.made[self.count], **self.given)
+        self.count += 1
 
 
 def pixels_of(picture: Picture) -> Any:

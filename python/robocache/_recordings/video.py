@@ -137,6 +137,8 @@ class VideoDecoder:
         if threads > 1:
             codec.thread_type = "AUTO"
         self.codec = codec.codec.name  # FFmpeg's decoder
+        self.most_ahead = MOST_AHEAD  # less where it is known that key frames are close together
+        self.pixels = codec.width * codec.height
         self.count = int(self._stream.frames)  # the number of frames in the file's header; 0: not given
         self._base = float(self._stream.time_base or 0)
         self._begin = float(self._stream.start_time or 0) * self._base
@@ -171,6 +173,15 @@ class VideoDecoder:
                 found[number] = converted([picture])[0]
         return found
 
+    def key_frames(self) -> list[int]:
+        """About the numbers of the key frames, ascending, by the file's index. Empty: there is no index.
+
+        The index has the times of decoding, which are before those of showing by about the same for each key frame.
+        """
+        entries = getattr(self._stream, "index_entries", None) or ()  # an older PyAV has none
+        times = [entry.timestamp for entry in entries if entry.is_keyframe]
+        return [round((time - times[0]) * self._base * self.fps) for time in times]
+
     def picture(self, number: int) -> Picture | None:
         """The pixels of the frame with this number; None: the video has no such frame."""
         try:
@@ -194,16 +205,17 @@ class VideoDecoder:
             return frame
         if self._end is not None and number > self._end:
             return None
-        if self._frames is not None and at < number <= at + MOST_AHEAD:
+        if self._frames is not None and at < number <= at + self.most_ahead:
             return self._onward(number)
-        back = 0.5
+        back = -0.25  # the frame may be a key frame itself, with a stamp that was rounded up
         while True:
             start = max(number - back, 0.0)
             self._seek(start)
             frame = self._onward(number)
             if start == 0 or (self._first is not None and self._first <= number):
                 return frame
-            back = max(4 * back, 16.0)  # FFmpeg leaves out frames that need others from before the key frame
+            # FFmpeg leaves out frames that need others from before the key frame.
+            back = 0.5 if back < 0 else max(4 * back, 16.0)
 
     def _seek(self, start: float) -> None:
         """Goes to the key frame before this frame number."""
