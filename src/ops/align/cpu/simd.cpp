@@ -28,6 +28,22 @@ struct DenseStamps {
   std::int64_t operator()(std::int64_t k) const { return data[k]; }
 };
 
+// How many of at(low) .. at(low + 7) are <= key: all eight, because a branch on each stamp would be mispredicted.
+template <class At>
+HWY_INLINE std::int64_t count_of_eight(const At& at, std::int64_t low, std::int64_t key) {
+  std::int64_t count = 8;
+  if constexpr (std::is_same_v<At, DenseStamps>) {
+    const hn::CappedTag<std::int64_t, 8> d;
+    const auto keys = hn::Set(d, key);
+    for (std::size_t k = 0; k < 8; k += hn::Lanes(d)) {
+      count -= static_cast<std::int64_t>(hn::CountTrue(d, hn::Gt(hn::LoadU(d, at.data + low + k), keys)));
+    }
+  } else {
+    for (std::int64_t k = 0; k < 8; ++k) count -= at(low + k) > key ? 1 : 0;
+  }
+  return count;
+}
+
 // upper_bound(at, 0, count, key), from a guess: targets mostly come in order, so the answer is mostly a little ahead.
 template <class At>
 std::int64_t upper_bound_near(const At& at, std::int64_t count, std::int64_t key, std::int64_t guess) {
@@ -35,8 +51,7 @@ std::int64_t upper_bound_near(const At& at, std::int64_t count, std::int64_t key
   if (guess == 0 || at(guess - 1) <= key) {
     std::int64_t low = guess;
     for (const std::int64_t near = low + 4 * step; low + step <= count && low < near; low += step) {
-      std::int64_t ahead = 0;  // all eight, because a branch on each stamp would be mispredicted
-      for (std::int64_t k = 0; k < 8; ++k) ahead += at(low + k) <= key ? 1 : 0;
+      const std::int64_t ahead = count_of_eight(at, low, key);
       if (ahead < 8) return low + ahead;
     }
     for (; low + step <= count; low += step, step *= 2) {
@@ -58,6 +73,45 @@ std::int64_t first_guess(const Segment& segment, std::int64_t key) {
   if (!(about > 0)) return 0;
   return about < static_cast<double>(segment.count) ? static_cast<std::int64_t>(about) : segment.count;
 }
+
+// Targets [begin, end) of output rows [row_begin, row_end) of a stream.
+struct Task {
+  std::int64_t row_begin, row_end, begin, end;
+};
+
+// The targets of a task. A timeline's steps are the same in every row, and each costs a division.
+class TaskTargets {
+ public:
+  TaskTargets(const TargetPlan& plan, const Task& task) : plan_(plan), ends_{task.begin, task.end - 1}, first_(-1) {
+    if (!plan.timeline) return;
+    for (int k = 0; k < 2; ++k) end_steps_[k] = timeline_step(plan, ends_[k]);
+  }
+
+  std::int64_t first(std::int64_t b) const { return end(b, 0); }
+  std::int64_t last(std::int64_t b) const { return end(b, 1); }
+
+  // The block that at() is for. A block that begins at `first` has the same length each time.
+  void go_to(std::int64_t first, std::int64_t count) {
+    if (first == first_) return;
+    first_ = first;
+    if (!plan_.timeline) return;
+    for (std::int64_t k = 0; k < count; ++k) steps_[k] = timeline_step(plan_, first + k);
+  }
+  // Target k of the block, in row b.
+  HWY_INLINE std::int64_t at(std::int64_t b, std::int64_t k) const {
+    return plan_.timeline ? plus(timeline_start(plan_, b), steps_[k]) : target(plan_, b, first_ + k);
+  }
+  std::int64_t previous(std::int64_t b, std::int64_t k) const { return previous_target(plan_, b, first_ + k); }
+
+ private:
+  std::int64_t end(std::int64_t b, int which) const {
+    return plan_.timeline ? plus(timeline_start(plan_, b), end_steps_[which]) : target(plan_, b, ends_[which]);
+  }
+
+  const TargetPlan& plan_;
+  std::int64_t ends_[2], end_steps_[2];
+  std::int64_t first_, steps_[block];
+};
 
 // Targets that were located, and what is found out about them.
 struct Block {
@@ -92,11 +146,11 @@ struct Prefetch {
 
 // Locates the targets of a block. `position` is the guess, for this call and the next.
 template <class At>
-void locate_block(const StreamPlan& s, const TargetPlan& targets, const At& at, const HostArrivals& arrival_at,
+void locate_block(const StreamPlan& s, const TaskTargets& targets, const At& at, const HostArrivals& arrival_at,
                   std::int64_t count, std::int64_t& position, const Prefetch& prefetch, Block& here) {
   for (std::int64_t k = 0; k < here.count; ++k) {
     const std::int64_t before = position;
-    const std::int64_t tau = target(targets, here.row, here.first + k);
+    const std::int64_t tau = targets.at(here.row, k);
     const std::int64_t deadline = deadline_of(s, here.row, tau);
     position = upper_bound_near(at, count, search_key(s, tau, deadline), before);
     Target& found = here.targets[k];
@@ -105,7 +159,7 @@ void locate_block(const StreamPlan& s, const TargetPlan& targets, const At& at, 
     found.found = locate(s, at, arrival_at, count, position, tau, deadline);
     prefetch(found.found);
     if (s.bins) {
-      const std::int64_t key = shifted_target(s, previous_target(targets, here.row, here.first + k));
+      const std::int64_t key = shifted_target(s, targets.previous(here.row, k));
       found.bin = {upper_bound_near(at, position, key, before < position ? before : position), position};
     }
     here.valid[k] = true;
@@ -304,22 +358,17 @@ struct Writer {
 
 // ---- tasks -----------------------------------------------------------------------------------------------------------
 
-// Targets [begin, end) of output rows [row_begin, row_end) of a stream.
-struct Task {
-  std::int64_t row_begin, row_end, begin, end;
-};
-
 // A row's stamps and samples lie where nothing has been read yet, so without this each row would wait for memory three
 // times: for a stamp, for the samples, and for an arrival.
-HWY_INLINE void prefetch_segment(const Plan& plan, const StreamPlan& s, const Segment& segment, std::int64_t b,
-                                 const Task& task) {
-  const auto guess = [&](std::int64_t t) {
-    const std::int64_t sample = first_guess(segment, plus(target(plan.targets, b, t), segment.latency));
+HWY_INLINE void prefetch_segment(const StreamPlan& s, const TaskTargets& targets, const Segment& segment,
+                                 std::int64_t b) {
+  const auto guess = [&](std::int64_t tau) {
+    const std::int64_t sample = first_guess(segment, plus(tau, segment.latency));
     return sample < segment.count ? sample : segment.count - 1;
   };
   if (segment.count == 0) return;
-  const std::int64_t first = guess(task.begin);
-  const std::int64_t last = task.end - task.begin > 1 ? guess(task.end - 1) : first;
+  const std::int64_t first = guess(targets.first(b));
+  const std::int64_t last = guess(targets.last(b));
   constexpr std::int64_t reach = 5;  // samples: the guess is early, and a target needs the sample after it too
   const std::int64_t stamp = std::int64_t{sizeof(std::int64_t)};
   const std::int64_t sample = s.sample_stride * size_of(s.dtype);
@@ -417,11 +466,12 @@ struct RowRun {
 template <class T>
 void run_task(const Plan& plan, StreamRows& rows, const Task& task) {
   const StreamPlan& s = *rows;
+  TaskTargets targets(plan.targets, task);
   Block here;
   // The first rows at once; then one for each row that is done.
   for (std::int64_t ahead = task.row_begin, b = ahead - rows_ahead; b < task.row_end; ++b, ++ahead) {
     if (const Segment* const later = ahead < task.row_end ? rows.segment(ahead) : nullptr) {
-      prefetch_segment(plan, s, *later, ahead, task);
+      prefetch_segment(s, targets, *later, ahead);
     }
     if (b < task.row_begin) continue;
     rows.go_to(b);
@@ -434,18 +484,19 @@ void run_task(const Plan& plan, StreamRows& rows, const Task& task) {
                             clamp_to(s.channel_count * std::int64_t{sizeof(T)}, 0, prefetch_bytes)};
     std::int64_t position = 0;
     if (const Segment* const segment = rows.segment(b)) {
-      const std::int64_t tau = target(plan.targets, b, task.begin);
+      const std::int64_t tau = targets.first(b);
       position = first_guess(*segment, search_key(s, tau, deadline_of(s, b, tau)));
     }
     for (std::int64_t t = task.begin; t < task.end; t += block) {
       here.row = b;
       here.first = t;
       here.count = task.end - t < block ? task.end - t : block;
+      targets.go_to(t, here.count);
       if (s.times.dtype == DType::i64 && s.times.stride == 1) {
         const DenseStamps dense{static_cast<const std::int64_t*>(s.times.data) + row.times_offset};
-        locate_block(s, plan.targets, dense, arrival_at, row.count, position, prefetch, here);
+        locate_block(s, targets, dense, arrival_at, row.count, position, prefetch, here);
       } else {
-        locate_block(s, plan.targets, at, arrival_at, row.count, position, prefetch, here);
+        locate_block(s, targets, at, arrival_at, row.count, position, prefetch, here);
       }
       const Range* const ranges = plan.ranges.data() + s.first_range;
       for (std::int32_t r = 0; r < s.range_count; ++r) run.write_range(ranges[r], r == 0, here);
