@@ -79,29 +79,32 @@ struct Task {
   std::int64_t row_begin, row_end, begin, end;
 };
 
-// The targets of a task. A timeline's steps are the same in every row, and each costs a division.
+// The targets of a task, a block at a time. A timeline's steps are the same in every row, and each costs a division.
 class TaskTargets {
  public:
-  TaskTargets(const TargetPlan& plan, const Task& task) : plan_(plan), ends_{task.begin, task.end - 1}, first_(-1) {
+  TaskTargets(const TargetPlan& plan, const Task& task) : plan_(plan), ends_{task.begin, task.end - 1} {
     if (!plan.timeline) return;
     for (int k = 0; k < 2; ++k) end_steps_[k] = timeline_step(plan, ends_[k]);
   }
 
+  // Of row b, the first and the last.
   std::int64_t first(std::int64_t b) const { return end(b, 0); }
   std::int64_t last(std::int64_t b) const { return end(b, 1); }
 
-  // The block that at() is for. A block that begins at `first` has the same length each time.
-  void go_to(std::int64_t first, std::int64_t count) {
-    if (first == first_) return;
-    first_ = first;
-    if (!plan_.timeline) return;
-    for (std::int64_t k = 0; k < count; ++k) steps_[k] = timeline_step(plan_, first + k);
+  // Targets first, first + 1, ... of row b: `count` of them, the same in each row.
+  const std::int64_t* of_block(std::int64_t b, std::int64_t first, std::int64_t count) {
+    if (!plan_.timeline) {
+      for (std::int64_t k = 0; k < count; ++k) taus_[k] = target(plan_, b, first + k);
+      return taus_;
+    }
+    if (first != first_) {
+      for (std::int64_t k = 0; k < count; ++k) steps_[k] = timeline_step(plan_, first + k);
+      first_ = first;
+    }
+    const std::int64_t start = timeline_start(plan_, b);
+    for (std::int64_t k = 0; k < count; ++k) taus_[k] = plus(start, steps_[k]);
+    return taus_;
   }
-  // Target k of the block, in row b.
-  HWY_INLINE std::int64_t at(std::int64_t b, std::int64_t k) const {
-    return plan_.timeline ? plus(timeline_start(plan_, b), steps_[k]) : target(plan_, b, first_ + k);
-  }
-  std::int64_t previous(std::int64_t b, std::int64_t k) const { return previous_target(plan_, b, first_ + k); }
 
  private:
   std::int64_t end(std::int64_t b, int which) const {
@@ -110,7 +113,8 @@ class TaskTargets {
 
   const TargetPlan& plan_;
   std::int64_t ends_[2], end_steps_[2];
-  std::int64_t first_, steps_[block];
+  std::int64_t first_ = -1;  // of the block whose steps are known
+  std::int64_t steps_[block], taus_[block];
 };
 
 // Targets that were located, and what is found out about them.
@@ -144,26 +148,31 @@ struct Prefetch {
   }
 };
 
-// Locates the targets of a block. `position` is the guess, for this call and the next.
-template <class At>
-void locate_block(const StreamPlan& s, const TaskTargets& targets, const At& at, const HostArrivals& arrival_at,
-                  std::int64_t count, std::int64_t& position, const Prefetch& prefetch, Block& here) {
+// Locates the targets of a block, `taus`. `position` is the guess, for this call and the next. NoArrivals: every sample has
+// arrived.
+template <class At, class ArrivalAt>
+void locate_block(const StreamPlan& s, const TargetPlan& targets, const std::int64_t* taus, const At& at,
+                  const ArrivalAt& arrival_at, std::int64_t count, std::int64_t& position, const Prefetch& prefetch,
+                  Block& here) {
+  constexpr bool all_arrived = std::is_same_v<ArrivalAt, NoArrivals>;
+  std::int64_t upper = position;
   for (std::int64_t k = 0; k < here.count; ++k) {
-    const std::int64_t before = position;
-    const std::int64_t tau = targets.at(here.row, k);
-    const std::int64_t deadline = deadline_of(s, here.row, tau);
-    position = upper_bound_near(at, count, search_key(s, tau, deadline), before);
+    const std::int64_t before = upper;
+    const std::int64_t tau = taus[k];
+    const std::int64_t deadline = all_arrived ? tau : deadline_of(s, here.row, tau);
+    upper = upper_bound_near(at, count, all_arrived ? shifted_target(s, tau) : search_key(s, tau, deadline), before);
     Target& found = here.targets[k];
     found.tau = tau;
     found.deadline = deadline;
-    found.found = locate(s, at, arrival_at, count, position, tau, deadline);
+    found.found = locate(s, at, arrival_at, count, upper, tau, deadline);
     prefetch(found.found);
     if (s.bins) {
-      const std::int64_t key = shifted_target(s, targets.previous(here.row, k));
-      found.bin = {upper_bound_near(at, position, key, before < position ? before : position), position};
+      const std::int64_t key = shifted_target(s, previous_target(targets, here.row, here.first + k));
+      found.bin = {upper_bound_near(at, upper, key, before < upper ? before : upper), upper};
     }
     here.valid[k] = true;
   }
+  position = upper;
 }
 
 // ---- runs of channels ------------------------------------------------------------------------------------------------
@@ -491,12 +500,18 @@ void run_task(const Plan& plan, StreamRows& rows, const Task& task) {
       here.row = b;
       here.first = t;
       here.count = task.end - t < block ? task.end - t : block;
-      targets.go_to(t, here.count);
-      if (s.times.dtype == DType::i64 && s.times.stride == 1) {
-        const DenseStamps dense{static_cast<const std::int64_t*>(s.times.data) + row.times_offset};
-        locate_block(s, targets, dense, arrival_at, row.count, position, prefetch, here);
+      const std::int64_t* const taus = targets.of_block(b, t, here.count);
+      const auto locate_all = [&](const auto& stamps, const auto& arrivals) {
+        locate_block(s, plan.targets, taus, stamps, arrivals, row.count, position, prefetch, here);
+      };
+      const DenseStamps dense{static_cast<const std::int64_t*>(s.times.data) + row.times_offset};
+      const bool is_dense = s.times.dtype == DType::i64 && s.times.stride == 1;
+      if (is_dense && !s.causal && !s.as_of) {
+        locate_all(dense, NoArrivals{});
+      } else if (is_dense) {
+        locate_all(dense, arrival_at);
       } else {
-        locate_block(s, targets, at, arrival_at, row.count, position, prefetch, here);
+        locate_all(at, arrival_at);
       }
       const Range* const ranges = plan.ranges.data() + s.first_range;
       for (std::int32_t r = 0; r < s.range_count; ++r) run.write_range(ranges[r], r == 0, here);
