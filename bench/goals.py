@@ -146,6 +146,10 @@ class Row:
         """Further figures for a contender's row."""
         return {}
 
+    def prefetched(self, who: str) -> int:
+        """How many results of a contender may be ready before they are asked for."""
+        return 0
+
     def waits(self, who: str) -> bool:
         """Whether a call waits for the GPU. A CUDA graph cannot hold such a call, and it has no cold figure."""
         return False

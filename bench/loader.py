@@ -29,6 +29,7 @@ from bench.timing import Call
 
 NUMPY, ONE_SHARD = "NumPy nearest sample in RAM", "one shard"
 DECODERS, WORKERS = ("pyav", "torchcodec"), (0, 1, 2)
+PREFETCHED = 2  # batches of each worker, as torch's DataLoader does by default
 LEROBOT = tuple(f"LeRobot {decoder} + {workers} workers" for decoder in DECODERS for workers in WORKERS)
 NAMES = (NUMPY, ONE_SHARD, *LEROBOT)
 
@@ -210,8 +211,8 @@ class LoaderCase(Row):
             return batches_of(opened(rc, one, batch=self.windows, pictures=False))
         exported = self._paths()[0]
         assert exported is not None
-        _, decoder, _, workers, _ = who.split()
-        batches = lerobot_batches(exported, inputs.loader, decoder, int(workers), self.size is not None)
+        decoder, workers = lerobot_options(who)
+        batches = lerobot_batches(exported, inputs.loader, decoder, workers, self.size is not None)
         first = next(batches)
         agree(as_tensors(first), self.truth(inputs))
         chained = itertools.chain([first], batches)
@@ -223,6 +224,9 @@ class LoaderCase(Row):
     def compared(self, who: str, results: list[Any]) -> list[Any]:
         """LeRobot's pictures have been compared exactly, by `agree`, before anything is timed."""
         return results[:2] if who in LEROBOT else results
+
+    def prefetched(self, who: str) -> int:
+        return PREFETCHED * lerobot_options(who)[1] if who in LEROBOT else 0
 
     def truth(self, inputs: Inputs) -> list[Tensor]:
         """By the reference backend, which the loader's tests compare with an oracle of their own."""
@@ -321,6 +325,12 @@ def nearest(inputs: Inputs) -> Call:
     return call
 
 
+def lerobot_options(who: str) -> tuple[str, int]:
+    """The decoder, and the number of workers."""
+    _, decoder, _, workers, _ = who.split()
+    return decoder, int(workers)
+
+
 def lerobot_batches(root: Path, loader: Any, decoder: str, workers: int, pictures: bool) -> Iterator[Any]:
     """The loader's windows by LeRobot's data set class under torch's DataLoader, without end."""
     if decoder == "torchcodec":
@@ -345,7 +355,8 @@ def lerobot_batches(root: Path, loader: Any, decoder: str, workers: int, picture
             frames = np.rint((anchors - loader.windows.starts[place]) * (RATE * 1e-9)).astype(np.int64)
             yield (begins[episodes] + frames).tolist()
 
-    return iter(torch.utils.data.DataLoader(given, batch_sampler=Endless(chosen()), num_workers=workers))
+    options = {"num_workers": workers, "prefetch_factor": PREFETCHED if workers else None}
+    return iter(torch.utils.data.DataLoader(given, batch_sampler=Endless(chosen()), **options))
 
 
 class Endless:

@@ -151,7 +151,7 @@ class Bench:
         row = common | {"cold_us": None, "warm_us": None, "wall_us": None, "wall_p99_us": None}
         row["relative_error"] = self._agreement(case, who, calls[0], truth)
         if self.device == "cpu":
-            row["wall_us"] = timing.wall(calls[0], self.effort, self.synchronize)
+            row["wall_us"] = timing.wall(calls[0], self.effort, self.synchronize, ahead=case.prefetched(who))
             row["wall_p99_us"] = timing.tail_on_cpu(calls[0], self.effort, row["wall_us"])
             row["memcpy_share"] = row["floor_us"] / row["wall_us"]
             return row | _rate(case, row) | case.figures(who, sets[0])

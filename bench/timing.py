@@ -18,6 +18,7 @@ Call = Callable[[], Any]
 
 ROTATION_BYTES = 200_000_000  # rotating inputs are cold when they exceed this: over three times an H200's L2 of 60 MB
 MOST_COPIES = 600
+RUN_OVER_AHEAD = 8
 
 
 @contextlib.contextmanager
@@ -49,28 +50,32 @@ class Effort:
 
 
 def wall(
-    call: Call, effort: Effort, synchronize: Call, of: Callable[[list[float]], float] = statistics.median
+    call: Call,
+    effort: Effort,
+    synchronize: Call,
+    of: Callable[[list[float]], float] = statistics.median,
+    ahead: int = 0,
 ) -> float:
-    """The time that a user waits: eager calls back to back, and the median over repeats of the time per call."""
-    call()
-    synchronize()
-    begin = time.perf_counter()
-    call()
-    synchronize()
-    estimate = (time.perf_counter() - begin) * 1e6
-    repeats = effort.repeats(estimate, 3, 15)
-    calls = max(1, min(500, int(effort.budget * 1e6 / repeats / max(estimate, 0.1))))
-    times = []
-    with quiet_collector():
-        for _ in range(min(calls, 20)):
+    """The time that a user waits: eager calls back to back, and the median over repeats of the time per call.
+
+    ahead: how many results may be ready before they are asked for, because workers prefetch them. As many are taken
+    before the clock starts, and a timed run takes RUN_OVER_AHEAD times as many: single calls wait for nothing or for
+    all workers."""
+
+    def run(calls: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(calls):
             call()
         synchronize()
-        for _ in range(repeats):
-            begin = time.perf_counter()
-            for _ in range(calls):
-                call()
-            synchronize()
-            times.append((time.perf_counter() - begin) / calls * 1e6)
+        return (time.perf_counter() - begin) / calls * 1e6
+
+    run(1 + ahead)
+    estimate = run(max(1, ahead))
+    repeats = effort.repeats(estimate, 3, 15)
+    calls = max(1, min(500, int(effort.budget * 1e6 / repeats / max(estimate, 0.1))), RUN_OVER_AHEAD * ahead)
+    with quiet_collector():
+        run(max(min(calls, 20), ahead))
+        times = [run(calls) for _ in range(repeats)]
     return of(times)
 
 

@@ -101,14 +101,22 @@ struct TypeCache {
 };
 TypeCache cache;  // guarded by the GIL
 
+// nullptr: not in the cache.
+const ArrayType* cached(PyTypeObject* type) {
+  for (const ArrayType& entry : cache.entries) {
+    if (entry.type == type) return &entry;
+    if (entry.type == nullptr) break;
+  }
+  return nullptr;
+}
+
 }  // namespace
+
+bool is_cached_array(PyObject* object) { return cached(Py_TYPE(object)) != nullptr; }
 
 ArrayType array_type(PyObject* object) {
   PyTypeObject* const type = Py_TYPE(object);
-  for (const ArrayType& entry : cache.entries) {
-    if (entry.type == type) return entry;
-    if (entry.type == nullptr) break;
-  }
+  if (const ArrayType* const entry = cached(type)) return *entry;
   const ArrayType found = classify(object);
   if (found.library == Library::none) return found;
   Py_INCREF(reinterpret_cast<PyObject*>(type));

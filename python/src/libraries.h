@@ -28,6 +28,8 @@ struct ArrayType {
 
 // Looked up by type and remembered: an array of a type that was seen before costs a compare or two.
 ArrayType array_type(PyObject* object);
+// Whether it is an array of a type that is remembered.
+bool is_cached_array(PyObject* object);
 
 // "a torch tensor", "a NumPy array"
 const char* name_of(Library library);

@@ -10,6 +10,7 @@
 #include "core/limits.h"
 #include "core/names.h"
 #include "core/text.h"
+#include "libraries.h"
 #include "once.h"
 
 namespace nb = nanobind;
@@ -251,6 +252,7 @@ std::int64_t parse_max_gap(const Where& where, PyObject* object) {
 }
 
 std::optional<std::int64_t> parse_time(const Where& where, const char* argument, PyObject* object, DType dtype) {
+  if (is_cached_array(object)) return std::nullopt;  // by far cheaper than the names of its type below
   if (const nb::object integer = as_integer(object); integer.is_valid())
     return nanoseconds(where, argument, integer.ptr());
   const std::optional<double> seconds = as_float(object);

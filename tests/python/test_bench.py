@@ -101,6 +101,28 @@ def test_the_host_time_is_of_a_call_with_nothing_to_launch():
     assert timing.host(call, bursts=3, burst=3) > 0
 
 
+@pytest.mark.parametrize("checked", [0.2, 100.0])
+def test_batches_that_workers_have_ready_are_not_what_is_timed(monkeypatch, checked):
+    """Two workers that need a second for a batch make two a second, however many lie ready at first. In single calls,
+    one waits a second, and the next waits for nothing."""
+    workers, waiting = 2, 4
+    now, ready, taken = 0.0, [], []
+
+    def batch() -> None:
+        nonlocal now
+        k = len(taken)
+        begun = max(ready[k - workers] if k >= workers else 0.0, taken[k - waiting] if k >= waiting else 0.0)
+        ready.append(begun + 1)
+        now = max(now, ready[k])
+        taken.append(now)
+
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now)
+    batch()
+    now += checked  # while the first batch is compared, workers make more
+    found = timing.wall(batch, timing.Effort(quick=True), lambda: None, ahead=waiting)
+    assert found == pytest.approx(0.5e6)
+
+
 def test_the_table_says_the_host_time_where_it_was_measured():
     record = json.loads((records.RESULTS / "h200.json").read_text())
     record.pop("host_without_launch_us", None)

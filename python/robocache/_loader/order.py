@@ -41,6 +41,7 @@ class Passes:
         self.rank = whole_number("rank", rank, 0)
         self.last = last
         self.global_batch = self.batch_size * self.world
+        self._rows = np.arange(self.batch_size, dtype=np.int64)
         if self.rank >= self.world:
             raise ValueError(f"Loader: rank is {self.rank}, and world is {self.world}; ranks count from 0 to world - 1")
         if last not in LASTS:
@@ -103,7 +104,7 @@ class Passes:
     def positions(self, position: int) -> NDArray[np.int64]:
         """The positions of this rank's rows, int64 [B], in the global batch that starts at `position`."""
         self.check(position)
-        positions = np.arange(self.batch_size, dtype=np.int64) + (position + self.rank * self.batch_size)
+        positions = self._rows + (position + self.rank * self.batch_size)
         if self.last == "short":
             np.minimum(positions, min(self.end(position), POSITION_LIMIT) - 1, out=positions)
         return positions

@@ -89,6 +89,8 @@ class Windows:
         # Where anchors were taken out of the middle of an episode, the numbers m that are left.
         has_holes = any(len(each) and int(each[-1]) - int(each[0]) + 1 != len(each) for each in steps)
         self._steps = np.concatenate([np.asarray(each, np.int64) for each in steps]) if has_holes else None
+        # If the windows of each episode are a period apart: by episode, the anchor that window 0 would have in it.
+        self._origin = None if self._period is None or has_holes else starts - self._shift * self._period
         self.left_out: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -97,6 +99,8 @@ class Windows:
     def at(self, numbers: Integers) -> tuple[Integers, Integers, Integers]:
         """For each of these windows: the episode's place in `episodes`, its number in the cache, the anchor in ns."""
         place = self._ends.searchsorted(numbers, "right")
+        if self._origin is not None and self._period is not None:
+            return place, self.episodes.take(place), self._origin.take(place) + numbers * self._period
         m = numbers - self._shift.take(place) if self._steps is None else self._steps[numbers]
         offset = self.grid.offsets(m) if self._period is None else m * self._period
         return place, self.episodes.take(place), self.starts.take(place) + offset

@@ -65,12 +65,12 @@ ROBOCACHE_HD_CALLED std::int64_t timeline_step(const TargetPlan& targets, std::i
   return static_cast<std::int64_t>(::rint(static_cast<double>(targets.first + k) * 1e9 / targets.rate));
 }
 template <bool Integer = false>
+ROBOCACHE_HD std::int64_t timeline_start(const TargetPlan& targets, std::int64_t b) {
+  return targets.starts.data != nullptr ? stamp<Integer>(targets.starts, b * targets.starts.row_stride) : targets.start;
+}
+template <bool Integer = false>
 ROBOCACHE_HD std::int64_t target(const TargetPlan& targets, std::int64_t b, std::int64_t k) {
-  if (targets.timeline) {
-    const std::int64_t start =
-        targets.starts.data != nullptr ? stamp<Integer>(targets.starts, b * targets.starts.row_stride) : targets.start;
-    return plus(start, timeline_step(targets, k));
-  }
+  if (targets.timeline) return plus(timeline_start<Integer>(targets, b), timeline_step(targets, k));
   return stamp<Integer>(targets.times, b * targets.times.row_stride + k * targets.times.stride);
 }
 ROBOCACHE_HD std::int64_t previous_target(const TargetPlan& targets, std::int64_t b, std::int64_t k) {

@@ -23,13 +23,29 @@ HWY_INLINE void convert_row(const T* from, O* to, std::int64_t n) {
 }
 
 // 0 < w < 1
+template <class D>
+HWY_INLINE hn::Vec<D> linear_vector(D d, hn::Vec<D> a, hn::Vec<D> b, hn::TFromD<D> w) {
+  const auto share = hn::Set(d, w);
+  return hn::MulAdd(share, b, hn::NegMulAdd(share, a, a));
+}
 template <class T, class O, class C = compute_t<T>>
 HWY_INLINE void linear_row(const T* from_a, const T* from_b, C w, O* to, std::int64_t n) {
+#if HWY_TARGET <= HWY_AVX3
+  if constexpr (std::is_same_v<T, C> && std::is_same_v<O, C>) {
+    const hn::ScalableTag<C> d;
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    std::int64_t k = 0;
+    for (; k + lanes <= n; k += lanes) store(d, linear_vector(d, load(d, from_a + k), load(d, from_b + k), w), to + k);
+    if (k < n) {  // one masked vector for the last channels, in place of a half, a quarter, ...
+      const auto rest = hn::FirstN(d, static_cast<std::size_t>(n - k));
+      const auto value = linear_vector(d, hn::MaskedLoad(rest, d, from_a + k), hn::MaskedLoad(rest, d, from_b + k), w);
+      hn::BlendedStore(canonical_vector(d, value), rest, d, to + k);
+    }
+    return;
+  }
+#endif
   over_channels<C>(n, [=](auto d, std::int64_t k) HWY_ATTR {
-    const auto a = load(d, from_a + k);
-    const auto b = load(d, from_b + k);
-    const auto share = hn::Set(d, w);
-    store(d, hn::MulAdd(share, b, hn::NegMulAdd(share, a, a)), to + k);
+    store(d, linear_vector(d, load(d, from_a + k), load(d, from_b + k), w), to + k);
   });
 }
 

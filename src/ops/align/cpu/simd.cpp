@@ -28,6 +28,22 @@ struct DenseStamps {
   std::int64_t operator()(std::int64_t k) const { return data[k]; }
 };
 
+// How many of at(low) .. at(low + 7) are <= key: all eight, because a branch on each stamp would be mispredicted.
+template <class At>
+HWY_INLINE std::int64_t count_of_eight(const At& at, std::int64_t low, std::int64_t key) {
+  std::int64_t count = 8;
+  if constexpr (std::is_same_v<At, DenseStamps>) {
+    const hn::CappedTag<std::int64_t, 8> d;
+    const auto keys = hn::Set(d, key);
+    for (std::size_t k = 0; k < 8; k += hn::Lanes(d)) {
+      count -= static_cast<std::int64_t>(hn::CountTrue(d, hn::Gt(hn::LoadU(d, at.data + low + k), keys)));
+    }
+  } else {
+    for (std::int64_t k = 0; k < 8; ++k) count -= at(low + k) > key ? 1 : 0;
+  }
+  return count;
+}
+
 // upper_bound(at, 0, count, key), from a guess: targets mostly come in order, so the answer is mostly a little ahead.
 template <class At>
 std::int64_t upper_bound_near(const At& at, std::int64_t count, std::int64_t key, std::int64_t guess) {
@@ -35,8 +51,7 @@ std::int64_t upper_bound_near(const At& at, std::int64_t count, std::int64_t key
   if (guess == 0 || at(guess - 1) <= key) {
     std::int64_t low = guess;
     for (const std::int64_t near = low + 4 * step; low + step <= count && low < near; low += step) {
-      std::int64_t ahead = 0;  // all eight, because a branch on each stamp would be mispredicted
-      for (std::int64_t k = 0; k < 8; ++k) ahead += at(low + k) <= key ? 1 : 0;
+      const std::int64_t ahead = count_of_eight(at, low, key);
       if (ahead < 8) return low + ahead;
     }
     for (; low + step <= count; low += step, step *= 2) {
@@ -58,6 +73,49 @@ std::int64_t first_guess(const Segment& segment, std::int64_t key) {
   if (!(about > 0)) return 0;
   return about < static_cast<double>(segment.count) ? static_cast<std::int64_t>(about) : segment.count;
 }
+
+// Targets [begin, end) of output rows [row_begin, row_end) of a stream.
+struct Task {
+  std::int64_t row_begin, row_end, begin, end;
+};
+
+// The targets of a task, a block at a time. A timeline's steps are the same in every row, and each costs a division.
+class TaskTargets {
+ public:
+  TaskTargets(const TargetPlan& plan, const Task& task) : plan_(plan), ends_{task.begin, task.end - 1} {
+    if (!plan.timeline) return;
+    for (int k = 0; k < 2; ++k) end_steps_[k] = timeline_step(plan, ends_[k]);
+  }
+
+  // Of row b, the first and the last.
+  std::int64_t first(std::int64_t b) const { return end(b, 0); }
+  std::int64_t last(std::int64_t b) const { return end(b, 1); }
+
+  // Targets first, first + 1, ... of row b: `count` of them, the same in each row.
+  const std::int64_t* of_block(std::int64_t b, std::int64_t first, std::int64_t count) {
+    if (!plan_.timeline) {
+      for (std::int64_t k = 0; k < count; ++k) taus_[k] = target(plan_, b, first + k);
+      return taus_;
+    }
+    if (first != first_) {
+      for (std::int64_t k = 0; k < count; ++k) steps_[k] = timeline_step(plan_, first + k);
+      first_ = first;
+    }
+    const std::int64_t start = timeline_start(plan_, b);
+    for (std::int64_t k = 0; k < count; ++k) taus_[k] = plus(start, steps_[k]);
+    return taus_;
+  }
+
+ private:
+  std::int64_t end(std::int64_t b, int which) const {
+    return plan_.timeline ? plus(timeline_start(plan_, b), end_steps_[which]) : target(plan_, b, ends_[which]);
+  }
+
+  const TargetPlan& plan_;
+  std::int64_t ends_[2], end_steps_[2];
+  std::int64_t first_ = -1;  // of the block whose steps are known
+  std::int64_t steps_[block], taus_[block];
+};
 
 // Targets that were located, and what is found out about them.
 struct Block {
@@ -90,26 +148,31 @@ struct Prefetch {
   }
 };
 
-// Locates the targets of a block. `position` is the guess, for this call and the next.
-template <class At>
-void locate_block(const StreamPlan& s, const TargetPlan& targets, const At& at, const HostArrivals& arrival_at,
-                  std::int64_t count, std::int64_t& position, const Prefetch& prefetch, Block& here) {
+// Locates the targets of a block, `taus`. `position` is the guess, for this call and the next. NoArrivals: every sample has
+// arrived.
+template <class At, class ArrivalAt>
+void locate_block(const StreamPlan& s, const TargetPlan& targets, const std::int64_t* taus, const At& at,
+                  const ArrivalAt& arrival_at, std::int64_t count, std::int64_t& position, const Prefetch& prefetch,
+                  Block& here) {
+  constexpr bool all_arrived = std::is_same_v<ArrivalAt, NoArrivals>;
+  std::int64_t upper = position;
   for (std::int64_t k = 0; k < here.count; ++k) {
-    const std::int64_t before = position;
-    const std::int64_t tau = target(targets, here.row, here.first + k);
-    const std::int64_t deadline = deadline_of(s, here.row, tau);
-    position = upper_bound_near(at, count, search_key(s, tau, deadline), before);
+    const std::int64_t before = upper;
+    const std::int64_t tau = taus[k];
+    const std::int64_t deadline = all_arrived ? tau : deadline_of(s, here.row, tau);
+    upper = upper_bound_near(at, count, all_arrived ? shifted_target(s, tau) : search_key(s, tau, deadline), before);
     Target& found = here.targets[k];
     found.tau = tau;
     found.deadline = deadline;
-    found.found = locate(s, at, arrival_at, count, position, tau, deadline);
+    found.found = locate(s, at, arrival_at, count, upper, tau, deadline);
     prefetch(found.found);
     if (s.bins) {
       const std::int64_t key = shifted_target(s, previous_target(targets, here.row, here.first + k));
-      found.bin = {upper_bound_near(at, position, key, before < position ? before : position), position};
+      found.bin = {upper_bound_near(at, upper, key, before < upper ? before : upper), upper};
     }
     here.valid[k] = true;
   }
+  position = upper;
 }
 
 // ---- runs of channels ------------------------------------------------------------------------------------------------
@@ -304,22 +367,17 @@ struct Writer {
 
 // ---- tasks -----------------------------------------------------------------------------------------------------------
 
-// Targets [begin, end) of output rows [row_begin, row_end) of a stream.
-struct Task {
-  std::int64_t row_begin, row_end, begin, end;
-};
-
 // A row's stamps and samples lie where nothing has been read yet, so without this each row would wait for memory three
 // times: for a stamp, for the samples, and for an arrival.
-HWY_INLINE void prefetch_segment(const Plan& plan, const StreamPlan& s, const Segment& segment, std::int64_t b,
-                                 const Task& task) {
-  const auto guess = [&](std::int64_t t) {
-    const std::int64_t sample = first_guess(segment, plus(target(plan.targets, b, t), segment.latency));
+HWY_INLINE void prefetch_segment(const StreamPlan& s, const TaskTargets& targets, const Segment& segment,
+                                 std::int64_t b) {
+  const auto guess = [&](std::int64_t tau) {
+    const std::int64_t sample = first_guess(segment, plus(tau, segment.latency));
     return sample < segment.count ? sample : segment.count - 1;
   };
   if (segment.count == 0) return;
-  const std::int64_t first = guess(task.begin);
-  const std::int64_t last = task.end - task.begin > 1 ? guess(task.end - 1) : first;
+  const std::int64_t first = guess(targets.first(b));
+  const std::int64_t last = guess(targets.last(b));
   constexpr std::int64_t reach = 5;  // samples: the guess is early, and a target needs the sample after it too
   const std::int64_t stamp = std::int64_t{sizeof(std::int64_t)};
   const std::int64_t sample = s.sample_stride * size_of(s.dtype);
@@ -417,11 +475,12 @@ struct RowRun {
 template <class T>
 void run_task(const Plan& plan, StreamRows& rows, const Task& task) {
   const StreamPlan& s = *rows;
+  TaskTargets targets(plan.targets, task);
   Block here;
   // The first rows at once; then one for each row that is done.
   for (std::int64_t ahead = task.row_begin, b = ahead - rows_ahead; b < task.row_end; ++b, ++ahead) {
     if (const Segment* const later = ahead < task.row_end ? rows.segment(ahead) : nullptr) {
-      prefetch_segment(plan, s, *later, ahead, task);
+      prefetch_segment(s, targets, *later, ahead);
     }
     if (b < task.row_begin) continue;
     rows.go_to(b);
@@ -434,18 +493,25 @@ void run_task(const Plan& plan, StreamRows& rows, const Task& task) {
                             clamp_to(s.channel_count * std::int64_t{sizeof(T)}, 0, prefetch_bytes)};
     std::int64_t position = 0;
     if (const Segment* const segment = rows.segment(b)) {
-      const std::int64_t tau = target(plan.targets, b, task.begin);
+      const std::int64_t tau = targets.first(b);
       position = first_guess(*segment, search_key(s, tau, deadline_of(s, b, tau)));
     }
     for (std::int64_t t = task.begin; t < task.end; t += block) {
       here.row = b;
       here.first = t;
       here.count = task.end - t < block ? task.end - t : block;
-      if (s.times.dtype == DType::i64 && s.times.stride == 1) {
-        const DenseStamps dense{static_cast<const std::int64_t*>(s.times.data) + row.times_offset};
-        locate_block(s, plan.targets, dense, arrival_at, row.count, position, prefetch, here);
+      const std::int64_t* const taus = targets.of_block(b, t, here.count);
+      const auto locate_all = [&](const auto& stamps, const auto& arrivals) {
+        locate_block(s, plan.targets, taus, stamps, arrivals, row.count, position, prefetch, here);
+      };
+      const DenseStamps dense{static_cast<const std::int64_t*>(s.times.data) + row.times_offset};
+      const bool is_dense = s.times.dtype == DType::i64 && s.times.stride == 1;
+      if (is_dense && !s.causal && !s.as_of) {
+        locate_all(dense, NoArrivals{});
+      } else if (is_dense) {
+        locate_all(dense, arrival_at);
       } else {
-        locate_block(s, plan.targets, at, arrival_at, row.count, position, prefetch, here);
+        locate_all(at, arrival_at);
       }
       const Range* const ranges = plan.ranges.data() + s.first_range;
       for (std::int32_t r = 0; r < s.range_count; ++r) run.write_range(ranges[r], r == 0, here);
