@@ -504,12 +504,13 @@ void run_task(const Plan& plan, StreamRows& rows, const Task& task) {
       const auto locate_all = [&](const auto& stamps, const auto& arrivals) {
         locate_block(s, plan.targets, taus, stamps, arrivals, row.count, position, prefetch, here);
       };
-      const DenseStamps dense{static_cast<const std::int64_t*>(s.times.data) + row.times_offset};
-      const bool is_dense = s.times.dtype == DType::i64 && s.times.stride == 1;
-      if (is_dense && !s.causal && !s.as_of) {
-        locate_all(dense, NoArrivals{});
-      } else if (is_dense) {
-        locate_all(dense, arrival_at);
+      if (s.times.dtype == DType::i64 && s.times.stride == 1) {
+        const DenseStamps dense{static_cast<const std::int64_t*>(s.times.data) + row.times_offset};
+        if (s.causal || s.as_of) {
+          locate_all(dense, arrival_at);
+        } else {
+          locate_all(dense, NoArrivals{});
+        }
       } else {
         locate_all(at, arrival_at);
       }
