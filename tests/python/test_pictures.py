@@ -180,6 +180,7 @@ def test_frames_in_any_order_are_those_of_the_whole_video(video):
         ("mpeg2video", {"bf": "2"}),
         ("libx264", {"x264-params": "open-gop=1:bframes=3"}),
         ("libx264", {"x264-params": "intra-refresh=1"}),
+        ("libx264", {"x264-params": "intra-refresh=1:keyint=8:bframes=0"}),  # recovery points, and no second key frame
         ("libx265", {"x265-params": "open-gop=1:log-level=none"}),
     ],
 )

@@ -34,6 +34,7 @@ class Pieces:
         self.path, self.fps = path, fps
         self._idle: list[Any] = []
         self._gap = 0  # between key frames, in frames
+        self._has_recovery_points = False
         video = self._take()
         self.count, self.codec, self.by_swscale = video.count, video.codec, ""
         self._keys = video.key_frames()
@@ -46,8 +47,8 @@ class Pieces:
             self.close()
 
     def are_useful(self) -> bool:
-        """Whether the key frames are so close together that pieces can begin at them."""
-        return 0 < self._gap <= self._most
+        """Whether the key frames are so close together that pieces can begin at them, and all are whole pictures."""
+        return 0 < self._gap <= self._most and not self._has_recovery_points
 
     def _take(self) -> Any:
         from robocache._recordings.video import open_pass
@@ -78,7 +79,12 @@ class Pieces:
     def frames(
         self, numbers: Sequence[int], rows: range, options: FrameOptions, memory: FrameMemory
     ) -> tuple[Array, list[int]] | None:
-        """The frames of a piece, and its rows. None: some are lost, or their pictures have several layouts."""
+        """The frames of a piece, and its rows. None: one decoder has to read on from here.
+
+        Some frames are lost, their pictures have several layouts, or the index gives recovery points as key frames.
+        """
+        if self._has_recovery_points:
+            return None
         try:
             video = self._take()
         except FileError:
@@ -87,7 +93,8 @@ class Pieces:
             made: Conversion | None = None
             for row in rows:
                 picture = video.picture(numbers[row])
-                if picture is None:
+                self._has_recovery_points |= video.has_recovery_points
+                if picture is None or self._has_recovery_points:
                     return None
                 if made is None:
                     made = Conversion(picture, len(rows), options, memory)

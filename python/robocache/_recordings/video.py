@@ -27,6 +27,7 @@ from robocache._recordings.streams import Samples
 from robocache._recordings.words import need
 
 MOST_OPEN = 8  # decoders kept open; each holds a few frames
+PREDICTED = (2, 3)  # FFmpeg's picture types P and B
 MOST_AHEAD = 64  # frames: up to this distance, decoding the frames in between is cheaper than a seek
 
 
@@ -148,6 +149,8 @@ class VideoDecoder:
         self.by_swscale = ""  # the pixel format, if FFmpeg converts it because rc.image cannot
         self._end: int | None = None  # the number of the file's last frame, when it is known
         self._first: int | None = None  # the first frame that was decoded since the last seek
+        self._from_recovery_point = False  # of the last seek: frames behind it need frames before it to be exact
+        self.has_recovery_points = False  # where other videos have key frames
         self._damaged: int | None = None  # a damaged frame since the last key frame: later frames are made from it
         self._broken: BaseException | None = None  # the error that ended decoding; frames before it still come out
 
@@ -207,12 +210,19 @@ class VideoDecoder:
             return None
         if self._frames is not None and at < number <= at + self.most_ahead:
             return self._onward(number)
-        back = -0.25  # the frame may be a key frame itself, with a stamp that was rounded up
+        # The frame may be a key frame itself, with a stamp that was rounded up.
+        back = number if self.has_recovery_points else -0.25
         while True:
             start = max(number - back, 0.0)
             self._seek(start)
-            frame = self._onward(number)
-            if start == 0 or (self._first is not None and self._first <= number):
+            frame = None
+            try:
+                frame = self._onward(number)
+            except self._errors:
+                if start == 0 or not self._from_recovery_point:
+                    raise
+            self.has_recovery_points |= self._from_recovery_point and start > 0
+            if start == 0 or (self._first is not None and self._first <= number and not self._from_recovery_point):
                 return frame
             # FFmpeg leaves out frames that need others from before the key frame.
             back = 0.5 if back < 0 else max(4 * back, 16.0)
@@ -220,6 +230,7 @@ class VideoDecoder:
     def _seek(self, start: float) -> None:
         """Goes to the key frame before this frame number."""
         self._last, self._first, self._damaged, self._broken = (-1, None), None, None, None
+        self._from_recovery_point = False
         self._container.seek(int((self._begin + start / self.fps) / self._base), stream=self._stream)
         self._frames = self._decoded()
 
@@ -230,7 +241,9 @@ class VideoDecoder:
         for frame in self._frames:
             at = round((float(frame.pts or 0) * self._base - self._begin) * self.fps)
             self._last = (at, frame)
-            self._first = at if self._first is None else self._first
+            if self._first is None:
+                self._first = at
+                self._from_recovery_point = int(frame.pict_type) in PREDICTED
             if frame.is_corrupt:
                 self._damaged = at
             elif frame.key_frame:
