@@ -423,6 +423,20 @@ def test_exports_say_which_pictures_they_take(tmp_path, pictures):
 # ---- Built again, interrupted, on a full disk
 
 
+def test_a_video_without_an_index_is_decoded_by_one_decoder(tmp_path, monkeypatch):
+    """PyAV 15 gives none, and some containers have none."""
+    root = video_set(tmp_path / "set", (9,))
+    ((file, _),) = videos_of(root)
+    whole, _ = made(root, tmp_path / "whole")
+    monkeypatch.setattr(_video.VideoDecoder, "key_frames", lambda self: [])
+    assert not _pieces.Pieces(file, 10.0).are_useful()
+    cache, found = made(root, tmp_path / "cache")
+    np.testing.assert_array_equal(
+        cache.episodes[0].streams[CAMERA].samples.rows, whole.episodes[0].streams[CAMERA].samples.rows
+    )
+    assert not found["sources"][0]["notes"]
+
+
 def test_an_interrupted_build_goes_on_and_decodes_nothing_twice(tmp_path, monkeypatch):
     root = video_set(tmp_path / "set", (8, 9, 10))
     whole, _ = made(root, tmp_path / "whole")

@@ -7,6 +7,7 @@ each other, and a picture is converted on the core that has decoded it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from robocache._core import FileError
@@ -38,8 +39,8 @@ class Pieces:
         video = self._take()
         self.count, self.codec, self.by_swscale = video.count, video.codec, ""
         self._keys = video.key_frames()
-        ends = [*self._keys[1:], self.count]
-        self._gap = max((end - key for key, end in zip(self._keys, ends, strict=True)), default=0)
+        if self.count:  # else the last gap is not known
+            self._gap = max((end - key for key, end in pairwise([*self._keys, self.count])), default=0)
         self._most = pictures_per_task(2 * video.pixels)
         video.most_ahead = self._gap
         self._idle.append(video)
