@@ -24,7 +24,7 @@ from bench.loader import LOADER_CASES, ConstructionCase, LoaderCase
 from bench.loader_cuda import LOADER_CUDA_CASES, LoaderCudaCase
 from bench.logs import LOG_CASES, McapCase
 from bench.messages import MESSAGE_CASES, MessageCase
-from bench.reports import REPORT_CASES
+from bench.report_command import REPORT_CASES
 from bench.sparse import SPARSE_CASES, DownsampleCase, SparseCase
 from bench.timing import Call
 from bench.tsdf import TSDF_CASES, TsdfCase
@@ -229,7 +229,7 @@ class Case(Row):
             total += 8 * data.times.numel() + touched * size + cells * size
             if data.arrivals is not None:
                 total += 8 * touched
-            if self.gradient:  # reads times, targets and the output's gradient; writes a gradient for every sample
+            if self.gradient:  # the backward pass reads times, targets and one gradient, and writes the other
                 total += 8 * data.times.numel() + 8 * cells + cells * size + data.values.nbytes
             total += {"resample": 0, "fuse": 9, "align": 17}[self.op] * cells  # valid, age; align: index too
         if inputs.decisions is not None:

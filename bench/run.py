@@ -36,7 +36,7 @@ from bench import (
     messages,
     others,
     records,
-    reports,
+    report_command,
     timing,
     view,
 )
@@ -66,7 +66,7 @@ PEERS = (
     *logs.NAMES,
     *messages.NAMES,
     *builds.NAMES,
-    *reports.NAMES,
+    *report_command.NAMES,
     *frames.NAMES,
     *loader.NAMES,
     *loader_cuda.NAMES,

@@ -29,7 +29,7 @@ from bench.goals import COMPILED, CPU_FACTORS, EAGER, GOALS, GPU_FACTORS, OURS, 
 from bench.image import IMAGE_CASES, ImageCase
 from bench.loader import LOADER_CASES, NUMPY, ONE_SHARD, ConstructionCase
 from bench.loader_cuda import LOADER_CUDA_CASES
-from bench.reports import INFO, REPORT_CASES
+from bench.report_command import INFO, REPORT_CASES
 from bench.sparse import SPARSE_CASES, DownsampleCase, SparseCase
 from bench.voxels import VOXEL_CASES, VoxelCase
 
