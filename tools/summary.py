@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 BACKENDS = ("cuda",)  # those that a machine may lack: their tests are skipped with "cuda: WHY"
-SHOWN = 5  # of so many failed tests the end of the output is printed
+SHOWN = 5  # the number of failed tests whose last lines are printed
 # pytest says how many cases one skip stands for (tests/python/conftest.py); a C++ test stands for itself.
 BACKEND = re.compile(rf"({'|'.join(BACKENDS)}): (?:([\d,]+) cases? not run: )?(.+)")
 
@@ -21,9 +21,8 @@ def skip_reason(case: ElementTree.Element, skipped: ElementTree.Element) -> str:
     return said[1] if said else skipped.get("message", "no reason given")
 
 
-def end_of(case: ElementTree.Element) -> str:
-    """The last lines of what a failed test left: CI shows only the end of its output, where this is printed."""
-    broken = next(part for part in case if part.tag in ("failure", "error"))
+def end_of(case: ElementTree.Element, broken: ElementTree.Element) -> str:
+    """The last lines that a failed test printed. CI shows only the end of its output, so they must stand there."""
     text = f"{broken.text or broken.get('message') or ''}\n{case.findtext('system-out') or ''}"
     lines = [line for line in text.splitlines() if line.strip()]
     return "\n".join(f"    {line[:300]}" for line in lines[-15:])
@@ -41,8 +40,9 @@ def main() -> int:
             continue
         for case in ElementTree.parse(report).iter("testcase"):
             skip = case.find("skipped")
-            if case.find("failure") is not None or case.find("error") is not None:
-                end = f"\n{end_of(case)}" if len(failed) < SHOWN else ""
+            broken = next((part for part in case if part.tag in ("failure", "error")), None)
+            if broken is not None:
+                end = f"\n{end_of(case, broken)}" if len(failed) < SHOWN else ""
                 failed.append(f"{report}: {case.get('classname')}: {case.get('name')}{end}")
             elif skip is None:
                 passed += 1
