@@ -24,9 +24,9 @@
 // robocache::synchronize(). `check = false` turns these checks off; the data must then be valid.
 //
 // Determinism. Every backend and every run gives the same bits, whatever the number of threads.
-// CUDA. Work goes to the caller's stream, in order. A call waits for nothing and can be captured in a CUDA graph. It allocates
-// no device memory, with two exceptions: `as_of` with arrivals takes 8 bytes for every 64 samples of a stream and 8 for each
-// row, and align_backward about 100 bytes for each row, target and method range.
+// CUDA. Work goes to the caller's stream, in order. A call waits for nothing and can be captured in a CUDA graph. Two
+// calls allocate device memory: `as_of` with arrivals needs 8 bytes for every 64 samples of a stream and 8 for each row, and
+// align_backward needs about 100 bytes for each row, target and method range.
 // Threads. Any number of threads may call at the same time, with outputs that do not overlap.
 // Limits. 1 to 64 streams; 128 method ranges and 2^31 - 1 channels in a stream; trailing dimensions that fold into at most 4
 // strides. Times, targets and timelines lie within 2^62 ns (146 years) of 0, latencies within 2^61 ns. A timeline spans less

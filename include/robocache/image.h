@@ -20,7 +20,7 @@
 // ```
 //
 // The order is: YUV to RGB, box, fit and resize, crop, float. docs/semantics.md says what is computed, to the bit. Resized
-// uint8 frames have the bytes of Pillow's Image.resize, one axis a call. Integer frames have no gradient, so there is none.
+// uint8 frames have the bytes of Pillow's Image.resize, one axis a call. Frames are integers, so there is no gradient.
 //
 // Errors. Shapes, dtypes, devices and options are checked first: robocache::Error is thrown before anything is written.
 // `rows` and `crop_offsets` out of range can only be found by reading the data. The CPU backends read them before they write.

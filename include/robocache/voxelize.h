@@ -30,9 +30,9 @@
 // order of the points makes no difference, except to the first points of a voxel.
 // CUDA. Work goes to the caller's stream, in order. A call waits for nothing and can be captured in a CUDA graph; but without
 // max_voxels a sparse call waits for the GPU once, and voxel_downsample waits twice, because the size of the result depends on
-// the data. Scratch memory: 1 byte per cell for occupancy_bits; 2.4 bytes per point for counts of two million points or more; 4
-// bytes per cell and up to 17 bytes per point, plus 1 per channel, to reduce features; for a sparse result 24 to 56 bytes per
-// point, plus 1 for every five channels, plus what CUB's sort needs.
+// the data. Scratch memory: occupancy_bits takes 1 byte per cell. Counts of two million points or more take 2.4 bytes per point.
+// Reducing features takes 4 bytes per cell, and per point up to 17 bytes plus 1 per channel. A sparse result takes, per point,
+// 24 to 56 bytes plus 1 for every five channels, and what CUB's sort needs.
 // Threads. Any number of threads may call at the same time, with outputs that do not overlap.
 // Limits. 2^31 - 1 points in a call; 2^62 cells in all grids of a call; 8 invalid readings. Grids times channels of a sparse
 // call are at most 2^31.

@@ -211,7 +211,7 @@ class Engine:
     ) -> None:
         self.cache, self.rate, self.backend, self.packs = cache, rate, backend, packs
         self.move: Callable[[NDArray[Any]], Any] = mover(device)
-        # Of large results on the host; a GPU's memory is torch's.
+        # Reused for large results on the host. On a GPU, torch's allocator does that.
         self.memory = Memory() if device is None or device.type == "cpu" else None
         self._numbers = list(numbers)
         self._groups: list[tuple[Steps, list[Member]]] = []
@@ -224,7 +224,7 @@ class Engine:
                 self._groups.append((steps[name], list(some)))
         self._dropped_members = [member for _, group in self._groups for member in group if member.drop > 0]
         self.stored_options: dict[str, StoredOptions] = {}
-        # Of cameras whose pictures are looked up by their numbers: the samples of each episode.
+        # By member, for cameras that are read picture by picture: each episode's samples.
         self.samples: dict[str, list[Sequence[Any]]] = {}
         self._empty: dict[str, Stream[Any]] = {}  # by member: a stream with its options and no samples
         self._packed: dict[str, Stream[Any]] = {}  # by member: all samples of the episodes

@@ -149,8 +149,8 @@ class VideoDecoder:
         self.by_swscale = ""  # the pixel format, if FFmpeg converts it because rc.image cannot
         self._end: int | None = None  # the number of the file's last frame, when it is known
         self._first: int | None = None  # the first frame that was decoded since the last seek
-        self._from_recovery_point = False  # of the last seek: frames behind it need frames before it
-        self.has_recovery_points = False  # where other videos have key frames
+        self._from_recovery_point = False  # the last seek led to a recovery point: later frames need frames before it
+        self.has_recovery_points = False  # its index lists recovery points as key frames
         self._damaged: int | None = None  # a damaged frame since the last key frame: later frames are made from it
         self._broken: BaseException | None = None  # the error that ended decoding; frames before it still come out
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MOST_RANK = 2**31 - 2  # the next one marks keys that nobody sees, in the kernels
+MOST_RANK = 2**31 - 2  # the kernels mark keys that no query sees with 2**31 - 1
 
 
 @dataclass
@@ -45,7 +45,7 @@ def attend(plan: Plan) -> tuple[Tensor, Tensor]:
     groups, keys = plan.keys.shape[1:3]
     shared = (groups, heads // max(groups, 1))
     seen = seen_by(plan).expand(batch, heads, queries, keys).unflatten(1, shared)
-    # Keys that nobody sees, and queries that see nothing, may hold NaN; 0 * NaN would spread it.
+    # Keys that no query sees, and queries that see no key, may hold NaN. They become 0 here, because 0 * NaN is NaN.
     reached, sees = seen.any(3).any(2)[..., None], seen.any(-1, keepdim=True)
     k = torch.where(reached, plan.keys.float(), 0)[:, :, None]
     v = torch.where(reached, plan.values.float(), 0)[:, :, None]
